@@ -1,0 +1,80 @@
+# walship: `make help` lists what there is. Needs Python >= 3.11, Java 17 or 21, and make.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JARS := $(VENV)/.jars
+# The first that is new enough; `make PYTHON=/path/to/python ...` chooses another.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+# Worker processes of a test run.
+JOBS ?= 2
+TESTS := tests/e2e tests/integration tests/simulation tests/contract tests/property tests/unit
+EXTRAS := spark postgres demo test dev
+PEERS ?=
+
+.PHONY: help venv jars preflight demo test test-all check bench proto lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+preflight: # Python and Java, each in one clear line
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed and was not found. Install it, or say make PYTHON=/path/to/python" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "Python 3.11 or newer is needed and $(PYTHON) is not. Say make PYTHON=/path/to/a/newer/one" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) cannot make virtual environments. Install its venv package (Debian: python3-venv)" >&2; exit 2; }
+	@$(PYTHON) deploy/preflight.py
+
+venv: $(READY) ## .venv with everything pinned in constraints.txt
+jars: $(JARS) ## the jars that Spark needs, fetched once per user
+
+$(READY): constraints.txt pyproject.toml | preflight
+	@echo "Installing into $(VENV) (once; PySpark is large) ..."
+	@rm -f $(READY)
+	@[ -x $(BIN)/python ] && $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		$(PYTHON) -m venv --clear $(VENV)
+	@awk '/^[a-z]/ { on = /^(packaging|pip|setuptools|wheel)==/ } on' constraints.txt > $(VENV)/tools.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/tools.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip check --quiet
+	@touch $@
+
+$(JARS): replication/tables/jars.sha256 $(READY)
+	@echo "Looking for the jars (fetched once per user) ..."
+	@$(BIN)/python deploy/preflight.py --jars
+	@touch $@
+
+demo: $(JARS) ## two clusters on this machine keep flight data the same
+	@$(BIN)/walship demo $(DEMO)
+
+test: $(JARS) ## what a contributor runs
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder -m "not slow" $(TESTS)
+
+test-all: $(JARS) ## and what is slower
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(TESTS)
+
+check: $(READY) ## style, types, import arrows, generated code
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
+	$(BIN)/python deploy/gen_proto.py --check
+
+bench: $(JARS) ## ratios and figures; PEERS="postgres hbase" runs those beside
+	$(BIN)/python -m tests.bench $(if $(PEERS),--peers "$(PEERS)")
+
+proto: $(READY) ## make replication/link/_pb from proto/walship.proto
+	$(BIN)/python deploy/gen_proto.py
+
+lock: ## make constraints.txt anew, with hashes
+	@[ -x $(BIN)/pip-compile ] || { echo "Run make venv first" >&2; exit 2; }
+	$(BIN)/pip-compile --quiet --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links \
+		$(addprefix --extra ,$(EXTRAS)) --output-file constraints.txt pyproject.toml
+
+clean: ## remove what was made, the jars excepted
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""From landed bytes to readable tables, on any cluster, its own WALs included."""

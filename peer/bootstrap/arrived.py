@@ -1,0 +1,126 @@
+"""Bootstraps that have arrived whole: their frames in landing files, found by headers only."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from peer.replay.decode import FrameRef
+from peer.replay.hosts import HostReader
+from replication.core.bootstrap import Coverage
+from replication.core.frame import FILE_HEADER_BYTES, Kind
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import ReplicationError
+from replication.ledger.base import Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """All of one bootstrap file's streams: rows to take, where each coverage lies, and ranges that are then applied."""
+
+    table: UUID
+    rows: tuple[FrameRef, ...]
+    coverages: tuple[tuple[FrameRef, Coverage], ...]
+    ranges: Mapping[FileId, tuple[int, int]]
+
+
+@dataclass(slots=True)
+class _Stream:
+    rows: dict[int, FrameRef] = field(default_factory=dict)
+    last: tuple[FrameRef, Coverage] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.last is not None and len(self.rows) == self.last[0].sequence
+
+
+class Arrivals:
+    """Looks through received bootstraps, each byte of a file once a process."""
+
+    def __init__(self) -> None:
+        self._seen: dict[FileId, tuple[int, list[tuple[FrameRef, Coverage | None]]]] = {}
+
+    def whole(self, reader: HostReader, pending: Sequence[Pending]) -> tuple[list[Arrived], dict[FileId, str]]:
+        """Those bootstraps of which every frame of every stream is here, in however many files it came.
+
+        And why files cannot be looked at.
+
+        Args:
+            reader: reads files wherever they lie.
+            pending: received bootstrap files with what is not applied of them.
+        """
+        bootstraps, broken = self._by_bootstrap(reader, pending)
+        found = [self._of(reader, parts) for parts in bootstraps]
+        return [arrived for arrived in found if arrived is not None], broken
+
+    def ended(
+        self, reader: HostReader, pending: Sequence[Pending], roads: Container[tuple[ClusterId, UUID]]
+    ) -> dict[UUID, dict[FileId, tuple[int, int]]]:
+        """By table, what came of bootstraps of which the rest will not: no road brings the table from there any more.
+
+        Args:
+            reader: as for ``whole``.
+            pending: as for ``whole``.
+            roads: (source, table) of the open ones.
+        """
+        made: dict[UUID, dict[FileId, tuple[int, int]]] = {}
+        for parts in self._by_bootstrap(reader, pending)[0]:
+            if self._of(reader, parts) is not None:
+                continue
+            table = self._frames(reader, parts[0])[0][0].table
+            if not any(part.row.source is None or (part.row.source.cluster, table) in roads for part in parts):
+                closed = {part.row.file: (part.begin, part.end) for part in parts if part.row.closed}
+                made[table] = made.get(table, {}) | closed
+        return made
+
+    def _by_bootstrap(
+        self, reader: HostReader, pending: Sequence[Pending]
+    ) -> tuple[list[list[Pending]], dict[FileId, str]]:
+        """What is pending, by the file that was written for it; and why some cannot be read."""
+        self._seen = {part.row.file: self._seen[part.row.file] for part in pending if part.row.file in self._seen}
+        made: dict[FileId, list[Pending]] = {}
+        broken: dict[FileId, str] = {}
+        for part in pending:
+            try:
+                frames = self._frames(reader, part)
+            except ReplicationError as error:
+                broken[part.row.file] = error.what
+                continue
+            if frames:
+                made.setdefault(frames[0][0].wal, []).append(part)
+        return list(made.values()), broken
+
+    def _of(self, reader: HostReader, parts: Iterable[Pending]) -> Arrived | None:
+        streams: dict[StreamId, _Stream] = {}
+        ranges: dict[FileId, tuple[int, int]] = {}
+        for part in parts:
+            ranges[part.row.file] = (part.begin, part.end)
+            for frame, coverage in self._frames(reader, part):
+                if frame.begin < part.begin or part.duplicates.contains(frame.begin):
+                    continue
+                stream = streams.setdefault(StreamId(frame.wal, frame.table, frame.group), _Stream())
+                if coverage is None:
+                    stream.rows[frame.sequence] = frame
+                else:
+                    stream.last = (frame, coverage)
+        if not streams or not all(stream.is_whole for stream in streams.values()):
+            return None
+        rows = tuple(stream.rows[at] for stream in streams.values() for at in sorted(stream.rows))
+        coverages = tuple(stream.last for stream in streams.values() if stream.last is not None)
+        return Arrived(next(iter(streams)).table, rows, coverages, ranges)
+
+    def _frames(self, reader: HostReader, part: Pending) -> list[tuple[FrameRef, Coverage | None]]:
+        row, place = part.row, reader.hosts.place(part.row)
+        upto, found = self._seen.get(row.file, (FILE_HEADER_BYTES, []))
+        if upto < part.end:
+            fresh: list[tuple[FrameRef, Coverage | None]] = []
+            for frame in reader.frames(place, upto, part.end):
+                coverage = None
+                if frame.header.kind is Kind.COVERAGE:
+                    (payload,) = reader.read(place, [(frame.payload_begin, frame.end)])
+                    coverage = Coverage.decode(payload, frame.header.table, frame.header.group)
+                fresh.append((FrameRef.of(place, row.file, frame), coverage))
+            found = [*found, *fresh]
+            self._seen[row.file] = (part.end, found)
+        return found

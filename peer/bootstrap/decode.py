@@ -1,0 +1,95 @@
+"""Rows of a bootstrap in executors: those that are claimed for it, with the places they have at their origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from peer.bootstrap.arrived import Arrived
+from peer.replay.decode import Decoder, bins, check_known, row_fields
+from peer.replay.hosts import Hosts
+from replication.core.bootstrap import decode_rows
+from replication.core.coverage import Ranges
+from replication.core.ids import StreamId
+from replication.core.schema import SchemaVersion, TableSpec
+from replication.tables.base import LABEL, Decode
+
+
+@dataclass(frozen=True)
+class BootstrapDecoder(Decoder):
+    """What executors get besides the ranges.
+
+    Attributes:
+        places: per group, for each WAL of its coverage the label, and the sequences to take.
+    """
+
+    places: Mapping[str, tuple[Sequence[int], Sequence[Ranges]]] = field(default_factory=dict)
+
+    def rows(self, raw: bytes, begin: int = 0) -> pa.RecordBatch:
+        """The rows of one frame, given as its own bytes, that are to be taken; errors as for ordinary frames."""
+        frame, payload, version = self.checked(raw, begin)
+        log = decode_rows(payload, version)
+        labels, taken = self.places[frame.header.group]
+        at, sequences = log.column("_at").to_numpy(), log.column("_seq").to_numpy()
+        keep = _among(at, sequences, taken)
+        if not keep.all():
+            log = log.filter(pa.array(keep))
+            at = at[keep]
+        made = self.user_columns(log, version) | {LABEL: pa.array(np.asarray(labels, np.int32)[at])}
+        return self.shaped(log, made)
+
+
+def _among(at: np.ndarray, sequences: np.ndarray, taken: Sequence[Ranges]) -> np.ndarray:
+    """Which rows are of sequences that are to be taken, WAL by WAL."""
+    keep = np.zeros(len(at), dtype=bool)
+    for wal in np.unique(at):
+        mine = at == wal
+        spans = np.array(taken[wal].spans, dtype=np.int64).reshape(-1, 2)
+        if len(spans):
+            found = np.searchsorted(spans[:, 0], sequences[mine], side="right") - 1
+            keep[mine] = (found >= 0) & (sequences[mine] < spans[found, 1])
+    return keep
+
+
+def plan_bootstrap(
+    spec: TableSpec,
+    versions: Iterable[SchemaVersion],
+    arrived: Arrived,
+    claimed: Mapping[StreamId, Ranges],
+    number: int,
+    tasks: int,
+    now: int,
+    hosts: Hosts | None = None,
+) -> Decode:
+    """The work of the commit that takes a bootstrap; as ``plan_decode``, for the sequences ``claimed`` alone."""
+    known = {version.hash: version for version in versions}
+    check_known(spec, [known[name] for name in {frame.schema for frame in arrived.rows} if name in known])
+    names = sorted({(wal, coverage.group) for _, coverage in arrived.coverages for wal in coverage.wals})
+    label = {name: at for at, name in enumerate(names)}
+    places = {
+        coverage.group: (
+            [label[wal, coverage.group] for wal in coverage.wals],
+            [claimed.get(StreamId(wal, coverage.table, coverage.group), Ranges()) for wal in coverage.wals],
+        )
+        for _, coverage in arrived.coverages
+    }
+    fields = row_fields(spec)
+    decoder = BootstrapDecoder(known, {}, pa.schema(fields), hosts or Hosts(), places)
+    ways = {coverage.group: frame.through for frame, coverage in arrived.coverages}
+    labels: list[tuple[str, ...]] = [(str(wal.cluster), wal.local, group, ways[group]) for wal, group in names]
+    columns: tuple[str, ...] = ("_origin", "_wal", "_group", "_through")
+    if not spec.key:
+        labels, columns = [each[:2] for each in labels], columns[:2]
+    size = sum(frame.end - frame.begin for frame in arrived.rows)
+    return Decode(
+        bins(arrived.rows, tasks),
+        decoder,
+        pa.schema(fields),
+        columns,
+        labels,
+        {"_replay": number, "_applied": now},
+        size,
+    )

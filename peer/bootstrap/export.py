@@ -1,0 +1,160 @@
+"""Writing a bootstrap file: a snapshot's rows as frames, then the coverage that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import PurePath
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from peer.bootstrap.snapshot import rows_of
+from replication.core.batch import FRAME_PAYLOAD_BYTES, encode_payload
+from replication.core.bootstrap import Coverage, bootstrap_schema
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    ZERO_HASH,
+    Codec,
+    EndRecord,
+    Kind,
+    SealedHeader,
+    encode_end_record,
+    encode_envelope,
+    encode_file_header,
+    encode_sealed_header,
+    stream_hash,
+)
+from replication.core.ids import StreamId
+from replication.core.schema import TS, SchemaVersion, TableSpec
+from replication.files.base import AppendFile, Files, append
+from replication.ledger.base import Bootstrap, FileRow, Ledger
+from replication.tables.base import Tables
+
+_INDEX_BYTES = 1 << 20
+_NO_SCHEMA = bytes(32)
+
+
+def export(tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted: Bootstrap, row: FileRow) -> int:
+    """Write the file of ``row``, durably, and return its length in bytes, end record left out.
+
+    Raises:
+        NoSpaceError, StorageError: what was written is removed.
+        CommitConflictError: the table was folded again and again; try again.
+    """
+    coverages = ledger.bootstraps.coverage(spec.uuid, wanted.groups)
+    directory = str(PurePath(row.path).parent)
+    files.make_directory(directory)
+    files.remove(row.path)
+    handle = files.create(row.path)
+    try:
+        writing = _Writing(handle, row)
+        hold = f"walship_bootstrap_{row.file.number}"
+        with rows_of(tables, spec, coverages, hold) as batches:
+            for batch in batches:
+                for coverage in coverages:
+                    writing.rows(spec.versions[coverage.group], _of_group(batch, coverage.group))
+        for coverage in coverages:
+            writing.coverage(coverage)
+        writing.finish()
+        files.sync_directory(directory)
+        return writing.length
+    except BaseException:
+        files.remove(row.path)
+        raise
+    finally:
+        handle.close()
+
+
+class _Writing:
+    """An open bootstrap file: a stream of frames per group."""
+
+    def __init__(self, handle: AppendFile, row: FileRow) -> None:
+        self._handle = handle
+        self._row = row
+        self._streams: dict[StreamId, tuple[int, bytes]] = {}
+        self._index: list[int] = []
+        self.length = FILE_HEADER_BYTES
+        append(handle, [encode_file_header(row.file, row.created)])
+
+    def rows(self, version: SchemaVersion, batch: pa.RecordBatch) -> None:
+        """Frames of one batch of rows."""
+        for piece in _pieces(_shaped(batch, version)):
+            commits = pc.min_max(piece.column("_commit"))
+            payload = encode_payload(piece, Codec.LZ4)
+            span = (commits["min"].as_py(), commits["max"].as_py())
+            stream = StreamId(self._row.file, version.table, version.group)
+            self._frame(Kind.BOOTSTRAP, stream, version.hash, Codec.LZ4, memoryview(payload), piece.num_rows, span)
+
+    def coverage(self, coverage: Coverage) -> None:
+        """The last frame of a group's stream."""
+        stream = StreamId(self._row.file, coverage.table, coverage.group)
+        self._frame(Kind.COVERAGE, stream, _NO_SCHEMA, Codec.NONE, memoryview(coverage.encode()), 0, (0, 0))
+
+    def finish(self) -> None:
+        """Write the end record; everything is durable when this returns."""
+        append(self._handle, [encode_end_record(EndRecord(self._streams, tuple(self._index)))])
+        self._handle.sync()
+
+    def _frame(
+        self,
+        kind: Kind,
+        stream: StreamId,
+        schema: bytes,
+        codec: Codec,
+        payload: memoryview,
+        rows: int,
+        commits: tuple[int, int],
+    ) -> None:
+        sequence, previous = self._streams.get(stream, (-1, ZERO_HASH))
+        header = encode_sealed_header(
+            SealedHeader(
+                kind,
+                codec,
+                stream.table,
+                stream.group,
+                self._row.file,
+                sequence + 1,
+                1,
+                *commits,
+                rows,
+                schema,
+                previous,
+                sha256(payload).digest(),
+                payload.nbytes,
+            )
+        )
+        self._streams[stream] = (sequence + 1, stream_hash(header))
+        if not self._index or self.length - self._index[-1] >= _INDEX_BYTES:
+            self._index.append(self.length)
+        envelope = encode_envelope((self._row.file.cluster,), len(header) + payload.nbytes)
+        self.length += append(self._handle, [envelope, header, payload])
+
+
+def _of_group(batch: pa.RecordBatch, group: str) -> pa.RecordBatch:
+    mine = pc.equal(batch.column("_group"), group)
+    return batch if pc.all(mine, min_count=0).as_py() else batch.filter(mine)
+
+
+def _shaped(batch: pa.RecordBatch, version: SchemaVersion) -> pa.RecordBatch:
+    schema = bootstrap_schema(version)
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names
+        else pa.nulls(batch.num_rows, field.type)
+        if field.name == TS
+        else pa.repeat(pa.scalar(0, field.type), batch.num_rows)  # a table without key has puts only
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    if batch.nbytes <= FRAME_PAYLOAD_BYTES or batch.num_rows == 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))

@@ -1,0 +1,91 @@
+"""Carrying bootstraps through at the sender: file written, shipped by the worker, applied there, rules live.
+
+Each step is stored before the next one begins, so whoever is killed goes on where it was: a file that was not finished
+is written anew, a finished one is shipped on, and rules go LIVE once the peer has reported all of it applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from peer.bootstrap.export import export
+from replication.errors import EngineLostError, ReplicationError, RequestError
+from replication.files.base import Files
+from replication.ledger.base import Bootstrap, Ledger
+from replication.tables.base import Tables
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class BootstrapKeeper:
+    """The bootstraps of one host's replay process. Its methods are for one thread.
+
+    Attributes:
+        tables: the warehouse.
+        ledger: the cluster's.
+        files: the host's file system.
+        host: its slot.
+        directory: where the files are written, the WALs' directory, which the worker looks at.
+        boot: the host's boot id.
+        state: what each one waits for, by ``peer table``.
+    """
+
+    tables: Tables
+    ledger: Ledger
+    files: Files
+    host: str
+    directory: str
+    boot: str
+    state: dict[str, str] = field(default_factory=dict)
+
+    def turn(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Do what can be done now for every bootstrap.
+
+        Raises:
+            EngineLostError: the Spark session is gone.
+            CoordinationError: the ledger cannot be asked.
+        """
+        found: dict[str, str] = {}
+        for wanted in self.ledger.bootstraps.wanted():
+            if stop():
+                return
+            spec = self.ledger.tables.by_uuid(wanted.table)
+            name = f"{wanted.peer} {spec.name if spec is not None else wanted.table}"
+            try:
+                found[name] = self._step(wanted)
+            except EngineLostError:
+                raise
+            except ReplicationError as error:
+                found[name] = error.what
+                if self.state.get(name) != error.what:
+                    _log.warning("bootstrap_put_off", peer=wanted.peer, table=name, error=str(error))
+            except Exception as error:  # one table's trouble never stops another
+                found[name] = f"{type(error).__name__}: {error}"[:500]
+                if self.state.get(name) != found[name]:
+                    _log.error("bootstrap_failed", peer=wanted.peer, table=name, exc_info=True)
+        self.state = found
+
+    def _step(self, wanted: Bootstrap) -> str:
+        """One step; what it waits for now."""
+        file = wanted.file
+        if file is not None and file.closed:
+            if not self.ledger.bootstraps.is_applied(file.file):
+                return "it is on its way"
+            term = self.ledger.terms.current()
+            self.ledger.rules.end_bootstrap(wanted.peer, wanted.table, wanted.generation, term)
+            _log.info("bootstrap_complete", peer=wanted.peer, table=str(wanted.table), file=str(file.file))
+            return ""
+        if wanted.waits_for:
+            return wanted.waits_for
+        spec = self.ledger.tables.by_uuid(wanted.table)
+        if spec is None:
+            raise RequestError(f"table {wanted.table} is not known here")
+        row = self.ledger.bootstraps.begin_file(wanted, self.host, self.directory, self.boot)
+        length = export(self.tables, self.ledger, self.files, spec, wanted, row)
+        self.ledger.bootstraps.finish_file(row.file, length)
+        _log.info("bootstrap_written", peer=wanted.peer, table=spec.name, file=str(row.file), end=length)
+        return "it is on its way"

@@ -1,0 +1,110 @@
+"""Rows of a table for a bootstrap: the newest version of each key, deletes too, from snapshots that stay while read.
+
+Everything that the ledger says is applied is in them, since a commit is marked in the ledger after it was made. What
+they have beyond that is owed as frames anyway, and left out by whoever takes the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import duckdb
+import pyarrow as pa
+
+from peer.latest import Folded, Merge, group_of_family
+from replication.core.bootstrap import Coverage
+from replication.core.schema import Column, TableSpec
+from replication.errors import CommitConflictError
+from replication.tables.base import DUCKDB, Tables, open_duckdb
+from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
+
+BATCH_ROWS = 65_536
+_TRIES = 10
+
+
+@contextmanager
+def rows_of(
+    tables: Tables, spec: TableSpec, coverages: Sequence[Coverage], hold: str
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Batches of the table's rows, read while the context lasts.
+
+    They have the table's columns, ``_op`` and ``_ts`` if it has a key, ``_group``, ``_commit``, ``_seq``, ``_row`` and
+    ``_at``: which of the WALs of its group's coverage a row came from.
+
+    Args:
+        tables: the warehouse; a table that is not there has no rows.
+        spec: the table.
+        coverages: of the groups to read, read from the ledger before this is called.
+        hold: the tag that keeps the snapshots.
+
+    Raises:
+        CommitConflictError: folds came one after another; try again.
+    """
+    if not tables.exists(landing_name(spec)):
+        yield iter(())
+        return
+    names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]
+    with open_duckdb() as connection:
+        try:
+            query = _attached(tables, connection, spec, hold)
+            yield iter(_reader(connection, spec, coverages, query))
+        finally:
+            for name in names:
+                tables.untag(name, hold)
+
+
+def _attached(tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, hold: str) -> str:
+    """Open the Iceberg tables; the query for the rows."""
+    for _ in range(_TRIES):
+        folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
+        _attach(tables, connection, "table", spec.name, hold, shown_columns(spec))
+        if not spec.key:
+            return 'select *, null as _group from "table"'
+        key = [spec.by_name[name] for name in spec.key]
+        _attach(tables, connection, "tombstones", spec.name + TOMBSTONES, hold, key)
+        _attach(tables, connection, "changes", spec.name + CHANGES, hold, spec.columns, folded.unfolded)
+        if Folded.newest(tables.history(spec.name)) == folded:
+            return Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", folded).every()
+    raise CommitConflictError(f"{spec.name} was folded {_TRIES} times while it was opened", "It is tried again")
+
+
+def _attach(
+    tables: Tables,
+    connection: duckdb.DuckDBPyConnection,
+    view: str,
+    name: str,
+    hold: str,
+    columns: Sequence[Column],
+    where: str = "",
+) -> None:
+    snapshot = tables.history(name).current
+    if snapshot is not None:
+        tables.tag(name, hold, snapshot)
+    tables.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
+
+
+def _reader(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], query: str
+) -> pa.RecordBatchReader:
+    wals = [
+        (coverage.group, str(wal.cluster), wal.local, at)
+        for coverage in coverages
+        for at, wal in enumerate(coverage.wals)
+    ]
+    kinds = pa.schema([("g", pa.string()), ("o", pa.string()), ("w", pa.string()), ("_at", pa.int32())])
+    connection.register("wals", pa.Table.from_pylist([dict(zip(kinds.names, wal, strict=True)) for wal in wals], kinds))
+    columns = ", ".join(f"v.{DUCKDB.name(column.name)}" for column in spec.columns)
+    logged = ["_op", *VERSION] if spec.key else [name for name in VERSION if name != "_ts"]
+    places = ", ".join(f"v.{name}" for name in logged if name not in ("_origin", "_wal"))
+    group = _group_of(spec)
+    return connection.sql(
+        f"select {columns}, {places}, {group} as _group, w._at from ({query}) v"
+        f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal"
+    ).to_arrow_reader(BATCH_ROWS)
+
+
+def _group_of(spec: TableSpec) -> str:
+    if len(spec.groups) == 1:
+        return DUCKDB.text(spec.groups[0].name)
+    return group_of_family(spec, "v.") if spec.kind == "cell" else "v._group"

@@ -1,0 +1,61 @@
+"""Commit times far ahead of the clock here are an alarm: somebody should look at the clocks.
+
+They land like others (all clusters must end equal), and every cluster's writers follow them; the log and
+``walship status`` say whose they are.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from replication.core.clock import is_far_ahead
+from replication.core.frame import FrameView
+from replication.core.ids import ClusterId
+from replication.errors import CoordinationError
+from replication.ledger.base import AheadClock, Ledger
+
+AGAIN_US = 60_000_000
+_log = structlog.get_logger(__name__)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class ClockWatch:
+    """Looks at the commit times of arriving frames. Safe for threads.
+
+    Args:
+        ledger: where alarms are kept for ``status``.
+        now: the wall clock in microseconds since 1970.
+    """
+
+    def __init__(self, ledger: Ledger, now: Callable[[], int] = _now_us) -> None:
+        self._ledger = ledger
+        self._now = now
+        self._lock = threading.Lock()
+        self._told: dict[ClusterId, int] = {}  # when an alarm was last raised, per origin
+
+    def look(self, frames: Sequence[FrameView]) -> None:
+        """Raise an alarm for each origin that is far ahead; of one origin at most once a minute."""
+        now = self._now()
+        ahead: dict[ClusterId, int] = {}
+        for frame in frames:
+            commit = frame.header.commit_hi
+            if is_far_ahead(commit, now):
+                origin = frame.header.wal.cluster
+                ahead[origin] = max(commit, ahead.get(origin, 0))
+        for origin, commit in ahead.items():
+            with self._lock:
+                if abs(now - self._told.get(origin, -AGAIN_US)) < AGAIN_US:
+                    continue
+                self._told[origin] = now
+            _log.error("clock_far_ahead", origin=str(origin), commit=commit, ahead_s=(commit - now) / 1e6)
+            try:
+                self._ledger.time.note_ahead(AheadClock(origin, commit, now))
+            except CoordinationError as error:
+                _log.warning("clock_far_ahead_not_noted", origin=str(origin), error=str(error))

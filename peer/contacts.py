@@ -1,0 +1,185 @@
+"""Other clusters, and how one speaks to them: through their ZooKeeper to one of their receivers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from replication import __version__
+from replication.coordination.base import Public
+from replication.coordination.paths import Quorum
+from replication.coordination.tls import ZookeeperTls
+from replication.coordination.zookeeper import connect_public
+from replication.errors import (
+    CoordinationError,
+    PeerRefusedError,
+    PeerUnavailableError,
+    ReplicationError,
+    RequestError,
+    UnknownPeerError,
+)
+from replication.ledger.base import Ledger, Peer
+from replication.link.base import PROTOCOL, Description, PeerLink
+from replication.settings import TlsSection
+
+ANSWER_TIMEOUT_S = 10.0
+_CLUSTERS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A peer that answered: where its ZooKeeper is, what it shows there, and what its receiver said of itself."""
+
+    quorum: Quorum
+    public: Public
+    described: Description
+
+
+@dataclass(frozen=True, slots=True)
+class Contacts:
+    """The clusters that this one knows, or that those know.
+
+    ``link_tls`` is for calling their receivers, ``zookeeper_tls`` for reading from their ZooKeepers.
+    """
+
+    ledger: Ledger
+    link_tls: TlsSection
+    zookeeper_tls: ZookeeperTls | None = None
+
+    def locate(self, name: str) -> Peer:
+        """A cluster anywhere in the graph: a peer, else one that a peer's peers, or theirs, are said to be.
+
+        Raises:
+            UnknownPeerError: no cluster that can be reached from here knows one of that name.
+        """
+        known = {peer.name: peer for peer in self.ledger.rules.peers()}
+        waiting, asked = deque(known.values()), {self.ledger.cluster.name}
+        while name not in known and waiting and len(asked) <= _CLUSTERS_MAX:
+            here = waiting.popleft()
+            if here.name in asked:
+                continue
+            asked.add(here.name)
+            try:
+                there = self.reach(here.name, here.zookeepers).described.peers
+            except ReplicationError:
+                continue  # others may know the way
+            for far, zookeepers in there.items():
+                if far not in known and far not in asked:
+                    try:
+                        _, public = read_public(zookeepers, self.zookeeper_tls)
+                    except ReplicationError:
+                        continue
+                    known[far] = Peer(far, zookeepers, public.cluster)
+                    waiting.append(known[far])
+        return known[name] if name in known else known_peer(self.ledger, name)
+
+    def reach(self, name: str, zookeepers: str) -> Reached:
+        """Ask a cluster who it is, through its ZooKeeper and one of its receivers."""
+        quorum, public = read_public(zookeepers, self.zookeeper_tls)
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while not public.receivers and time.monotonic() < deadline:  # its master publishes them once a second
+            time.sleep(0.25)
+            quorum, public = read_public(str(quorum), self.zookeeper_tls)
+        with self.link_to(name, public.receivers) as link:
+            described = link.describe()
+        if described.cluster != public.cluster:
+            raise RequestError(
+                f"ZooKeeper at {zookeepers} says {public.cluster}, its receiver {described.cluster}",
+                "Two clusters share that root or address; start the right receiver",
+            )
+        if described.protocol != PROTOCOL or _series(described.version) != _series(__version__):
+            raise PeerRefusedError(
+                f"{public.cluster.name} runs walship {described.version}, which does not go with {__version__} here",
+                "Upgrade the older one first",
+                reason="VERSION",
+            )
+        return Reached(quorum, public, described)
+
+    @contextmanager
+    def link(self, peer: Peer) -> Iterator[PeerLink]:
+        """A connection to one of a peer's receivers that answers as the cluster it was defined as."""
+        _, public = read_public(peer.zookeepers, self.zookeeper_tls)
+        if public.cluster != peer.cluster:
+            raise PeerUnavailableError(
+                f"Peer {peer.name} is another cluster now ({public.cluster}, defined as {peer.cluster})",
+                f"If it was restored: walship deletecluster {peer.name}, then definecluster again",
+            )
+        with self.link_to(peer.name, public.receivers) as link:
+            yield link
+
+    @contextmanager
+    def link_by(self, cluster: str) -> Iterator[PeerLink]:
+        """A connection to a peer by its name, or to any cluster by its address."""
+        if "/" not in cluster:
+            with self.link(known_peer(self.ledger, cluster)) as link:
+                yield link
+            return
+        _, public = read_public(cluster, self.zookeeper_tls)
+        if public.cluster == self.ledger.cluster:
+            raise RequestError(f"{cluster} is this cluster itself", "Name another one")
+        with self.link_to(public.cluster.name, public.receivers) as link:
+            yield link
+
+    @contextmanager
+    def link_to(self, name: str, addresses: Sequence[str]) -> Iterator[PeerLink]:
+        """A connection to the first receiver of a cluster that answers, by their ``host:port``."""
+        if not addresses:
+            raise PeerUnavailableError(f"Cluster {name} shows no receiver", "Start one there: walship up")
+        from replication.link import grpc_client, tls  # deferred: most verbs speak to no other cluster
+
+        credentials = tls.load(self.link_tls)
+        last = PeerUnavailableError(f"no receiver of {name} answers")
+        for address in addresses:
+            link = grpc_client.connect(address, name, tls=credentials, allow_plaintext=self.link_tls.allow_plaintext)
+            try:
+                link.describe()
+            except PeerUnavailableError as error:
+                link.close()
+                last = error
+                continue
+            try:
+                yield link
+            finally:
+                link.close()
+            return
+        raise PeerUnavailableError(f"No receiver of {name} answers: {last.what}", last.hint or "Is it running there?")
+
+
+def known_peer(ledger: Ledger, name: str) -> Peer:
+    """The peer of that name; UnknownPeerError lists those there are."""
+    peers = ledger.rules.peers()
+    for peer in peers:
+        if peer.name == name:
+            return peer
+    known = ", ".join(peer.name for peer in peers) or "none yet; see walship definecluster"
+    raise UnknownPeerError(f"Cluster {ledger.cluster.name} has no peer {name!r}", f"Peers: {known}")
+
+
+def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> tuple[Quorum, Public]:
+    """What a cluster shows in ZooKeeper, and where; ``…/east`` also finds ``…/walship/east``.
+
+    Raises:
+        ConfigError: ``zookeepers`` is no ``host:port[,host:port]/root``.
+        PeerUnavailableError: nothing answers there, or no cluster was ever started at that root.
+    """
+    given = Quorum.parse(zookeepers)
+    candidates = [given, Quorum(given.servers, f"/walship{given.root}")]
+    problem: CoordinationError | None = None
+    for quorum in candidates if given.root.count("/") == 1 else candidates[:1]:
+        try:
+            return quorum, connect_public(quorum.servers, quorum.root, tls=tls)
+        except CoordinationError as error:
+            problem = problem or error
+    assert problem is not None, "there is at least one candidate"
+    raise PeerUnavailableError(
+        problem.what, problem.hint or "Is that cluster running, and are address, root and TLS right?"
+    )
+
+
+def _series(version: str) -> str:
+    """What two versions must share to go together: the major, and before 1.0 also the minor number."""
+    numbers = version.split(".")
+    return ".".join(numbers[:2]) if numbers[0] == "0" else numbers[0]

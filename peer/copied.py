@@ -1,0 +1,81 @@
+"""Frames copied into a landing file of their own: how single frames are tried again, or saved from a damaged file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from peer.receive.landing_file import cut_and_close
+from replication.config import Config
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    Buffer,
+    EndRecord,
+    FrameView,
+    encode_end_record,
+    encode_file_header,
+)
+from replication.core.ids import FileId, StreamId
+from replication.files.base import Files, append
+from replication.files.boot import boot_id
+from replication.ledger.base import Claim, FileKind, FileRow, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A durable file of copied frames that the ledger has as OPEN and empty, and what is to be claimed in it."""
+
+    row: FileRow
+    claims: tuple[Claim, ...]
+
+
+@contextmanager
+def copied(
+    config: Config, ledger: Ledger, files: Files, source: FileId | None, frames: Sequence[tuple[FrameView, Buffer]]
+) -> Iterator[Copied]:
+    """Make a landing file of this host out of whole frames, byte for byte.
+
+    Within the context the caller registers it, which also closes it; when that fails the file is emptied and closed,
+    and is deleted with other files that nobody waits for.
+
+    Args:
+        config: the host's.
+        ledger: the cluster's.
+        files: the host's file system.
+        source: the peer's file that the frames came from; None for frames of this cluster's own.
+        frames: each with its bytes, envelope included.
+    """
+    directory = str(config.landing_dir)
+    files.make_directory(directory)
+    row = ledger.files.allocate(config.cluster.host, FileKind.LANDING, directory, boot_id(), source=source)
+    try:
+        claims = _write(files, row, frames)
+        yield Copied(row, claims)
+    except BaseException:
+        cut_and_close(ledger, files, row)
+        raise
+
+
+def _write(files: Files, row: FileRow, frames: Sequence[tuple[FrameView, Buffer]]) -> tuple[Claim, ...]:
+    files.remove(row.path)  # left by a crash between making a file and naming it in the ledger
+    claims: list[Claim] = []
+    streams: dict[StreamId, tuple[int, bytes]] = {}
+    at = FILE_HEADER_BYTES
+    for frame, content in frames:
+        header, end = frame.header, at + len(content)
+        claims.append(Claim(header.stream, header.sequence, header.previous, frame.hash, at, end, header.commit_hi))
+        last = streams.get(header.stream)
+        if last is None or last[0] < header.sequence:
+            streams[header.stream] = (header.sequence, frame.hash)
+        at = end
+    handle = files.create(row.path)
+    try:
+        end_record = encode_end_record(EndRecord(streams, tuple(claim.begin for claim in claims)))
+        append(handle, [encode_file_header(row.file, row.created), *(content for _, content in frames), end_record])
+        handle.sync()
+    finally:
+        handle.close()
+    files.sync_directory(str(PurePath(row.path).parent))
+    return tuple(claims)

@@ -1,0 +1,204 @@
+"""What a derived table should be against what it is: the rows to write and the keys to delete.
+
+A table with a key is compared by state: the newest rows of the source go through the hook, and what comes out is
+compared with the derived table's own rows. So a row that the hook drops now is deleted exactly if it was there, keys
+that never passed leave no trace, a repeated round finds nothing to do, and a changed hook rewrites what it changes. Of
+a table without a key the rows of the new replay commits go through the hook, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import duckdb
+import pyarrow as pa
+
+from peer.derive.hooks import Hook
+from peer.derive.names import fitted, shown_schema
+from peer.latest import Folded, Merge, now_us
+from peer.read import attach_latest
+from replication.core.aging import horizon
+from replication.core.batch import FRAME_ROWS_MAX, LogBatch, deletes, upserts_from_arrow
+from replication.core.schema import TableSpec
+from replication.errors import HookError
+from replication.ledger.base import Derivation
+from replication.tables.base import DUCKDB, Catalog
+from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
+
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A derived table and its source, as they are defined (``spec``), and both under the names that the hook knows."""
+
+    spec: TableSpec
+    source: TableSpec
+    derived: TableSpec
+    shown: pa.Schema
+
+    @staticmethod
+    def of(derivation: Derivation, spec: TableSpec, known_source: TableSpec, known: TableSpec) -> Pair:
+        """``known`` ones are those of ``names.as_known``."""
+        return Pair(spec, known_source, known, shown_schema(known_source, known, derivation.names))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """``count`` mutations that make the derived table what it should be; read while the connection is open."""
+
+    connection: duckdb.DuckDBPyConnection
+    pair: Pair
+    count: int
+
+    def logs(self) -> Iterator[LogBatch]:
+        """The mutations, as one log batch when they are few."""
+        spec = self.pair.spec
+        made: Iterator[LogBatch] = self._upserts()
+        if spec.key:
+            made = (log for part in (made, self._deletes()) for log in part)
+        if self.count > FRAME_ROWS_MAX:
+            yield from made
+            return
+        few = list(made)
+        batches = pa.Table.from_batches([log.batch for log in few], few[0].batch.schema).combine_chunks().to_batches()
+        yield from (LogBatch(few[0].version, batch) for batch in batches)
+
+    def _upserts(self) -> Iterator[LogBatch]:
+        names = [column.name for column in self.pair.spec.columns]
+        for batch in self.connection.sql("select * from upserts").to_arrow_reader(BATCH_ROWS):
+            if batch.num_rows:
+                schema = pa.schema([pa.field(column.name, column.type) for column in self.pair.derived.columns])
+                rows = pa.Table.from_batches([batch]).cast(schema).rename_columns(names)
+                yield from upserts_from_arrow(rows, self.pair.spec)
+
+    def _deletes(self) -> Iterator[LogBatch]:
+        for batch in self.connection.sql("select * from gone").to_arrow_reader(BATCH_ROWS):
+            if batch.num_rows:
+                keys = pa.Table.from_batches([batch]).rename_columns(list(self.pair.spec.key))
+                yield from deletes(keys, self.pair.spec)
+
+
+def compare(
+    connection: duckdb.DuckDBPyConnection, catalog: Catalog, pair: Pair, hook: Hook, after: int, upto: int
+) -> Difference:
+    """Put what is to be written into ``connection``.
+
+    Args:
+        connection: of its own.
+        catalog: where the tables are.
+        pair: the tables.
+        hook: what the rows go through.
+        after: the source's replay commits up to this have been through it; below 0: none, or they are compared anew.
+        upto: and now those up to this, or beyond.
+
+    Raises:
+        HookError: the hook failed, or what it gave does not fit; nothing is to be written.
+    """
+    source, derived = pair.source, pair.derived
+    shape = pa.schema([pa.field(column.name, column.type) for column in derived.columns]).empty_table()
+    connection.register("shape", shape)
+    connection.execute("create table desired as select * from shape")
+    if not source.key:
+        _through(connection, _appended(connection, catalog, source, after, upto), pair, hook)
+        connection.execute("alter table desired rename to upserts")
+        return Difference(connection, pair, _count(connection, "upserts"))
+    if after < 0:
+        attach_latest(connection, catalog, source, "given")
+        attach_latest(connection, catalog, derived, "actual")
+    else:
+        _keys_changed(connection, catalog, source, after)
+        _attach_keys(connection, catalog, source, "given")
+        _attach_keys(connection, catalog, derived, "actual")
+    _through(connection, "select * from given", pair, hook)
+    same = " and ".join(f"a.{DUCKDB.name(k)} = d.{DUCKDB.name(k)}" for k in derived.key)
+    keys = ", ".join(f"a.{DUCKDB.name(k)}" for k in derived.key)
+    differs = "".join(
+        f" or d.{DUCKDB.name(c.name)} is distinct from a.{DUCKDB.name(c.name)}"
+        for c in derived.columns
+        if c.name not in derived.key
+    )
+    absent = f"a.{DUCKDB.name(derived.key[0])} is null"
+    connection.execute(
+        f"create table upserts as select d.* from desired d left join actual a on {same} where {absent}{differs}"
+    )
+    connection.execute(f"create table gone as select {keys} from actual a anti join desired d on {same}")
+    return Difference(connection, pair, _count(connection, "upserts") + _count(connection, "gone"))
+
+
+def _appended(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: TableSpec, after: int, upto: int) -> str:
+    if not catalog.exists(landing_name(source)):
+        upto = after
+    else:
+        catalog.attach(connection, "appended", source.name, where=f"_replay > {after}", columns=source.columns)
+    if upto <= after:
+        empty = pa.schema([pa.field(column.name, column.type) for column in source.columns]).empty_table()
+        connection.register("nothing", empty)
+        return "select * from nothing"
+    names = ", ".join(DUCKDB.name(column.name) for column in source.columns)
+    return f"select {names} from appended where _replay > {after} and _replay <= {upto}"
+
+
+def _keys_changed(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: TableSpec, after: int) -> None:
+    """The keys with a version that came after a replay commit, as the table ``keys``."""
+    where = f"_replay > {after}"
+    catalog.attach(connection, "came", source.name + CHANGES, where=where, columns=source.columns)
+    keys = ", ".join(DUCKDB.name(name) for name in source.key)
+    connection.execute(f"create table keys as select distinct {keys} from came where {where} and _op >= 0")
+
+
+def _attach_keys(connection: duckdb.DuckDBPyConnection, catalog: Catalog, spec: TableSpec, view: str) -> None:
+    """Make ``view`` show the live rows of ``keys``."""
+    if not catalog.exists(landing_name(spec)):
+        attach_latest(connection, catalog, spec, view)
+        return
+    folded = Folded.newest(catalog.history(spec.name))
+    parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
+    key = [spec.by_name[name] for name in spec.key]
+    catalog.attach(connection, parts["changes"], spec.name + CHANGES, where=folded.unfolded, columns=spec.columns)
+    catalog.attach(connection, parts["table"], spec.name, columns=shown_columns(spec))
+    catalog.attach(connection, parts["tombstones"], spec.name + TOMBSTONES, columns=key)
+    names = {name: DUCKDB.name(part) for name, part in parts.items()}
+    young = horizon(spec, now_us())
+    merge = Merge(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
+    columns = ", ".join(DUCKDB.name(column.name) for column in spec.columns)
+    connection.execute(f"create view {DUCKDB.name(view)} as select {columns} from ({merge.live('keys')}) r")
+
+
+def _through(connection: duckdb.DuckDBPyConnection, query: str, pair: Pair, hook: Hook) -> None:
+    """Send the rows of a query through the hook, into ``desired``."""
+    into = connection.cursor()
+    extra = [field for field in pair.shown if field.name not in pair.source.by_name]
+    try:
+        for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS):
+            if not batch.num_rows:
+                continue
+            rows = pa.Table.from_batches([batch])
+            for field in extra:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+            given = rows.select(pair.shown.names).cast(pair.shown)
+            made = fitted(hook(given), pair.derived, hook.name)
+            into.register("made", made)
+            if pair.derived.key:
+                into.register("shown", given.select(list(pair.source.key)))
+                _check_keys(into, pair.derived, hook)
+            into.execute("insert into desired select * from made")
+    finally:
+        into.close()
+
+
+def _check_keys(connection: duckdb.DuckDBPyConnection, spec: TableSpec, hook: Hook) -> None:
+    keys = ", ".join(DUCKDB.name(name) for name in spec.key)
+    foreign = f"select 1 from (select {keys} from made except select {keys} from shown) limit 1"
+    twice = f"select 1 from made group by {keys} having count(*) > 1 limit 1"
+    for query, what in ((foreign, "a key that the source's rows do not have"), (twice, "a key twice")):
+        if connection.execute(query).fetchall():
+            raise HookError(
+                f"hook {hook.name} gave {what}", "It may drop rows and change columns, but keys stay as they are"
+            )
+
+
+def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
+    [(count,)] = connection.execute(f"select count(*) from {table}").fetchall()
+    return int(count)

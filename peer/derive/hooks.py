@@ -1,0 +1,105 @@
+"""Hooks: Python functions over rows, found by name among the built-in ones and the entry points of ``walship.hooks``.
+
+An entry point names a factory: called with the hook's options (text by name) it returns a function that is given some
+rows of the source table, as an Arrow table under the source's column names, and returns those that remain, with the
+columns that they keep. Key columns, the fields that are not nullable, stay as they are. What it does to a row may
+depend on that row alone. A factory may have an attribute ``version``; when that changes, all rows go through it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.metadata import entry_points
+
+import pyarrow as pa
+
+from peer.derive.select import select
+from replication.core.ids import ClusterId
+from replication.core.schema import TableSpec
+from replication.errors import HookError, ReplicationError, RequestError
+
+GROUP = "walship.hooks"
+
+Run = Callable[[pa.Table], pa.Table]
+Factory = Callable[[Mapping[str, str]], Run]
+
+BUILT_IN: Mapping[str, Factory] = {"select": select}
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """A hook with its options, ready to be called."""
+
+    name: str
+    version: str
+    run: Run
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """The rows that remain.
+
+        Raises:
+            HookError: the hook raised, or returned something else than rows.
+        """
+        try:
+            made = self.run(rows)
+        except ReplicationError as error:
+            raise HookError(f"hook {self.name}: {error.what}", error.hint) from None
+        except Exception as error:  # whatever somebody's code raises holds that table only
+            raise HookError(f"hook {self.name} failed: {type(error).__name__}: {error}"[:500]) from error
+        if isinstance(made, pa.RecordBatch):
+            return pa.Table.from_batches([made])
+        if not isinstance(made, pa.Table):
+            raise HookError(f"hook {self.name} returned {type(made).__name__}, not an Arrow table")
+        return made
+
+
+def version_of(hook: Hook, cluster: ClusterId, spec: TableSpec) -> str:
+    """What all rows of a derived table have been through: when it changes, they are compared anew.
+
+    Columns added to the table are among it, and the cluster's incarnation: what it had before a restore may come back.
+    """
+    columns = sha256(b"".join(sorted(column.uuid.bytes for column in spec.columns))).hexdigest()[:16]
+    return f"{hook.version}/{cluster.incarnation}/{columns}"
+
+
+def known() -> list[str]:
+    """The names of all hooks that can be used on this host."""
+    return sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
+
+
+def load(name: str, options: Mapping[str, str]) -> Hook:
+    """The hook of that name with these options.
+
+    Raises:
+        RequestError: there is none, several packages have one of that name, it cannot be imported, or it does not take
+            the options.
+    """
+    factory = BUILT_IN.get(name) or _installed(name)
+    try:
+        run = factory(dict(options))
+    except ReplicationError as error:
+        raise RequestError(f"hook {name}: {error.what}", error.hint) from None
+    except Exception as error:
+        raise RequestError(f"hook {name} does not take these options: {type(error).__name__}: {error}") from error
+    return Hook(name, str(getattr(factory, "version", "1")), run)
+
+
+def _installed(name: str) -> Factory:
+    found = list(entry_points(group=GROUP, name=name))
+    if not found:
+        raise RequestError(
+            f"there is no hook {name!r} on this host",
+            f"There are {', '.join(known())}; others are Python packages with an entry point in the group {GROUP}",
+        )
+    if len({point.value for point in found}) > 1:
+        raise RequestError(f"several packages have a hook {name!r}: {', '.join(point.value for point in found)}")
+    try:
+        factory = found[0].load()
+    except Exception as error:
+        raise RequestError(f"hook {name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(factory):
+        raise RequestError(f"hook {name} ({found[0].value}) cannot be called")
+    made: Factory = factory
+    return made

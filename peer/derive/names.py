@@ -1,0 +1,106 @@
+"""What a hook sees: a table under the names that its hook knows, and its rows checked and fitted on the way back. Pure.
+
+A hook names columns as they were called when the table was derived; renaming one, here or on another cluster, changes
+nothing for it. Columns added to the source since are shown to it, and come into the derived table when that gets a
+column of their name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
+
+import pyarrow as pa
+
+from replication.core.batch import convert
+from replication.core.evolution import widened
+from replication.core.schema import TableSpec
+from replication.core.storable import storable_type
+from replication.errors import HookError, SchemaError
+
+
+def as_known(spec: TableSpec, names: Mapping[UUID, str]) -> TableSpec:
+    """``spec`` with its columns called by ``names``, and others as they are; for reading only."""
+    taken = set(names.values())
+    called = {
+        column.name: names.get(column.uuid)
+        or (column.name if column.name not in taken else f"{column.name}_{column.uuid.hex[:8]}")
+        for column in spec.columns
+    }
+    groups = spec.groups
+    if spec.kind != "cell":
+        groups = tuple(replace(g, members=tuple(called[member] for member in g.members)) for g in spec.groups)
+    return replace(
+        spec,
+        columns=tuple(replace(column, name=called[column.name]) for column in spec.columns),
+        key=tuple(called[name] for name in spec.key),
+        groups=groups,
+        partition=(),
+        sort=(),
+    )
+
+
+def shown_schema(source: TableSpec, derived: TableSpec | None, names: Mapping[UUID, str]) -> pa.Schema:
+    """What a hook is given: the source's columns, and NULLs in place of dropped ones that the derived table has still.
+
+    Args:
+        source: under the hook's names.
+        derived: the same; None before it is there.
+        names: those.
+    """
+    fields = [pa.field(c.name, c.type, nullable=c.name not in source.key) for c in source.columns]
+    gone = dict.fromkeys(name for name in names.values() if name not in source.by_name)
+    if derived is not None:
+        fields += [pa.field(name, derived.by_name[name].type) for name in gone if name in derived.by_name]
+    return pa.schema(fields)
+
+
+def fitted(rows: pa.Table, spec: TableSpec, hook: str) -> pa.Table:
+    """A hook's rows as the derived table has them.
+
+    Args:
+        rows: what the hook returned; columns that the table does not have are left out.
+        spec: the derived table, under the hook's names.
+        hook: its name, for errors.
+
+    Raises:
+        HookError: a column is missing or does not fit, or a key is NULL.
+    """
+    missing = [column.name for column in spec.columns if column.name not in rows.column_names]
+    if missing:
+        raise HookError(
+            f"hook {hook} gives no column {', '.join(missing)}, which {spec.name} has",
+            f"Give it other options, or: walship altertable {spec.name} --drop COLUMN",
+        )
+    try:
+        arrays = [convert(rows.column(column.name), column.type, column.name) for column in spec.columns]
+    except SchemaError as error:
+        raise HookError(f"hook {hook}: {error.what}", error.hint) from None
+    made = pa.table(arrays, pa.schema([pa.field(column.name, column.type) for column in spec.columns]))
+    for name in spec.key:
+        if made.column(name).null_count:
+            raise HookError(f"hook {hook} made key column {name} NULL", "Key columns stay as they are")
+    return made
+
+
+def check_key(made: pa.Schema, source: TableSpec, hook: str) -> None:
+    """Raise HookError when a hook's columns lack a key column of the source, or have it as another type."""
+    for name in source.key:
+        kind = source.by_name[name].type
+        if name not in made.names or storable_type(made.field(name).type, name) != kind:
+            raise HookError(
+                f"hook {hook} does not keep key column {name} as it is ({kind})",
+                "Rows of a derived table have the key of the row they come from; mask other columns",
+            )
+
+
+def widenings(made: pa.Schema, derived: TableSpec) -> dict[str, pa.DataType]:
+    """Columns of the derived table (under the hook's names) for which the hook gives a wider type now."""
+    found: dict[str, pa.DataType] = {}
+    for column in derived.columns:
+        if column.name in made.names:
+            given = storable_type(made.field(column.name).type, column.name)
+            if given != column.type and widened(column.type, given) == given:
+                found[column.name] = given
+    return found

@@ -1,0 +1,58 @@
+"""How far derived tables are, for ``status``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from replication.core.schema import TableSpec
+from replication.ledger.base import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedHere:
+    """A table that is derived here.
+
+    It has what its ``source`` had at replicated time ``upto`` (microseconds since 1970; 0: not yet all), ``lag_s``
+    behind now, and lacks ``behind`` of the source's replay commits. ``error`` says why it stands since ``error_since``.
+    """
+
+    table: str
+    source: str
+    hook: str
+    options: Mapping[str, str]
+    behind: int
+    upto: int
+    lag_s: float | None
+    error: str
+    error_since: int
+
+
+def derived_here(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterator[DerivedHere]:
+    """Every derived table, by name; ``salt`` and the like are not told.
+
+    Args:
+        ledger: the cluster's.
+        specs: tables that were not dropped.
+        now: microseconds since 1970.
+    """
+    for found in sorted(ledger.derivations.all(), key=lambda d: specs[d.table].name if d.table in specs else ""):
+        spec, source = specs.get(found.table), specs.get(found.source) or ledger.tables.by_uuid(found.source)
+        if spec is None or source is None:
+            continue
+        mark = ledger.replay.mark(found.source)
+        behind = max(0, (mark.commit if mark is not None else 0) - max(found.position, 0))
+        reached = [each.t for each in ledger.time.replicated(found.source).values()]
+        upto = found.upto if behind or not reached else min(reached)
+        yield DerivedHere(
+            spec.name,
+            source.name,
+            found.hook,
+            {name: value for name, value in found.options.items() if name != "salt"},
+            behind,
+            upto,
+            round((now - upto) / 1e6, 3) if upto else None,
+            found.error,
+            found.error_since,
+        )

@@ -1,0 +1,166 @@
+"""The derive role: a thread for each derived table, so that a hook that fails or hangs holds that table only.
+
+One host of a cluster derives, the first by name of those with a live worker; when it goes, the next one takes over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from uuid import UUID
+
+import structlog
+
+from peer.cluster import Cluster
+from peer.derive.turn import Deriver
+from replication.config import Config
+from replication.coordination.paths import Kind
+from replication.coordination.session import Coordination
+from replication.core.position import Position
+from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError
+from replication.ledger.base import Derivation, Ledger
+from replication.tables.base import Catalog
+from replication.writer.writer import Writer
+
+POLL_S = 0.3
+RETRY_MAX_S = 30.0
+_LOOK_S = 1.0
+_WAIT_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+class DeriveRole:
+    """Derives the cluster's tables; ``run`` works until ``stop`` is set.
+
+    Args:
+        config: of this host.
+        ledger: of the cluster; kept by the caller.
+        coordination: a session; kept by the caller.
+        stop: when set, steps that are under way are finished, and it ends.
+        catalog: where the tables are; that of ``config`` when None.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        ledger: Ledger,
+        coordination: Coordination,
+        stop: threading.Event,
+        catalog: Catalog | None = None,
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._ledger = ledger
+        self._coordination = coordination
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._writer: Writer | None = None
+        self._leads: bool | None = None  # not known yet
+        self._threads: dict[UUID, threading.Thread] = {}
+
+    def run(self) -> None:
+        """Have a thread for every derived table."""
+        deriver: Deriver | None = None
+        try:
+            while not self._stop.wait(_LOOK_S):
+                with suppress(CoordinationError):  # as it was when the ledger or ZooKeeper does not answer
+                    members = [member.name for member in self._coordination.members(Kind.WORKERS)]
+                    self._leads = min(members, default="") == self._config.cluster.host
+                    if derives(self._ledger):
+                        deriver = deriver or self._deriver()
+                        self._have_threads(deriver)
+        finally:
+            for thread in self._threads.values():
+                thread.join()
+            self._drop_writer()
+
+    def _deriver(self) -> Deriver:
+        cluster = Cluster(self._config, self._ledger)
+
+        def wait(position: Position) -> None:
+            deadline = time.monotonic() + _WAIT_S
+            while True:
+                try:
+                    cluster.wait(position, timeout_s=_LOOK_S)
+                    return
+                except WaitTimeoutError:
+                    if self._stop.is_set() or time.monotonic() > deadline:
+                        raise
+
+        return Deriver(
+            self._ledger,
+            self._catalog or cluster.reader.catalog,
+            self._open_writer,
+            wait,
+            self._config.run_dir / "derive",
+            lambda: time.time_ns() // 1000,
+        )
+
+    def _have_threads(self, deriver: Deriver) -> None:
+        for derivation in self._ledger.derivations.all() if self._leads else []:
+            if derivation.table not in self._threads:
+                made = threading.Thread(
+                    target=self._derive, args=(deriver, derivation.table), name=f"derive {derivation.table}"
+                )
+                self._threads[derivation.table] = made
+                made.start()
+
+    def _derive(self, deriver: Deriver, table: UUID) -> None:
+        failures = 0
+        wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            if not self._leads:
+                wait_s = _LOOK_S
+                continue
+            started = time.monotonic()
+            try:
+                found = self._find(table)
+                if found is None:  # dropped
+                    wait_s = _LOOK_S
+                    continue
+                busy = deriver.step(found)
+                if found.error:
+                    self._ledger.derivations.trouble(table, "", 0)
+                failures = 0
+                wait_s = max(0.0 if busy else POLL_S, 2 * (time.monotonic() - started) if not busy else 0.0)
+            except ReplicationError as error:
+                wait_s = self._put_off(table, str(error), failures)
+                failures += 1
+                if isinstance(error, CoordinationError):
+                    self._drop_writer()
+            except Exception as error:  # one table's trouble never stops another
+                wait_s = self._put_off(table, f"{type(error).__name__}: {error}"[:500], failures)
+                failures += 1
+
+    def _put_off(self, table: UUID, error: str, failures: int) -> float:
+        if not failures:
+            _log.warning("derived_table_held", table=str(table), error=error)
+        with suppress(ReplicationError):
+            self._ledger.derivations.trouble(table, error, time.time_ns() // 1000)
+        return min(0.5 * 2.0**failures, RETRY_MAX_S)
+
+    def _find(self, table: UUID) -> Derivation | None:
+        return next((found for found in self._ledger.derivations.all() if found.table == table), None)
+
+    def _open_writer(self) -> Writer:
+        config = self._config
+        with self._lock:
+            if self._writer is None:
+                self._writer = Writer(
+                    self._ledger, self._coordination, str(config.wal_dir), config.cluster.host, config.writer
+                )
+            return self._writer
+
+    def _drop_writer(self) -> None:
+        """A writer that lost its lease is of no use any more; the next step opens another."""
+        with self._lock:
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(ReplicationError):
+                writer.close()
+
+
+def derives(ledger: Ledger) -> bool:
+    """Whether there is a derived table, so that the role has something to do."""
+    return bool(ledger.derivations.all())

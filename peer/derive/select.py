@@ -1,0 +1,79 @@
+"""The built-in hook ``select``: rows that meet a condition, less some columns, others NULL or hashed.
+
+Options, all text: ``where`` (an SQL condition, DuckDB's; rows for which it is not true are dropped), ``columns`` (the
+only ones kept beside the key's, with commas) or ``without`` (those left out), ``null`` (made NULL) and ``hash`` (made
+the SHA-256, in hex, of ``salt`` and the value as text).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import duckdb
+import pyarrow as pa
+
+from replication.errors import RequestError
+from replication.tables.base import DUCKDB, open_duckdb
+
+OPTIONS = ("where", "columns", "without", "null", "hash", "salt")
+
+
+def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
+    """The hook with these options.
+
+    Raises:
+        RequestError: an unknown option, or options that contradict each other.
+    """
+    if unknown := [name for name in options if name not in OPTIONS]:
+        raise RequestError(f"there is no option {', '.join(unknown)}", f"There are {', '.join(OPTIONS)}")
+    lists = {name: _listed(options.get(name, "")) for name in ("columns", "without", "null", "hash")}
+    if lists["columns"] and lists["without"]:
+        raise RequestError("columns and without were both given", "Give one of them")
+    if both := set(lists["null"]) & set(lists["hash"]):
+        raise RequestError(f"{', '.join(sorted(both))} cannot be both NULL and hashed")
+    if lists["hash"] and not options.get("salt"):
+        raise RequestError("hash without a salt can be guessed", "Give -o salt=… that nobody else knows")
+    where, salt = options.get("where", "").strip(), options.get("salt", "")
+
+    def run(rows: pa.Table) -> pa.Table:
+        there = rows.column_names
+        named = {name for names in lists.values() for name in names}
+        if missing := sorted(named - set(there)):
+            raise RequestError(f"there is no column {', '.join(missing)}", f"There are {', '.join(there)}")
+        key = {field.name for field in rows.schema if not field.nullable}
+        if masked := sorted(key & {*lists["without"], *lists["null"], *lists["hash"]}):
+            raise RequestError(
+                f"key column {', '.join(masked)} stays as it is",
+                "Rows of a derived table have the key of the row they come from; mask other columns",
+            )
+        wanted = key.union(lists["columns"] or there).difference(lists["without"])
+        kept = [name for name in there if name in wanted]
+        made = ", ".join(_column(name, lists["null"], lists["hash"], salt) for name in kept)
+        query = f"select {made} from given" + (f" where ({where})" if where else "")
+        with open_duckdb() as connection:
+            connection.register("given", rows)
+            try:
+                found = connection.sql(query).to_arrow_table()
+            except duckdb.Error as error:
+                raise RequestError(str(error).strip().splitlines()[0]) from None
+        return found.select(kept).cast(pa.schema([_field(rows, n, n in lists["hash"]) for n in kept]))
+
+    return run
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _column(name: str, null: list[str], hashed: list[str], salt: str) -> str:
+    quoted = DUCKDB.name(name)
+    if name in null:
+        return f"null as {quoted}"
+    if name in hashed:
+        return f"sha256({DUCKDB.text(salt)} || cast({quoted} as varchar)) as {quoted}"
+    return quoted
+
+
+def _field(rows: pa.Table, name: str, hashed: bool) -> pa.Field:
+    """Hashed columns are text; the others keep their type, whatever DuckDB calls it."""
+    return pa.field(name, pa.string() if hashed else rows.schema.field(name).type)

@@ -1,0 +1,209 @@
+"""Giving up a landing file that cannot be read (rule 2), by a person's word.
+
+What can still be read of it, or landed elsewhere as a duplicate, is copied into a landing file of its own; what tables
+have applied stays applied; the rest is asked for anew from the cluster that sent it. What is left of the file is kept
+beside the quarantined frames.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import structlog
+
+from peer.copied import copied
+from peer.replay.commit import Stamp
+from peer.replay.loop import alone
+from replication.config import Config
+from replication.coordination.paths import Kind, Office
+from replication.coordination.session import Coordination
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload, scan
+from replication.core.ids import FileId, StreamId
+from replication.errors import CorruptFrameError, FormatError, LockedFileError, RequestError
+from replication.files.base import Files
+from replication.ledger.base import AtRisk, Claim, GivenUp, Ledger, ReplayMark
+from replication.tables.base import Catalog
+from replication.tables.catalog import IcebergCatalog, configured_catalog
+from replication.tables.layout import landing_name
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """What became of the file; ``copies`` is the landing file of what was saved, ``remains`` where the rest lies."""
+
+    given_up: GivenUp
+    copies: FileId | None
+    remains: str
+
+
+def give_up(
+    config: Config, ledger: Ledger, files: Files, file: FileId, coordination: Coordination | None = None
+) -> Abandoned:
+    """Give up a landing file of this host, or of one that is gone.
+
+    Args:
+        config: this host's.
+        ledger: of the cluster.
+        files: this host's.
+        file: the landing file.
+        coordination: of the cluster, where it has several hosts: tells whether another one replays, or is gone.
+
+    Raises:
+        LockedFileError: the own replay runs, which might be applying some of it right now.
+        RequestError: it is no landing file, still OPEN, of a host that is up, or cannot be given up; says why.
+        MissingFileError: the ledger does not have it.
+    """
+    here = config.cluster.host
+    with _without_replay(config.run_dir, coordination):
+        _check_host(ledger, file, here, coordination)
+        row = ledger.landing.at_risk(file).row
+        tables = {stream.table for stream in ledger.landing.at_risk(file).sequences}
+        if tables:
+            with closing(IcebergCatalog(configured_catalog(config))) as catalog:
+                for table in tables:
+                    settle(catalog, ledger, table)
+        risk = ledger.landing.at_risk(file)
+        applied, saved = _found(risk, here)
+        term = ledger.terms.current()
+        copies: FileId | None = None
+        if saved:
+            with copied(config, ledger, files, row.source, saved) as made:
+                copies = made.row.file
+                given_up = ledger.landing.give_up(file, term, applied, copies, made.claims)
+        else:
+            given_up = ledger.landing.give_up(file, term, applied)
+    remains = _keep_remains(config, files, file, row.path) if row.host == here else ""
+    _log.error(
+        "landing_given_up", file=str(file), source=str(row.source), again=str(given_up.again), copies=str(copies)
+    )
+    return Abandoned(given_up, copies, remains)
+
+
+def settle(catalog: Catalog, ledger: Ledger, table: UUID) -> None:
+    """Mark what a table's commits have applied and their replayer died before it could mark.
+
+    Raises:
+        RequestError: the table was rolled back, and only replay can tell what it has.
+    """
+    spec = ledger.tables.by_uuid(table)
+    if spec is None or not catalog.exists(landing_name(spec)):
+        return
+    mark = ledger.replay.mark(table)
+    marked = mark.commit if mark is not None else 0
+    chain = catalog.history(landing_name(spec)).chain()
+    stamps = [(snapshot, stamp) for snapshot in chain if (stamp := Stamp.of(snapshot)) is not None]
+    if stamps and max(stamp.number for _, stamp in stamps) < marked:
+        raise RequestError(
+            f"{spec.name} was rolled back, so what it has applied is not known", "Run walship replay first"
+        )
+    for snapshot, stamp in reversed(stamps):
+        if stamp.number > marked:
+            positions = {of: end for of, (_, end) in stamp.applied.items()}
+            ledger.replay.mark_applied(ReplayMark(table, stamp.epoch, stamp.number, snapshot.id, positions))
+
+
+def _check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordination | None) -> None:
+    """Whose file it is: this host's, or one's that is gone, whose OPEN file is then CLOSED as it is registered."""
+    row = ledger.files.get(file)
+    if row is None or row.host == here:
+        return
+    kinds = (Kind.WORKERS, Kind.RECEIVERS)
+    if coordination is None or any(member.name == row.host for kind in kinds for member in coordination.members(kind)):
+        raise RequestError(f"{file} lies on host {row.host}, which is up", "Give it up there")
+    if row.source is not None and not row.closed:
+        ledger.files.close(file, row.length)
+
+
+@contextmanager
+def _without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator[None]:
+    replays = None if coordination is None else coordination.leader(Office.REPLAYERS)
+    if replays is not None:
+        raise LockedFileError(
+            f"Replay is running on host {replays}, and might be applying some of the file right now",
+            "Stop the replay role on every host, give the file up, and start them again",
+        )
+    try:
+        with alone(run_dir):
+            yield
+    except LockedFileError:
+        raise LockedFileError(
+            "The own replay is running, and might be applying some of the file right now",
+            "Stop the cluster on this host (walship down), give the file up, and start it again",
+        ) from None
+
+
+def _found(risk: AtRisk, here: str) -> tuple[list[Claim], list[tuple[FrameView, memoryview]]]:
+    """Frames at risk that can be read: those that tables have applied from the file, and the others, in any file here.
+
+    Of a table of which not every applied frame can be told, none is.
+    """
+    applied: list[Claim] = []
+    reached = FILE_HEADER_BYTES
+    saved: list[tuple[FrameView, memoryview]] = []
+    rest = dict(risk.sequences)
+    places = [(risk.row, FILE_HEADER_BYTES, risk.row.length), *risk.spares]
+    for row, begin, end in places:
+        if row.host != here:  # another file may have that path here
+            continue
+        for frame, content in _readable(row.path, begin, end):
+            header = frame.header
+            is_own = row.file == risk.row.file
+            reached = frame.end if is_own else reached
+            if not rest.get(header.stream, Ranges()).contains(header.sequence):
+                continue
+            is_applied = is_own and frame.end <= risk.applied.get(header.table, 0)
+            if not is_applied and not _is_whole(frame, content):
+                continue
+            rest[header.stream] = rest[header.stream].subtract(Ranges.of((header.sequence, header.sequence + 1)))
+            if is_applied:
+                applied.append(_claim(header.stream, frame))
+            else:
+                saved.append((frame, content))
+    return [claim for claim in applied if risk.applied[claim.stream.table] <= reached], saved
+
+
+def _is_whole(frame: FrameView, content: memoryview) -> bool:
+    try:
+        check_payload(frame, content[frame.payload_begin - frame.begin :])
+    except CorruptFrameError:
+        return False
+    return True
+
+
+def _claim(stream: StreamId, frame: FrameView) -> Claim:
+    header = frame.header
+    return Claim(stream, header.sequence, header.previous, frame.hash, frame.begin, frame.end, header.commit_hi)
+
+
+def _readable(path: str, begin: int, end: int) -> Iterator[tuple[FrameView, memoryview]]:
+    """Frames of ``[begin, end)`` with their bytes, up to the first whose header cannot be read."""
+    try:
+        with open(path, "rb") as source:
+            view = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped with its last view
+    except (OSError, ValueError):  # gone, or empty
+        return
+    try:
+        for frame in scan(view[: min(end, len(view))], begin):
+            yield frame, view[frame.begin : frame.end]
+    except FormatError:
+        return
+
+
+def _keep_remains(config: Config, files: Files, file: FileId, path: str) -> str:
+    if not files.exists(path):
+        return ""
+    directory = str(config.data_dir / "quarantine")
+    files.make_directory(directory)
+    kept = f"{directory}/{file.slot}-{file.number:012d}.wal"
+    files.rename(path, kept)
+    files.sync_directory(directory)
+    files.sync_directory(str(Path(path).parent))
+    return kept

@@ -1,0 +1,51 @@
+"""Since when a peer lacks something: the age of the oldest frame of a file that it does not have."""
+
+from __future__ import annotations
+
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.core.status import ReplicationStatus
+from replication.errors import ReplicationError
+from replication.ledger.base import FileKind, FileRow, Progress
+from replication.worker.reading import MappedFrames
+
+
+class Lacking:
+    """Looks at files of one host, once at each place, for one ``collect``.
+
+    Args:
+        host: this host's slot.
+        now: microseconds since 1970.
+    """
+
+    def __init__(self, host: str, now: int) -> None:
+        self.now = now
+        self._host = host
+        self._seen: dict[tuple[FileId, int, int], int | None] = {}
+
+    def since(self, row: FileRow, status: ReplicationStatus, fresh: int, known: Progress | None) -> int:
+        """When the first frame that a peer lacks of a file was committed, in microseconds since 1970.
+
+        A file may lie still for hours and grow by a frame just now, so neither its age nor that of what the peer has
+        already tells how old that frame is. They are all there is of a file that cannot be read from here.
+
+        Args:
+            row: the file.
+            status: how far it is at the peer, which lacks part of it.
+            fresh: bytes durable beyond what is registered.
+            known: what was learnt of the file at the peer.
+        """
+        at = row.file, max(status.finished, FILE_HEADER_BYTES), max(row.needed, row.length + fresh)
+        if at not in self._seen:
+            self._seen[at] = self._first(row, *at[1:])
+        found = self._seen[at]
+        return found if found is not None else known.commit if known is not None and known.commit else row.created
+
+    def _first(self, row: FileRow, begin: int, end: int) -> int | None:
+        if row.host != self._host or row.is_stored or row.kind is FileKind.BOOTSTRAP:  # its frames bear old rows' times
+            return None
+        try:
+            frame = next(iter(MappedFrames(row.path, begin, end)), None)
+        except ReplicationError:
+            return None
+        return None if frame is None else min(frame.header.commit_lo, self.now)

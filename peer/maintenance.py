@@ -1,0 +1,143 @@
+"""What keeps tables cheap: old snapshots expire, small files become big ones, changes and tombstones nobody needs go.
+
+Nothing here adds rows, so replay's compare-and-swap passes over it; nothing that a fold, a hold or a late version
+could still need is removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from peer.latest import Folded, Merge
+from peer.replay.commit import Stamp
+from replication.core.aging import REMOVED_LATER_US, horizon
+from replication.core.schema import TableSpec
+from replication.ledger.base import Ledger
+from replication.tables.base import History, Tables
+from replication.tables.layout import CHANGES, TOMBSTONES, layouts
+
+SNAPSHOTS_MAX = 150
+SNAPSHOT_KEEP_US = 300_000_000
+SNAPSHOT_KEEP_BUSY_US = 10_000_000
+_WORTH_EXPIRING = 50
+_KEEP = 20
+_FILES_TO_COMPACT = 48
+_CELL_SLACK_US = 3_600_000_000
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ``__changes`` keeps what is folded, in seconds, unless a table says otherwise."""
+
+    changes_s: float
+
+
+def tidy(tables: Tables, spec: TableSpec, now: int) -> None:
+    """Compact and expire one walship table's Iceberg tables where that is due; cheap when it is not.
+
+    Args:
+        tables: the warehouse.
+        spec: the table.
+        now: microseconds since 1970.
+    """
+    for layout in layouts(spec):
+        history = tables.history(layout.name)
+        if _small_files(history) >= _FILES_TO_COMPACT:
+            files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
+            _log.info("compacted", table=layout.name, files=files)
+            history = tables.history(layout.name)
+        # The cost of a commit and the size of the metadata grow with the snapshots kept.
+        keep_us = SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US
+        old = sum(1 for snapshot in history.snapshots.values() if snapshot.at < now - keep_us)
+        if min(old, len(history.snapshots) - _KEEP) >= _WORTH_EXPIRING:
+            tables.expire(layout.name, now - keep_us, _KEEP)
+            left = len(tables.history(layout.name).snapshots)
+            _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
+
+
+def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: Retention) -> None:
+    """Delete folded changes past their retention, tombstones that no late version can need, and rows that are too old.
+
+    Never removes what is not folded, what a hold keeps, or the rows of the newest replay commit. Tombstones stay for
+    the table's ``history_s``, until they are older than the replicated time of every origin, and while ``__changes``
+    has older rows: those are merged again when somebody's maintenance has forgotten the folds.
+    """
+    if not spec.key:
+        _age_off_keyless(tables, ledger, spec)
+        return
+    folded = Folded.newest(tables.history(spec.name))
+    old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
+    if old is not None:
+        _delete(tables, spec.name, Merge(spec, tables.dialect, "", "", "", folded).too_old(old))
+    changes = tables.history(spec.name + CHANGES)
+    newest = next((stamp.number for s in changes.chain() if (stamp := Stamp.of(s)) is not None), 0)
+    replay = min(folded.replay, folded.held_replay, newest - 1)
+    changes_s = float(spec.setting("changes_retention_s") or retention.changes_s)
+    upto = min(folded.upto, folded.held_upto, now - int(changes_s * 1e6))
+    aged = "" if old is None else f" or _commit <= {folded.upto} and coalesce(_ts, _commit) < {old}"
+    gone = f"_replay <= {replay} and (_commit <= {upto} or _op < 0{aged})"
+    for derivation in ledger.derivations.all():
+        behind = derivation.source == spec.uuid and derivation.position >= 0
+        unseen = f"{gone} and _op >= 0 and _replay > {derivation.position}"
+        if behind and _there_is(tables, spec.name + CHANGES, unseen):
+            ledger.derivations.renew(derivation.table)  # what has changed can no longer be told: all is compared
+    _delete(tables, spec.name + CHANGES, gone)
+    replicated = min((r.t for r in ledger.time.replicated(spec.uuid, every_origin=True).values()), default=0)
+    where = forgettable(spec, replicated, now)
+    if not _there_is(tables, spec.name + TOMBSTONES, where):
+        return
+    rows = f"select min(coalesce(_ts, _commit)) as oldest from {tables.ref(spec.name + CHANGES)} where _op = 0"
+    oldest = tables.query(rows).column(0)[0].as_py()
+    if oldest is not None:
+        where = f"{where} and coalesce(_ts, _commit) < {oldest}"
+    _delete(tables, spec.name + TOMBSTONES, where)
+
+
+def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
+    """Remove rows that are too old, but for those of the newest replay commit, which tells how far replay is."""
+    replicated = min((reached.t for reached in ledger.time.replicated(spec.uuid).values()), default=0)
+    old = horizon(spec, replicated - REMOVED_LATER_US)
+    newest = next((stamp.number for s in tables.history(spec.name).chain() if (stamp := Stamp.of(s)) is not None), 0)
+    if old is not None:
+        _delete(tables, spec.name, f"_replay < {newest} and _commit < {old}")
+
+
+def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
+    """The condition on a tombstone that no version can come any more that it would have to win over.
+
+    A version yet to come has a commit time above ``replicated``. On cell tables its own timestamp may be older by
+    ``history_s``, and a little more when its append waited for the disk.
+
+    Args:
+        spec: the table.
+        replicated: the least replicated time of all origins.
+        now: microseconds since 1970.
+    """
+    history = int(spec.history_s * 1e6)
+    old = f"_commit <= {min(replicated, now - history)}"
+    if spec.kind != "cell":
+        return old
+    return f"{old} and coalesce(_ts, _commit) <= {min(replicated, now) - history - _CELL_SLACK_US}"
+
+
+def _delete(tables: Tables, name: str, where: str) -> None:
+    if _there_is(tables, name, where):
+        tables.delete(name, where)
+        _log.info("trimmed", table=name, where=where)
+
+
+def _there_is(tables: Tables, name: str, where: str) -> bool:
+    return bool(tables.query(f"select 1 as one from {tables.ref(name)} where {where} limit 1").num_rows)
+
+
+def _small_files(history: History) -> int:
+    """Data files added and delete files left since the last rewrite, from the summaries alone."""
+    count = 0
+    for snapshot in history.chain():
+        if snapshot.operation == "replace":
+            break
+        count += int(snapshot.summary.get("added-data-files", 0)) + int(snapshot.summary.get("added-delete-files", 0))
+    return count

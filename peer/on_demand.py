@@ -1,0 +1,165 @@
+"""Replay, fold and Spark queries asked for by a person, beside or instead of the replay process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from peer.fold import FoldResult, fold
+from peer.latest import Folded, Merge, now_us
+from peer.read import named_in
+from peer.replay.loop import run_replay
+from replication.config import Config
+from replication.coordination.paths import Office
+from replication.coordination.session import Coordination
+from replication.core.aging import horizon
+from replication.core.schema import TableSpec
+from replication.errors import CommitConflictError, LockedFileError, RequestError, WaitTimeoutError
+from replication.ledger.base import Ledger
+from replication.tables.base import SPARK
+from replication.tables.catalog import IcebergCatalog, configured_catalog
+from replication.tables.iceberg import IcebergTables
+from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
+from replication.tables.spark import open_session
+
+_POLL_S = 0.2
+_FOLD_TRIES = 5
+
+
+def backlog_bytes(ledger: Ledger) -> int:
+    """Registered bytes that the cluster's own replay has not passed."""
+    return sum(pending.end - pending.begin for pending in ledger.replay.pending())
+
+
+def catch_up(
+    config: Config,
+    ledger: Ledger,
+    timeout_s: float,
+    say: Callable[[int], None],
+    coordination: Coordination | None = None,
+) -> bool:
+    """Bring the tables up to date with what has landed by now.
+
+    The cluster's replay process does it when there is one; else one runs here until it is done.
+
+    Args:
+        config: the host's.
+        ledger: the cluster's.
+        timeout_s: the longest it may take.
+        say: told how many bytes are to go.
+        coordination: the cluster's, where it has several hosts.
+
+    Returns:
+        Whether replay ran here.
+
+    Raises:
+        WaitTimeoutError: not in time.
+        SparkMissingError: nobody replays, and PySpark or Java is not there.
+    """
+    if not backlog_bytes(ledger):
+        return False
+    stop, failed = threading.Event(), list[Exception]()
+    ran_here = True
+
+    def run() -> None:
+        nonlocal ran_here
+        try:
+            if coordination is not None and coordination.leader(Office.REPLAYERS) is not None:
+                ran_here = False
+            else:
+                run_replay(config, ledger, stop, lambda: None, coordination)
+        except LockedFileError:
+            ran_here = False
+        except Exception as error:  # handed to the caller below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="replay-on-demand")
+    thread.start()
+    deadline = time.monotonic() + timeout_s
+    try:
+        while (left := backlog_bytes(ledger)) and not failed:
+            say(left)
+            if time.monotonic() > deadline:
+                raise WaitTimeoutError(
+                    f"{left} bytes are still to be replayed after {timeout_s:g} s", "See walship status; it goes on"
+                )
+            time.sleep(_POLL_S)
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    return ran_here
+
+
+def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict[str, FoldResult | None]:
+    """Fold keyed tables up to their replicated time now; None where there was nothing to fold.
+
+    Raises:
+        CommitConflictError: the replay process folded or maintained the table each time.
+        SparkMissingError: PySpark or Java is not there.
+    """
+    folded: dict[str, FoldResult | None] = {}
+    with _tables(config) as tables:
+        for spec in specs:
+            for tries in range(1, _FOLD_TRIES + 1):
+                try:
+                    hold_s = config.replay.fold_hold_s
+                    folded[spec.name] = fold(tables, ledger, spec, time.time_ns() // 1000, hold_s)
+                    break
+                except CommitConflictError:
+                    if tries == _FOLD_TRIES:
+                        raise
+    return folded
+
+
+def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Table:
+    """Run a query in a Spark session of its own, where the tables are views of their newest rows by their names.
+
+    Raises:
+        RequestError: what Spark says of the query.
+        SparkMissingError: PySpark or Java is not there.
+    """
+    from pyspark.errors import PySparkException
+
+    with _tables(config) as tables:
+        for spec in named_in(query, specs):
+            if tables.exists(landing_name(spec)):
+                tables.create(spec)  # as it is defined now, should replay not have come to it
+                namespace, _, name = spec.name.partition(".")
+                tables.query(f"create database if not exists spark_catalog.{SPARK.name(namespace)}")
+                view = f"spark_catalog.{SPARK.name(namespace)}.{SPARK.name(name)}"
+                tables.query(f"create or replace view {view} as {_latest(tables, spec)}")
+        try:
+            return tables.query(query)
+        except PySparkException as error:
+            raise RequestError(str(error).strip().splitlines()[0]) from None
+
+
+def _latest(tables: IcebergTables, spec: TableSpec) -> str:
+    folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
+    names = (tables.ref(spec.name + CHANGES), tables.ref(spec.name), tables.ref(spec.name + TOMBSTONES))
+    return Merge(spec, SPARK, *names, folded, horizon(spec, now_us())).latest()
+
+
+@contextmanager
+def _tables(config: Config) -> Iterator[IcebergTables]:
+    properties = configured_catalog(config)
+    catalog = IcebergCatalog(properties)
+    session = open_session(
+        properties,
+        config.run_dir / "spark-on-demand",
+        master=config.replay.spark_master,
+        driver_memory=config.replay.driver_memory,
+        jars=config.replay.jars,
+        properties=config.replay.spark,
+    )
+    tables = IcebergTables(catalog, session)
+    try:
+        yield tables
+    finally:
+        tables.close()

@@ -1,0 +1,87 @@
+"""What a cluster's handle opens, each part when a call first needs it: ZooKeeper, a writer, a reader."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from replication.config import Config
+from replication.coordination import zookeeper
+from replication.coordination.paths import Quorum
+from replication.coordination.session import Coordination
+from replication.coordination.tls import ZookeeperTls
+from replication.errors import RequestError
+from replication.ledger.base import Ledger
+
+if TYPE_CHECKING:
+    from peer.read import Reader
+    from replication.writer.writer import Writer
+
+_CONNECT_TIMEOUT_S = 10.0
+
+
+class Opened:
+    """The open parts of one handle. Safe for threads."""
+
+    def __init__(self, config: Config, ledger: Ledger) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._lock = threading.RLock()
+        self._coordination: Coordination | None = None
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._closed = False
+
+    @property
+    def coordination(self) -> Coordination:
+        """A session with the cluster's ZooKeeper; CoordinationError when it does not answer."""
+        with self._lock:
+            if self._coordination is None:
+                self._check()
+                section = self._config.zookeeper
+                self._coordination = zookeeper.connect(
+                    Quorum(self._config.zookeeper_servers, self._config.zookeeper_root),
+                    tls=ZookeeperTls.of(section),
+                    session_timeout_s=section.session_timeout_s,
+                    connect_timeout_s=_CONNECT_TIMEOUT_S,
+                )
+            return self._coordination
+
+    @property
+    def writer(self) -> Writer:
+        """Appends to the cluster's tables."""
+        from replication.writer.writer import Writer
+
+        with self._lock:
+            if self._writer is None:
+                self._check()
+                config = self._config
+                self._writer = Writer(
+                    self._ledger, self.coordination, str(config.wal_dir), config.cluster.host, config.writer
+                )
+            return self._writer
+
+    @property
+    def reader(self) -> Reader:
+        """Reads of the cluster's tables."""
+        from peer.read import Reader  # deferred: PyIceberg takes half a second that other calls need not pay
+
+        with self._lock:
+            if self._reader is None:
+                self._check()
+                self._reader = Reader(self._config, self._ledger)
+            return self._reader
+
+    def close(self) -> None:
+        """Write what waits, and let go of everything but the ledger. Idempotent."""
+        with self._lock:
+            self._closed = True
+            parts = [self._writer, self._reader, self._coordination]
+            self._writer = self._reader = self._coordination = None
+        for part in parts:
+            if part is not None:
+                part.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RequestError(f"The handle of cluster {self._ledger.cluster.name} is closed", "Connect again")

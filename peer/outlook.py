@@ -1,0 +1,77 @@
+"""When a peer that stays away will be past its disk budget, and when a host's disk will be full, at today's rates."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from replication.config import Config
+from replication.core.forecast import forecast
+from replication.ledger.base import Backlog, Ledger
+from replication.master.budget import backlog_gauge, disk_gauge
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What one peer lacks of files here, against the budget.
+
+    Sizes are bytes of whole files: on disks of this cluster's hosts, and in the store. ``growth`` is bytes per second;
+    the budget is past in ``runs_out_s`` seconds: None when that cannot be told or never comes. ``then`` says what
+    happens: ``spill`` or ``bootstrap``.
+    """
+
+    peer: str
+    local_files: int
+    local_bytes: int
+    stored_files: int
+    stored_bytes: int
+    oldest: int
+    budget: int
+    growth: float | None
+    runs_out_s: float | None
+    then: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskOutlook:
+    """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``Outlook``."""
+
+    host: str
+    free: int
+    growth: float | None
+    full_s: float | None
+
+
+def outlooks(ledger: Ledger, config: Config, now: int) -> tuple[Outlook, ...]:
+    """Of every peer that tables go to; ``now`` in microseconds since 1970."""
+    return tuple(_of_peer(ledger, config, backlog, now) for backlog in ledger.files.backlogs())
+
+
+def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int) -> Outlook:
+    budget = config.master.peer_bytes_max
+    samples = [*ledger.sending.samples(backlog_gauge(backlog.peer)), (now, backlog.local_bytes)]
+    seen = forecast(samples, budget, now)
+    return Outlook(
+        backlog.peer,
+        backlog.local_files,
+        backlog.local_bytes,
+        backlog.stored_files,
+        backlog.stored_bytes,
+        backlog.oldest,
+        budget,
+        None if seen is None else round(seen.growth, 3),
+        None if seen is None or seen.in_s is None else round(seen.in_s, 1),
+        "spill" if config.master.spill_url else "bootstrap",
+    )
+
+
+def disk_outlook(ledger: Ledger, config: Config, now: int) -> DiskOutlook:
+    """Of this host."""
+    folder = config.data_dir if Path(config.data_dir).exists() else Path("/")
+    usage = shutil.disk_usage(folder)
+    samples = [*ledger.sending.samples(disk_gauge(config.cluster.host)), (now, usage.used)]
+    seen = forecast(samples, usage.used + usage.free, now)
+    growth = None if seen is None else round(seen.growth, 3)
+    full_s = None if seen is None or seen.in_s is None else round(seen.in_s, 1)
+    return DiskOutlook(config.cluster.host, usage.free, growth, full_s)

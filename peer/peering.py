@@ -1,0 +1,232 @@
+"""Which clusters this one sends to, and what: peers validated before they are defined, tables made ready there first.
+
+Rules change in the ledger; ZooKeeper only announces that they did. Whatever is refused leaves nothing changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from peer.contacts import Contacts, known_peer
+from replication.core.define import is_system_table
+from replication.core.evolution import join
+from replication.core.ids import NIL_UUID
+from replication.core.schema import TableSpec
+from replication.errors import (
+    PeerExistsError,
+    PeerRefusedError,
+    PeerUnavailableError,
+    ReplicationError,
+    RequestError,
+    TableExistsError,
+    UnknownTableError,
+)
+from replication.ledger.base import Ledger, Peer, Rule
+from replication.worker.roads import roads_of
+
+
+class Announcer(Protocol):
+    """Says that rules changed; ``Coordination`` does."""
+
+    def announce(self) -> int:
+        """Say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peering:
+    """Defining peers and enabling replication, for one cluster."""
+
+    ledger: Ledger
+    announcer: Announcer
+    contacts: Contacts
+
+    def define(self, name: str, zookeepers: str) -> Peer:
+        """Add a peer after it has answered.
+
+        Raises:
+            ConfigError: ``zookeepers`` is no ``host:port[,host:port]/root``.
+            RequestError: it is this cluster, or another cluster than ``name``, or of another incarnation.
+            PeerExistsError: the name or the cluster is defined already.
+            PeerUnavailableError: its ZooKeeper or receivers do not answer.
+            PeerRefusedError: its version does not go with this one.
+        """
+        for peer in self.ledger.rules.peers():
+            if peer.name == name:
+                raise PeerExistsError(
+                    f"Peer {name} is defined already, at {peer.zookeepers}", f"First: walship deletecluster {name}"
+                )
+        reached = self.contacts.reach(name, zookeepers)
+        there, own = reached.public.cluster, self.ledger.cluster
+        if there == own:
+            raise RequestError(f"{zookeepers} is this cluster itself", "A cluster cannot be its own peer")
+        if there.name == own.name:
+            raise RequestError(
+                f"{zookeepers} is called {there.name} like this cluster, but is another one ({there})",
+                "Give each cluster a name of its own, set at `walship init`",
+            )
+        if there.name != name:
+            raise RequestError(f"The cluster at {zookeepers} is {there.name}, not {name}", f"Define it as {there.name}")
+        for peer in self.ledger.rules.peers():
+            if peer.cluster == there:
+                raise PeerExistsError(f"That cluster is defined already, as {peer.name}")
+        made = Peer(name, str(reached.quorum), there)
+        self.ledger.rules.define(made, self.ledger.terms.current())
+        for gone in {road.source for road in self.ledger.landing.roads()}:
+            if gone.name == there.name and gone != there:  # restored since: what it was sends nothing any more
+                self.ledger.time.forget(gone)
+        self.announcer.announce()
+        return made
+
+    def delete(self, name: str) -> tuple[Peer, bool]:
+        """Remove a peer and what is owed to it, and say whether it knows; UnknownPeerError when there is none."""
+        peer = known_peer(self.ledger, name)
+        rules = [rule for rule in self.ledger.rules.all() if rule.peer == name]
+        self.ledger.rules.delete(name, self.ledger.terms.current())
+        self.announcer.announce()
+        return peer, not rules or self._tell_closed(peer, rules)
+
+    def _tell_closed(self, peer: Peer, rules: Sequence[Rule]) -> bool:
+        """Tell a peer that these rules owe it nothing more; False when it did not answer and sees roads go silent."""
+        with suppress(ReplicationError), self.contacts.link(peer) as link:
+            for road in roads_of(self.ledger, rules, peer.cluster):
+                link.open_road(self.ledger.cluster, peer.cluster, replace(road, closed=True))
+            return True
+        return False
+
+    def enable(
+        self,
+        table: str,
+        groups: Sequence[str],
+        peer_name: str,
+        remote_table: str = "",
+        *,
+        from_now: bool = False,
+        bootstrap_bytes: int | None = None,
+        with_properties: bool = True,
+        count_rows: Callable[[TableSpec], int],
+    ) -> list[Rule]:
+        """Send what is written to groups of a table from now on, making the table at the peer first.
+
+        With a bootstrap the rows that are there already follow, from this cluster's replay process.
+
+        Args:
+            table: its name here.
+            groups: locality groups; empty for all, those that are added later included.
+            peer_name: a defined peer.
+            remote_table: its name there; empty for the same.
+            with_properties: whether the peer's table takes the properties of this one, now and when they are set anew.
+            from_now: rows that are there already and will not be sent are accepted.
+            bootstrap_bytes: about how much the rows that are there need; None when they are not to be sent.
+            count_rows: how many rows the table holds.
+
+        Raises:
+            RequestError: a system table, or the table holds rows that are neither to be sent nor accepted as missing.
+            UnknownTableError, UnknownPeerError, SchemaError: no such table, peer or group.
+            PeerRefusedError: the peer has another table of that name, or wants none; the hint is the remedy.
+            PeerUnavailableError: no receiver of the peer answers.
+        """
+        spec = self.ledger.tables.get(table)
+        _refuse_system(spec)
+        peer = known_peer(self.ledger, peer_name)
+        named = [spec.group(group).name for group in groups] or [group.name for group in spec.groups]
+        there = {rule.group: rule for rule in self._rules(spec, peer)}
+        new = [group for group in named if group not in there]
+        if not new and (groups or all(rule.every_group for rule in there.values())):
+            raise RequestError(f"{table} goes to {peer_name} already", "See walship status")
+        bootstrap = bootstrap_bytes is not None
+        rows = 0 if from_now or bootstrap or not new else count_rows(spec)
+        if rows:
+            raise RequestError(
+                f"{table} holds {rows:,} rows already, which will not be sent; only what is written from now on is",
+                "Say --from-now to accept that, or --bootstrap to send those as well",
+            )
+        term = self.ledger.terms.current()
+        remote = remote_table or table
+        rules = self.ledger.rules.enable(
+            peer_name,
+            spec.uuid,
+            new,
+            remote,
+            term,
+            bootstrap=bootstrap,
+            with_properties=with_properties,
+            every_group=not groups,
+        )
+        try:
+            with self.contacts.link(peer) as link:
+                for road in roads_of(self.ledger, [rule for rule in rules if rule.group in new], peer.cluster):
+                    asked = replace(road, bootstrap_bytes=bootstrap_bytes or 0)
+                    link.open_road(self.ledger.cluster, peer.cluster, asked)
+        except (PeerRefusedError, PeerUnavailableError):
+            self.ledger.rules.disable(peer_name, spec.uuid, new, term)
+            raise
+        self.announcer.announce()
+        return self._rules(spec, peer)
+
+    def adopt(self, table: str, cluster: str) -> TableSpec:
+        """Make a table here that is another cluster's of that name: same uuid, columns, groups and properties.
+
+        Args:
+            table: its name, here and there.
+            cluster: a defined peer, or ``host:port[,…]/root`` of a cluster's ZooKeeper.
+
+        Raises:
+            UnknownPeerError: no such peer, and no address.
+            UnknownTableError: that cluster has no such table.
+            TableExistsError: the name is taken here by another table.
+            RequestError: a system table, or one that was dropped here.
+            PeerUnavailableError: the cluster does not answer.
+        """
+        if is_system_table(table):
+            raise RequestError(f"{table} is a system table", "Each cluster makes its own")
+        with self.contacts.link_by(cluster) as link:
+            spec = link.get_table(table)
+        if spec is None:
+            raise UnknownTableError(f"{cluster} has no table {table}", f"Make it without --like {cluster}")
+        known = self.ledger.tables.by_uuid(spec.uuid)
+        if known is None:
+            self.ledger.tables.create(spec)
+        elif known not in self.ledger.tables.all():
+            raise RequestError(
+                f"{known.name} was dropped here, and what came meanwhile would be missing from it",
+                f"Make a new table of another name on {cluster}, and copy the rows into it",
+            )
+        elif known.name != table:
+            raise TableExistsError(f"that table is here already, as {known.name}", "Nothing to do; use that name here")
+        return self.ledger.tables.alter(spec.uuid, lambda own: join(own, spec))
+
+    def disable(self, table: str, groups: Sequence[str], peer_name: str) -> list[str]:
+        """Send nothing more of groups of a table (all when empty); returns the groups that were sent until now."""
+        peer = known_peer(self.ledger, peer_name)
+        spec = self._sent(table, peer) or self.ledger.tables.get(table)
+        rules = [rule for rule in self._rules(spec, peer) if not groups or rule.group in groups]
+        ended = [rule.group for rule in rules]
+        if not ended:
+            raise RequestError(f"{table} does not go to {peer_name}", "See walship status")
+        self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
+        self.announcer.announce()
+        self._tell_closed(peer, rules)
+        return ended
+
+    def sent_to(self, peer_name: str) -> list[str]:
+        """Names of the tables that go to a peer, those that were dropped here included."""
+        known_peer(self.ledger, peer_name)
+        tables = {rule.table for rule in self.ledger.rules.all() if rule.peer == peer_name}
+        specs = [self.ledger.tables.by_uuid(table) for table in tables]
+        return sorted(spec.name for spec in specs if spec is not None)
+
+    def _sent(self, table: str, peer: Peer) -> TableSpec | None:
+        """The table of that name that goes to a peer, one that was dropped here included."""
+        specs = [self.ledger.tables.by_uuid(rule.table) for rule in self.ledger.rules.all() if rule.peer == peer.name]
+        return next((spec for spec in specs if spec is not None and spec.name == table), None)
+
+    def _rules(self, spec: TableSpec, peer: Peer) -> list[Rule]:
+        return [rule for rule in self.ledger.rules.all() if rule.table == spec.uuid and rule.peer == peer.name]
+
+
+def _refuse_system(spec: TableSpec) -> None:
+    if spec.uuid == NIL_UUID or is_system_table(spec.name):
+        raise RequestError(f"{spec.name} is a system table, and those are not replicated", "Each cluster makes its own")

@@ -1,0 +1,197 @@
+"""Reads without Spark: PyIceberg plans, DuckDB merges and filters, Arrow batches come out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+
+from peer.latest import CONSISTENT_TAG, Folded, Merge, now_us
+from replication.config import Config
+from replication.core.aging import horizon
+from replication.core.schema import TableSpec
+from replication.errors import RequestError
+from replication.ledger.base import Ledger
+from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
+from replication.tables.catalog import IcebergCatalog, configured_catalog
+from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
+
+BATCH_ROWS = 65_536
+
+
+def attach_latest(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: Catalog,
+    spec: TableSpec,
+    view: str,
+    *,
+    as_of: int | None = None,
+    versions: bool = False,
+) -> None:
+    """Make ``view`` in a DuckDB connection show the rows of a table, now or as of a commit time.
+
+    With ``versions`` it has each group's version columns too, once the table has been replayed into.
+
+    Raises:
+        RequestError: ``as_of`` lies before the last fold.
+    """
+    parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
+    folded, snapshot = Folded(), None
+    if not catalog.exists(landing_name(spec)):  # nothing has been replayed, or its tables are being made
+        empty = pa.schema([pa.field(column.name, column.type) for column in spec.columns]).empty_table()
+        connection.register(view, empty)
+        return
+    if spec.key:
+        folded, snapshot = _base(catalog.history(spec.name), spec, as_of)
+        key = [spec.by_name[name] for name in spec.key]
+        catalog.attach(connection, parts["changes"], spec.name + CHANGES, where=folded.unfolded, columns=spec.columns)
+        catalog.attach(connection, parts["tombstones"], spec.name + TOMBSTONES, columns=key)
+    catalog.attach(connection, parts["table"], spec.name, snapshot=snapshot, columns=shown_columns(spec))
+    names = {name: DUCKDB.name(part) for name, part in parts.items()}
+    if spec.key and snapshot is None:  # the cut starts from before the first fold
+        names["table"] = f"(select * from {names['table']} where false)"
+    young = horizon(spec, now_us() if as_of is None else as_of)
+    merge = Merge(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
+    connection.execute(f"create or replace view {DUCKDB.name(view)} as {merge.latest(upto=as_of, versions=versions)}")
+
+
+def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded, int | None]:
+    """The fold to start from and the snapshot of ``<table>`` that has it."""
+    folded = Folded.newest(history)
+    if as_of is None or (folded.known and folded.upto <= as_of):
+        return folded, history.current
+    if folded.known and (folded.held_replay, folded.held_upto) == (0, -1):
+        return Folded(), None
+    tagged = history.snapshots.get(history.tags.get(CONSISTENT_TAG, 0))
+    if tagged is not None:
+        held = Folded.newest(History(tagged.id, history.snapshots))
+        if held.upto <= as_of:
+            return held, tagged.id
+    raise RequestError(
+        f"{spec.name} is folded up to {folded.upto}, so it cannot be read as of {as_of}",
+        "Read as of a later commit time (microseconds since 1970)",
+    )
+
+
+def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
+    """The lowest commit time that the table can be read as of; None when only its newest rows can be read."""
+    if not spec.key or not catalog.exists(landing_name(spec)):
+        return 0
+    history = catalog.history(spec.name)
+    folded = Folded.newest(history)
+    if not folded.known:
+        return None
+    if (folded.held_replay, folded.held_upto) == (0, -1):
+        return 0
+    tagged = history.snapshots.get(history.tags.get(CONSISTENT_TAG, 0))
+    held = Folded(known=False) if tagged is None else Folded.newest(History(tagged.id, history.snapshots))
+    return min(folded.upto, held.upto) if held.known else folded.upto
+
+
+class Reader:
+    """Reads of one cluster's tables. Safe for threads; each reading is a snapshot of its own.
+
+    Args:
+        config: says where the catalog is.
+        ledger: kept by the caller.
+    """
+
+    def __init__(self, config: Config, ledger: Ledger) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self._catalog: IcebergCatalog | None = None
+
+    @property
+    def catalog(self) -> IcebergCatalog:
+        """The Iceberg catalog, opened when first used."""
+        with self._lock:
+            if self._catalog is None:
+                properties = configured_catalog(self._config)
+                self._catalog = IcebergCatalog(properties.for_reading())
+            return self._catalog
+
+    def read(
+        self,
+        spec: TableSpec,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        as_of: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """Live rows, the newest version of each key.
+
+        Args:
+            spec: the table.
+            where: an SQL condition (DuckDB's) over its columns.
+            columns: which to read, in that order; all when None.
+            limit: at most so many rows.
+            as_of: only versions with a commit time up to this, in microseconds since 1970.
+
+        Raises:
+            RequestError: the condition or a column does not fit the table, or ``as_of`` lies before the last fold.
+        """
+        return read(self.catalog, spec, where, columns, limit, as_of)
+
+    def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
+        """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``).
+
+        Raises:
+            RequestError: what DuckDB says of the query.
+        """
+        connection = open_duckdb()
+        try:
+            for spec in named_in(query, specs):
+                namespace, _, name = spec.name.partition(".")
+                connection.execute(f"create schema if not exists {DUCKDB.name(namespace)}")
+                attach_latest(connection, self.catalog, spec, spec.name)
+                target = f"{DUCKDB.name(namespace)}.{DUCKDB.name(name)}"
+                connection.execute(f"create view {target} as select * from {DUCKDB.name(spec.name)}")
+            return _result(connection, query)
+        except BaseException:
+            connection.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the catalog."""
+        with self._lock:
+            if self._catalog is not None:
+                self._catalog.close()
+            self._catalog = None
+
+
+def named_in(query: str, specs: Sequence[TableSpec]) -> list[TableSpec]:
+    """The tables that a query can mean, since it has their names in it; all when it has none, as ``show tables``."""
+    text = query.casefold()
+    return [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in text] or list(specs)
+
+
+def read(
+    catalog: Catalog,
+    spec: TableSpec,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    as_of: int | None = None,
+) -> pa.RecordBatchReader:
+    """Live rows of a table in any catalog, as ``Reader.read`` gives them."""
+    connection = open_duckdb()
+    try:
+        attach_latest(connection, catalog, spec, "latest", as_of=as_of)
+        wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
+        query = f"select {wanted} from latest"
+        query += f" where {where}" if where else ""
+        query += f" limit {int(limit)}" if limit is not None else ""
+        return _result(connection, query)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
+    try:
+        return connection.sql(query).to_arrow_reader(BATCH_ROWS)
+    except duckdb.Error as error:
+        raise RequestError(str(error).strip().splitlines()[0]) from None

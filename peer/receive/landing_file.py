@@ -1,0 +1,145 @@
+"""One landing file: frames of one source file as they came; envelopes are rewritten, sealed bytes stay as they are.
+
+Not safe for threads; ``open_files.py`` owns it. Offsets are bytes of this file, not of the source's.
+"""
+
+from __future__ import annotations
+
+from peer.receive.arrival import Arrival
+from replication.core.coverage import Span
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    Buffer,
+    EndRecord,
+    encode_end_record,
+    encode_envelope,
+    encode_file_header,
+)
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import NoSpaceError
+from replication.files.base import AppendFile, Files, append, reserve
+from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger
+
+_RESERVE_BYTES = 32 << 20
+_INDEX_BYTES = 1 << 20
+
+
+class LandingFile:
+    """An open landing file. What lies between ``registered`` and ``written`` is cut when it cannot be registered."""
+
+    def __init__(self, row: FileRow, source: FileId, handle: AppendFile, now_s: float) -> None:
+        self.row = row
+        self.source = source
+        self.registered = self.written = FILE_HEADER_BYTES
+        self.used_s = now_s
+        self._handle = handle
+        self._reserved = 0
+        self._streams: dict[StreamId, tuple[int, bytes]] = {}
+        self._index: list[int] = []
+
+    @staticmethod
+    def create(
+        ledger: Ledger,
+        files: Files,
+        directory: str,
+        host: str,
+        boot: str,
+        source: FileId,
+        now_s: float,
+        kind: FileKind = FileKind.LANDING,
+    ) -> LandingFile:
+        """Draw the next number and make the file, durably, with its header."""
+        files.make_directory(directory)
+        row = ledger.files.allocate(host, kind, directory, boot, source=source)
+        files.remove(row.path)  # left by a crash between making the file and naming it in the ledger
+        handle = files.create(row.path)
+        try:
+            append(handle, [encode_file_header(row.file, row.created)])
+            handle.sync()
+            files.sync_directory(directory)
+        except BaseException:
+            handle.close()
+            raise
+        return LandingFile(row, source, handle, now_s)
+
+    def write(self, arrival: Arrival, own: ClusterId) -> Landed:
+        """Append a message's frames, not yet durably; what to register once they are.
+
+        Raises:
+            NoSpaceError: the disk is full; the file is as before.
+            StorageError: the file must be abandoned.
+        """
+        view = memoryview(arrival.data.frames)
+        parts: list[Buffer] = []
+        claims: list[Claim] = []
+        at = self.written
+        for frame in arrival.frames:
+            sealed = view[frame.sealed_begin : frame.end]
+            envelope = encode_envelope((*frame.provenance, own), len(sealed))
+            end = at + len(envelope) + len(sealed)
+            parts += (envelope, sealed)
+            header = frame.header
+            claims.append(Claim(header.stream, header.sequence, header.previous, frame.hash, at, end, header.commit_hi))
+            at = end
+        begin = self.written
+        if parts:
+            self._append(parts, at)
+        self.written = at
+        data = arrival.data
+        return Landed(self.row.file, begin, at, data.file, data.begin, data.end, tuple(claims), arrival.notices)
+
+    def _append(self, parts: list[Buffer], end: int) -> None:
+        try:
+            if end > self._reserved:
+                self._reserved = reserve(self._handle, self.written, end, _RESERVE_BYTES)
+            append(self._handle, parts)
+        except NoSpaceError:
+            self._handle.truncate(self.written)
+            self._reserved = self.written
+            raise
+
+    def sync(self) -> None:
+        """Everything written is durable when this returns; after StorageError the file must be abandoned."""
+        self._handle.sync()
+
+    def register(self, landed: Landed) -> None:
+        """Note that ``landed`` is in the ledger."""
+        self.registered = max(self.registered, landed.end)
+        for claim in landed.claims:
+            if not self._index or claim.begin - self._index[-1] >= _INDEX_BYTES:
+                self._index.append(claim.begin)
+            last = self._streams.get(claim.stream)
+            if last is None or claim.sequence > last[0]:
+                self._streams[claim.stream] = (claim.sequence, claim.hash)
+
+    def finish(self, ledger: Ledger) -> None:
+        """Cut what is not registered, write the end record and close, in the ledger too."""
+        self._handle.truncate(self.registered)
+        append(self._handle, [encode_end_record(EndRecord(self._streams, tuple(self._index)))])
+        self._handle.sync()
+        ledger.files.close(self.row.file, self.registered)
+        self._handle.close()
+
+    def abandon(self) -> None:
+        """Let go of the file without touching it."""
+        self._handle.close()
+
+
+def cut_and_close(ledger: Ledger, files: Files, row: FileRow) -> Span:
+    """Close a landing file that an earlier process left OPEN, at its registered length; returns what was cut from it.
+
+    It gets no end record: its readers then look at every frame.
+    """
+    cut = (row.length, row.length)
+    if files.exists(row.path):
+        handle = files.open(row.path)
+        try:
+            size = handle.size()
+            if size > row.length:
+                handle.truncate(row.length)
+                handle.sync()
+                cut = (row.length, size)
+        finally:
+            handle.close()
+    ledger.files.close(row.file, row.length)
+    return cut

@@ -1,0 +1,90 @@
+"""What has arrived and waits for the disk: bounded in bytes, taken in groups that one sync makes durable together."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from peer.receive.arrival import Arrival
+from replication.ledger.base import Landed
+from replication.link.base import Ack, Reason, Refusal, Reply
+
+_GROUP_BYTES = 8 << 20  # small enough that the next group arrives and is hashed while one is synced
+_GROUP_COUNT = 512
+
+
+@dataclass(slots=True)
+class Item:
+    """An arrival waiting to land, and where its answer goes."""
+
+    arrival: Arrival
+    generation: int
+    reply: Callable[[Reply], None]
+    landed: Landed | None = field(default=None)
+
+    def ack(self) -> None:
+        """It is durable and registered."""
+        data = self.arrival.data
+        self.reply(Ack(data.file, ((data.begin, data.end),)))
+
+    def refuse(self, reason: Reason, what: str, remedy: str) -> None:
+        """It did not land."""
+        data = self.arrival.data
+        self.reply(Refusal(reason, what, remedy, data.file, data.begin, data.end))
+
+
+class LandingQueue:
+    """Filled by the streams' threads, emptied by landing's.
+
+    Args:
+        bytes_max: what may wait; ``put`` blocks beyond it.
+        delay_s: how long a group waits for company.
+    """
+
+    def __init__(self, bytes_max: int, delay_s: float) -> None:
+        self._bytes_max = bytes_max
+        self._delay_s = delay_s
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._stopping = False
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._items)
+
+    def put(self, item: Item) -> None:
+        """Queue an arrival; blocks while ``bytes_max`` wait. After ``stop`` it is dropped, and so never acked."""
+        size = len(item.arrival.data.frames)
+        with self._changed:
+            while self._items and self._bytes + size > self._bytes_max and not self._stopping:
+                self._changed.wait()
+            if not self._stopping:
+                self._items.append(item)
+                self._bytes += size
+                self._changed.notify_all()
+
+    def take(self) -> list[Item] | None:
+        """What to land together; empty after an idle second, None once stopped and empty."""
+        with self._changed:
+            if not self._items and not self._stopping:
+                self._changed.wait(1.0)
+            if self._items and self._delay_s and not self._stopping:
+                self._changed.wait_for(lambda: self._stopping, self._delay_s)
+            group: list[Item] = []
+            size = 0
+            while self._items and len(group) < _GROUP_COUNT and (not group or size < _GROUP_BYTES):
+                item = self._items.popleft()
+                size += len(item.arrival.data.frames)
+                group.append(item)
+            self._bytes -= size
+            self._changed.notify_all()
+            return group if group or not self._stopping else None
+
+    def stop(self) -> None:
+        """Take no more in; what waits can still be taken."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()

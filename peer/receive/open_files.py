@@ -1,0 +1,120 @@
+"""This host's open landing files, one per source file: made at the first frame, closed when there is no more to come.
+
+A file that failed is abandoned: nothing is written to it any more, and the ledger is told its registered length as
+soon as it listens. Not safe for threads; landing's thread owns it.
+"""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from peer.receive.arrival import Arrival
+from peer.receive.landing_file import LandingFile, cut_and_close
+from peer.receive.limits import LandingLimits
+from peer.receive.received import Received
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.errors import CoordinationError, ReplicationError
+from replication.files.base import Files
+from replication.ledger.base import FileKind, Ledger
+
+_log = structlog.get_logger(__name__)
+
+
+class OpenFiles:
+    """Open landing files by their source."""
+
+    def __init__(self, ledger: Ledger, files: Files, limits: LandingLimits, received: Received) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._limits = limits
+        self._received = received
+        self._open: dict[FileId, LandingFile] = {}
+        self._ends: dict[FileId, int] = {}  # where CLOSED sources end of which something is to come yet
+        self._abandoned: dict[FileId, bool] = {}  # to close in the ledger; True: also cut past the registered length
+
+    def recover(self) -> None:
+        """Cut and close what an earlier process left open."""
+        self._files.make_directory(self._limits.directory)
+        for row in self._ledger.files.all(self._limits.host, open_only=True):
+            if row.source is not None:
+                begin, end = cut_and_close(self._ledger, self._files, row)
+                _log.info("landing_closed", file=str(row.file), length=row.length, cut_bytes=end - begin)
+
+    def get(self, source: FileId) -> LandingFile | None:
+        """The open file of a source."""
+        return self._open.get(source)
+
+    def take(self, arrival: Arrival) -> LandingFile:
+        """The file that an arrival goes to, made when there is none."""
+        source = arrival.data.file
+        kind = FileKind.BOOTSTRAP if arrival.is_bootstrap else FileKind.LANDING
+        landing = self._open.get(source)
+        if landing is not None and arrival.frames and landing.row.kind is not kind:
+            assert landing.written == FILE_HEADER_BYTES, f"{source} has frames of two kinds"
+            self._close(landing)  # what was skipped before its first frame
+            landing = None
+        if landing is None:
+            limits = self._limits
+            landing = LandingFile.create(
+                self._ledger, self._files, limits.directory, limits.host, limits.boot, source, time.monotonic(), kind
+            )
+            self._open[source] = landing
+            _log.info("landing_opened", file=str(landing.row.file), source=str(source))
+        return landing
+
+    def close_when_done(self, landing: LandingFile, closed_length: int) -> None:
+        """Close a file that is long enough, or whose source is wholly here; ``closed_length`` is 0 while it is OPEN."""
+        end = max(closed_length, self._ends.get(landing.source, 0))
+        whole = end > 0 and self._received.of(landing.source).contains(FILE_HEADER_BYTES, end)
+        if whole:
+            self._ends.pop(landing.source, None)
+        elif end:
+            self._ends[landing.source] = end
+        if whole or landing.registered >= self._limits.file_bytes_max:
+            self._close(landing)
+
+    def close_idle(self) -> None:
+        """Close files that have got nothing for ``idle_s``."""
+        now = time.monotonic()
+        for landing in [f for f in self._open.values() if now - f.used_s > self._limits.idle_s]:
+            self._close(landing)
+
+    def close_all(self) -> None:
+        """Close every file, those that were abandoned too."""
+        for landing in list(self._open.values()):
+            self._close(landing)
+        self.close_abandoned()
+
+    def _close(self, landing: LandingFile) -> None:
+        self._open.pop(landing.source, None)
+        try:
+            landing.finish(self._ledger)
+            _log.info("landing_closed", file=str(landing.row.file), length=landing.registered)
+        except ReplicationError as error:
+            _log.warning("landing_close_failed", file=str(landing.row.file), error=str(error))
+            landing.abandon()
+            self._abandoned[landing.row.file] = isinstance(error, CoordinationError)
+
+    def abandon(self, source: FileId, *, cut: bool) -> None:
+        """Never write to the source's file again; ``close_abandoned`` tells the ledger its registered length."""
+        landing = self._open.pop(source, None)
+        if landing is not None:
+            landing.abandon()
+            self._abandoned[landing.row.file] = cut
+        self._received.forget(source)
+
+    def close_abandoned(self) -> None:
+        """Tell the ledger how long the abandoned files are; what it cannot be told of now waits for the next time."""
+        for file, cut in list(self._abandoned.items()):
+            try:
+                row = self._ledger.files.get(file)
+                if row is not None and cut:
+                    cut_and_close(self._ledger, self._files, row)
+                elif row is not None:
+                    self._ledger.files.close(file, row.length)
+                del self._abandoned[file]
+            except ReplicationError as error:
+                _log.warning("landing_close_failed", file=str(file), error=str(error))

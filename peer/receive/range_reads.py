@@ -1,0 +1,119 @@
+"""The receiver's end of reads by other hosts of its own cluster: registered bytes of this host's files, and no others.
+
+Replay runs on one host at a time; what landed on others, and their own WALs, it reads through here.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+
+from replication.core.frame import FILE_HEADER_BYTES, Buffer, scan
+from replication.errors import FormatError, PeerRefusedError, ReplicationError
+from replication.ledger.base import FileRow, Ledger
+from replication.link import ranges
+from replication.link.base import Reason, Refusal
+
+OPEN_MAX = 16
+_HEADS_BYTES = 256 << 10
+
+
+class RangeReads:
+    """Answers ReadRequests. Safe for threads; a few are answered at once, and each holds a piece at a time.
+
+    Args:
+        ledger: of the cluster; says what is registered.
+        host: this host's slot.
+    """
+
+    def __init__(self, ledger: Ledger, host: str) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._open = threading.BoundedSemaphore(OPEN_MAX)
+
+    def read(self, raw: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
+        """ReadReplies to a ReadRequest. ``caller`` holds the names of the caller's certificate; None without TLS."""
+        if not self._open.acquire(blocking=False):
+            refusal = Refusal(Reason.NOT_READY, f"host {self._host} answers {OPEN_MAX} reads already", "Ask later")
+            yield from ranges.encode_pieces(lambda: _refuse(refusal))
+            return
+        try:
+            yield from ranges.encode_pieces(lambda: self._contents(raw, caller))
+        finally:
+            self._open.release()
+
+    def _contents(self, raw: bytes, caller: frozenset[str] | None) -> Iterator[Buffer]:
+        try:
+            ask = ranges.decode_ask(raw)
+            row = self._row(ask, caller)
+            if ask.heads:
+                for begin, end in ask.spans:
+                    yield from _heads(row.path, begin, end)
+            else:
+                yield from _bytes(row.path, ask)
+        except FormatError as error:
+            raise Refusal(Reason.CORRUPT, error.what, "See walship wal verify on that host").error() from None
+        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+            what = f"{row.path} on host {self._host} cannot be read: {error}"
+            raise Refusal(Reason.CORRUPT, what, "Restore it, or give it up with: walship wal giveup").error() from None
+        except ReplicationError as error:
+            if isinstance(error, PeerRefusedError):
+                raise
+            raise Refusal(Reason.NOT_READY, error.what, error.hint).error() from None
+
+    def _row(self, ask: ranges.ReadAsk, caller: frozenset[str] | None) -> FileRow:
+        own = self._ledger.cluster
+        if ask.cluster != own:
+            raise Refusal(
+                Reason.WRONG_CLUSTER, f"this is {own}, not {ask.cluster}", "Only hosts of one cluster share files"
+            ).error()
+        if caller is not None and own.name not in caller:
+            raise Refusal(
+                Reason.WRONG_CLUSTER,
+                f"the certificate speaks for {', '.join(sorted(caller)) or 'nobody'}, not for {own.name}",
+                "Give every host of the cluster a certificate whose subject alternative name is the cluster's name",
+            ).error()
+        row = self._ledger.files.get(ask.file)
+        if row is None or row.host != self._host:
+            raise Refusal(
+                Reason.NOT_READY, f"host {self._host} has no file {ask.file}", "It may have been retired just now"
+            ).error()
+        last = max((end for _, end in ask.spans), default=0)
+        if last > row.length or min((begin for begin, _ in ask.spans), default=FILE_HEADER_BYTES) < FILE_HEADER_BYTES:
+            raise Refusal(
+                Reason.NOT_READY, f"{ask.file} is registered up to {row.length}, not {last}", "Ask for less"
+            ).error()
+        return row
+
+
+def _refuse(refusal: Refusal) -> Iterator[Buffer]:
+    raise refusal.error()
+    yield b""
+
+
+def _heads(path: str, begin: int, end: int) -> Iterator[Buffer]:
+    """Envelopes and sealed headers, gathered into pieces."""
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped with its last view
+    view = memoryview(mapped)[: min(end, len(mapped))]
+    gathered = bytearray()
+    for frame in scan(view, begin):
+        gathered += view[frame.begin : frame.payload_begin]
+        if len(gathered) >= _HEADS_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    if gathered:
+        yield bytes(gathered)
+
+
+def _bytes(path: str, ask: ranges.ReadAsk) -> Iterator[Buffer]:
+    with open(path, "rb") as file:
+        for begin, end in ask.spans:
+            while begin < end:
+                piece = os.pread(file.fileno(), min(ranges.PIECE_BYTES, end - begin), begin)
+                if not piece:
+                    raise FormatError(f"{path} ends at {begin}, but is registered up to {end} at least")
+                yield piece
+                begin += len(piece)

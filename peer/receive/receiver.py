@@ -1,0 +1,159 @@
+"""The receiver role: listens, lands what other clusters ship, and tells in ZooKeeper where it listens."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import structlog
+
+from peer.conversation import Conversations
+from peer.receive.landing import Landing
+from peer.receive.limits import LandingLimits
+from peer.receive.range_reads import RangeReads
+from peer.receive.reception import Reception
+from replication import __version__
+from replication.config import Config
+from replication.coordination.base import Public, RoleRead, keeps_tables
+from replication.coordination.membership import Membership
+from replication.coordination.paths import Kind
+from replication.coordination.session import Coordination
+from replication.core.roles import RoleState
+from replication.errors import CoordinationError, StorageError
+from replication.files.base import AppendFile
+from replication.files.boot import boot_id
+from replication.files.local import LocalFiles
+from replication.ledger.base import Ledger
+from replication.link import tls
+from replication.link.grpc_server import LinkServer
+from replication.settings import split_address
+
+_ANNOUNCE_S = 2.0
+_log = structlog.get_logger(__name__)
+
+
+class Receiver:
+    """Binds when made, so that ``port`` is known; works in ``run`` until ``stop`` is set.
+
+    Raises:
+        ConfigError: the port is taken, or plain text off loopback.
+        LockedFileError: another receiver runs on this data directory.
+    """
+
+    def __init__(self, config: Config, ledger: Ledger, coordination: Coordination, stop: threading.Event) -> None:
+        self._config = config
+        self._coordination = coordination
+        self._stop = stop
+        self._files = LocalFiles()
+        self._member: Membership | None = None
+        self._lock = self._take_lock()
+        landing = LandingLimits(
+            directory=str(config.landing_dir),
+            quarantine_directory=str(config.data_dir / "quarantine"),
+            host=config.cluster.host,
+            boot=boot_id(),
+            disk_free_min_bytes=config.receiver.disk_free_min_bytes,
+            waiting_bytes_max=config.receiver.landing_bytes_max,
+            file_bytes_max=config.writer.wal_bytes_max,
+            group_delay_s=config.receiver.group_delay_s,
+        )
+        self._landing = Landing(ledger, self._files, ledger.cluster, landing)
+        self._role = RoleState()
+        self._keeps_tables = True  # until ZooKeeper says that no host replays
+        self._conversations = Conversations(config)
+        self._reception = Reception(
+            ledger,
+            self._landing,
+            lambda: self._role,
+            config.receiver.message_bytes_max,
+            lambda: self._keeps_tables,
+            self._conversations.begin,
+            RangeReads(ledger, config.cluster.host),
+        )
+        try:
+            self._server = LinkServer(
+                self._reception,
+                config.receiver.listen,
+                tls=tls.load(config.tls),
+                allow_plaintext=config.tls.allow_plaintext,
+                message_bytes_max=config.receiver.message_bytes_max,
+            )
+        except BaseException:
+            self._lock.close()
+            raise
+        self.port = self._server.port
+
+    @property
+    def address(self) -> str:
+        """host:port that peers use."""
+        listen = self._config.receiver.listen
+        host, port = split_address(self._config.receiver.advertise or listen)
+        host = f"[{host}]" if ":" in host else host
+        return f"{host}:{port or self.port}"
+
+    def run(self) -> None:
+        """Serve until ``stop``; what has arrived by then is landed."""
+        try:
+            self._landing.start()
+            self._server.start()
+            watch = self._coordination.watch_role(self._on_role)
+            _log.info("receiver_started", address=self.address)
+            try:
+                while True:
+                    self._announce()
+                    if self._stop.wait(_ANNOUNCE_S):
+                        break
+                    self._landing.check()
+                    self._refresh()
+            finally:
+                watch.close()
+                self._leave()
+        finally:
+            self._conversations.close()
+            self._server.stop()
+            self._landing.stop()
+            self._lock.close()
+            _log.info("receiver_stopped", address=self.address)
+
+    def _announce(self) -> None:
+        """Tell where this cluster's receivers listen; it goes on receiving when that cannot be told."""
+        try:
+            if self._member is None:
+                fields = {"address": self.address, "version": __version__}
+                self._member = self._coordination.enrol(Kind.RECEIVERS, self._config.cluster.host, fields)
+            members = self._coordination.members(Kind.RECEIVERS)
+            addresses = tuple(sorted(str(m.fields["address"]) for m in members if "address" in m.fields))
+            self._keeps_tables = keeps_tables(self._coordination.hosts())
+            public = self._coordination.public()
+            self._coordination.publish(Public(public.cluster, __version__, addresses))
+        except CoordinationError as error:
+            _log.warning("receiver_not_announced", address=self.address, error=str(error))
+
+    def _refresh(self) -> None:
+        try:
+            self._reception.refresh()
+        except CoordinationError as error:
+            _log.warning("tables_not_read", error=str(error))
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            with contextlib.suppress(CoordinationError):
+                self._member.leave()
+
+    def _on_role(self, read: RoleRead) -> None:
+        self._role = read.state
+
+    def _take_lock(self) -> AppendFile:
+        run = str(self._config.run_dir)
+        self._files.make_directory(run)
+        path = f"{run}/receiver.lock"
+        if not self._files.exists(path):
+            with contextlib.suppress(StorageError):
+                self._files.create(path).close()
+        lock = self._files.open(path)
+        try:
+            lock.lock()
+        except BaseException:
+            lock.close()
+            raise
+        return lock

@@ -1,0 +1,296 @@
+"""What a cluster answers to others: who it is, whether a sender may ship, which roads are open, what is applied.
+
+Every refusal is typed and names the remedy. What is remembered here only saves questions to the ledger, which decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import structlog
+
+from peer.clock_watch import ClockWatch
+from peer.receive.arrival import Known
+from peer.receive.inbound import Gate, InboundStream
+from peer.receive.landing import Landing
+from peer.receive.range_reads import RangeReads
+from replication import __version__
+from replication.core.coverage import Span
+from replication.core.evolution import join, lacking
+from replication.core.freshness import Reach
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.roads import InboundRoad
+from replication.core.roles import RoleState
+from replication.core.schema import SchemaVersion, TableSpec
+from replication.errors import PeerRefusedError, SchemaError, TableExistsError, UnknownTableError
+from replication.ledger.base import Ledger
+from replication.link.base import PROTOCOL, Conversation, Description, Hello, Loss, Opened, Reason, Refusal, Reply, Road
+from replication.worker.roads import ID_CLASH_REMEDY, id_clash
+
+_log = structlog.get_logger(__name__)
+
+
+class Reception:
+    """``ReceiverService`` over a ledger and a landing. Safe for threads."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        landing: Landing,
+        role: Callable[[], RoleState],
+        message_bytes_max: int = 8 << 20,
+        keeps_tables: Callable[[], bool] = lambda: True,
+        answer: Callable[[ClusterId], Conversation] | None = None,
+        reads: RangeReads | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._landing = landing
+        self._role = role
+        self._keeps_tables = keeps_tables
+        self._answer = answer
+        self._reads = reads or RangeReads(ledger, "")
+        self._lock = threading.Lock()
+        self._terms: dict[FileId, int] = {}
+        self._schemas: set[bytes] = set()
+        self._joined: dict[UUID, TableSpec] = {}
+        self._tables: frozenset[UUID] = frozenset()
+        self._gate = Gate(
+            Known(ledger.cluster, self._has_table, self._has_schema),
+            message_bytes_max,
+            self._accept_term,
+            self._learn,
+            ClockWatch(ledger).look,
+        )
+
+    def describe(self) -> Description:
+        """Who this is."""
+        role = self._role()
+        replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
+        peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
+        return Description(self._ledger.cluster, __version__, role.role.value, role.epoch, replicated, peers=peers)
+
+    def get_schema(self, name: bytes) -> SchemaVersion | None:
+        """The schema version of that hash."""
+        return self._ledger.tables.schema(name)
+
+    def get_table(self, name: str) -> TableSpec | None:
+        """The definition of the table of that name; None when there is none."""
+        try:
+            return self._ledger.tables.get(name)
+        except UnknownTableError:
+            return None
+
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
+        """How far each source file is applied here."""
+        return dict(self._ledger.landing.applied_prefix(files, keeps_tables=self._keeps_tables()))
+
+    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
+        """Those source files of which a landing file was given up, and what is received of them now."""
+        found = self._ledger.landing.losses(files)
+        return {file: Loss(count, kept.spans) for file, (count, kept) in found.items()}
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        """Whether everything up to these sequences is here, by whatever road it came."""
+        return self._ledger.time.reached(sequences)
+
+    def open_road(self, source: ClusterId, expected: ClusterId, road: Road, caller: frozenset[str] | None) -> None:
+        """Make a table ready: create it when missing, with the sender's uuid; learn schemas; note what is owed."""
+        self._check_caller(source, expected, caller)
+        full = self._landing.room.lacking_for(road.bootstrap_bytes)
+        if full:
+            raise Refusal(Reason.DISK_FULL, full, "Free disk space there, or enable the table --from-now").error()
+        self._open_road(source, road, self._declared(source))
+
+    def ship(
+        self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
+    ) -> tuple[Opened, InboundStream]:
+        """Open a stream; roads that cannot be opened are named in the answer and hold up no other."""
+        self._check_caller(hello.source, hello.expected, caller)
+        if hello.protocol != PROTOCOL:
+            older = "this cluster" if hello.protocol > PROTOCOL else hello.source.name
+            raise Refusal(
+                Reason.VERSION,
+                f"{hello.source.name} (walship {hello.version}) speaks protocol {hello.protocol}, not {PROTOCOL}",
+                f"Upgrade walship on {older}",
+            ).error()
+        self._check_lineage(hello)
+        self._check_epoch(hello)
+        declared = self._declared(hello.source)
+        self._close_ended(hello, declared)
+        refused: dict[tuple[UUID, str], Refusal] = {}
+        for road in hello.roads:
+            try:
+                self._open_road(hello.source, road, declared)
+            except PeerRefusedError as error:
+                refused[road.spec.uuid, road.group] = replace(Refusal.of(error), table=road.spec.uuid)
+        files: dict[FileId, tuple[Span, ...]] = {}
+        lost = self.lost([file for file, _ in hello.files])
+        self._landing.received.heed({file: loss.count for file, loss in lost.items()})
+        generation = max((road.generation for road in hello.roads), default=0)
+        for file, _ in hello.files:
+            files[file] = self._landing.received.complete(file, generation).spans
+        _log.info("stream_opened", source=str(hello.source), roads=len(hello.roads), files=len(files))
+        inbound = InboundStream(self._gate, self._landing, reply, hello.source.name, generation)
+        return Opened(self._ledger.cluster, __version__, files, refused, lost, self._ledger.terms.lineage()), inbound
+
+    def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:
+        """Begin to answer about tables."""
+        self._check_caller(source, expected, caller)
+        if self._answer is None or not self._keeps_tables():
+            raise Refusal(
+                Reason.NOT_READY,
+                f"{self._ledger.cluster.name} keeps no tables to compare with",
+                "Compare with a cluster that replays what it lands",
+            ).error()
+        return self._answer(source)
+
+    def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
+        """Give registered bytes of this host's files to another host of the cluster."""
+        return self._reads.read(ask, caller)
+
+    def _check_caller(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> None:
+        own = self._ledger.cluster
+        if expected != own:
+            raise Refusal(
+                Reason.WRONG_CLUSTER,
+                f"this is {own}, not {expected}",
+                "The peer was restored or another listens there: define it again (deletecluster, definecluster)",
+            ).error()
+        if source == own:
+            raise Refusal(
+                Reason.WRONG_CLUSTER, f"{own.name} ships to itself", "Remove the peer that points to its own cluster"
+            ).error()
+        if source.name == own.name:
+            raise Refusal(
+                Reason.WRONG_CLUSTER,
+                f"another cluster is named {own.name} too ({source})",
+                "Give each cluster its own name",
+            ).error()
+        if caller is not None and source.name not in caller:
+            raise Refusal(
+                Reason.WRONG_CLUSTER,
+                f"the certificate speaks for {', '.join(sorted(caller)) or 'nobody'}, not for {source.name}",
+                "Give the cluster a certificate whose subject alternative name is its own name",
+            ).error()
+
+    def _check_lineage(self, hello: Hello) -> None:
+        clash = self._ledger.terms.recognise(hello.source, hello.lineage)
+        if clash:
+            _log.error("id_clash", source=str(hello.source), error=clash)
+            raise Refusal(Reason.ID_CLASH, id_clash(hello.source, clash), ID_CLASH_REMEDY).error()
+
+    def _check_epoch(self, hello: Hello) -> None:
+        highest = self._ledger.landing.keep_epoch(hello.source, hello.role_epoch)
+        if highest <= hello.role_epoch:
+            return
+        raise Refusal(
+            Reason.STALE_EPOCH,
+            f"{hello.source.name} had role epoch {highest} already and says {hello.role_epoch}",
+            "That worker has not seen a role change yet; it reads its role again and comes back",
+        ).error()
+
+    def _declared(self, source: ClusterId) -> dict[tuple[UUID, str], InboundRoad]:
+        """The open roads of a source, as the ledger has them."""
+        return {(road.table, road.group): road for road in self._ledger.landing.roads() if road.source == source}
+
+    def _close_ended(self, hello: Hello, declared: dict[tuple[UUID, str], InboundRoad]) -> None:
+        """Close the roads that the sender names no more; one younger than what it knows of, it may not know yet."""
+        named = {(road.spec.uuid, road.group) for road in hello.roads}
+        newest = max((road.generation for road in hello.roads), default=0)
+        newest = max(newest, hello.generation)
+        for key, road in list(declared.items()):
+            if key not in named and road.generation <= newest:
+                self._ledger.landing.close_road(hello.source, *key, road.generation)
+                del declared[key]
+                _log.info("road_closed", source=str(hello.source), table=str(road.table), group=road.group)
+
+    def _open_road(self, source: ClusterId, road: Road, declared: Mapping[tuple[UUID, str], InboundRoad]) -> None:
+        if road.closed:
+            self._ledger.landing.close_road(source, road.spec.uuid, road.group, road.generation)
+            _log.info("road_closed", source=str(source), table=str(road.spec.uuid), group=road.group)
+            return
+        spec = replace(road.spec, name=road.remote_table)
+        if spec.uuid not in self._tables:
+            self._make(source, spec)
+        self._learn((spec, *road.schemas))
+        known = declared.get((spec.uuid, road.group))
+        told = (road.generation, dict(road.owed), road.carried, road.phase)
+        if known is None or (known.generation, dict(known.owed), known.carried, known.phase) != told:
+            generation, owed, carried, phase = told
+            self._ledger.landing.declare_road(
+                source, spec.uuid, road.group, generation, owed, carried=carried, phase=phase
+            )
+
+    def _make(self, source: ClusterId, spec: TableSpec) -> None:
+        """Create a table that was not here when the live ones were last read, unless it is there by now."""
+        if self._ledger.tables.by_uuid(spec.uuid) is not None:
+            if self._has_table(spec.uuid):
+                return  # another stream made it meanwhile
+            raise Refusal(
+                Reason.UNKNOWN_TABLE,
+                f"table {spec.name} was dropped on {self._ledger.cluster.name}",
+                "Stop sending it (disablereplication), or drop it there too, with dropped_tables = skip",
+            ).error()
+        try:
+            self._ledger.tables.create(spec)
+        except TableExistsError:
+            raise Refusal(
+                Reason.TABLE_CONFLICT,
+                f"{self._ledger.cluster.name} has another table named {spec.name}",
+                f"Make it there from this one (droptable {spec.name}, then createtable {spec.name} --like"
+                f" {source.name}), or send it under another name (enablereplication --remote-table)",
+            ).error() from None
+        _log.info("table_created", table=spec.name, uuid=str(spec.uuid), source=str(source))
+        self._tables |= {spec.uuid}
+
+    def _learn(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
+        """Definitions join those here; versions are remembered when the definition has their columns.
+
+        So whatever has landed can be replayed into the table as it is defined by then.
+        """
+        for each in known:
+            if isinstance(each, TableSpec):
+                self._join(each)
+            elif not self._has_schema(each.hash):
+                spec = self._ledger.tables.by_uuid(each.table)
+                if spec is None or not lacking(spec, each):
+                    self._ledger.tables.put_schema(each)
+                    self._schemas.add(each.hash)
+
+    def _join(self, spec: TableSpec) -> None:
+        if self._joined.get(spec.uuid) == spec or not self._has_table(spec.uuid):
+            return
+        own = self._ledger.tables.by_uuid(spec.uuid)
+        try:
+            if own is not None and join(own, spec) != own:
+                self._ledger.tables.alter(spec.uuid, lambda now: join(now, spec))
+                _log.info("table_altered", table=own.name, uuid=str(spec.uuid))
+        except SchemaError as error:
+            raise Refusal(Reason.TABLE_CONFLICT, error.what, error.hint, table=spec.uuid).error() from None
+        self._joined[spec.uuid] = spec
+
+    def _has_table(self, table: UUID) -> bool:
+        if table not in self._tables:
+            self.refresh()
+        return table in self._tables
+
+    def refresh(self) -> None:
+        """Read again which tables are live, so that dropped ones are refused; called every few seconds."""
+        self._tables = frozenset(spec.uuid for spec in self._ledger.tables.all())
+
+    def _has_schema(self, name: bytes) -> bool:
+        if name not in self._schemas and self._ledger.tables.schema(name) is not None:
+            self._schemas.add(name)
+        return name in self._schemas
+
+    def _accept_term(self, file: FileId, term: int) -> bool:
+        if self._terms.get(file) == term:
+            return True
+        accepted = self._ledger.landing.accept_term(file, term)
+        if accepted:
+            with self._lock:
+                self._terms[file] = max(term, self._terms.get(file, 0))
+        return accepted

@@ -1,0 +1,1 @@
+"""Replay: registered frames become rows of Iceberg tables, each once."""

@@ -1,0 +1,251 @@
+"""One table's replay commits: rows and positions in one compare-and-swap, and where to go on from after anything.
+
+A commit's snapshot says which ranges it applied, under which replay epoch and number. Positions are those of the
+replay snapshot with the highest number among the current snapshot's ancestors; maintenance neither writes nor copies
+them. When that has expired the ledger's copy counts; when the table was rolled back the ledger is rewound to what is
+lost; when neither can be told replay stops.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from peer.quarantine import Quarantine
+from peer.replay.decode import FrameRef, find_poison, plan_decode
+from peer.replay.hosts import HostReader, Hosts
+from replication.core.ids import FileId
+from replication.core.schema import OP, TableSpec
+from replication.errors import CommitConflictError, ForeignMaintenanceError, PoisonFrameError, SupersededError
+from replication.ledger.base import Ledger, ReplayMark
+from replication.tables.base import LABEL, Decode, History, Snapshot, Tables
+from replication.tables.layout import landing_name
+
+REPLAY_SUMMARY = "walship.replay"
+_RETRIES = 3
+_CONTROL = pa.schema([(LABEL, pa.int32()), (OP, pa.int32())])
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What a replay snapshot says of itself: epoch, number, and the range of each file that it applied."""
+
+    epoch: int
+    number: int
+    applied: Mapping[FileId, tuple[int, int]]
+
+    def to_summary(self) -> dict[str, str]:
+        """As the snapshot's summary carries it."""
+        ranges = {str(file): span for file, span in self.applied.items()}
+        return {REPLAY_SUMMARY: json.dumps([self.epoch, self.number, ranges], separators=(",", ":"))}
+
+    @staticmethod
+    def of(snapshot: Snapshot) -> Stamp | None:
+        """Read a snapshot's summary; None when replay did not make it."""
+        text = snapshot.summary.get(REPLAY_SUMMARY)
+        if text is None:
+            return None
+        epoch, number, ranges = json.loads(text)
+        return Stamp(epoch, number, {FileId.parse(file): (span[0], span[1]) for file, span in ranges.items()})
+
+
+class TableReplay:
+    """Replay of one table by one replayer.
+
+    Args:
+        spec: the table, which is there.
+        tables: the warehouse.
+        ledger: where positions are marked after each commit.
+        quarantine: where frames go that cannot be decoded.
+        epoch: this replayer's replay epoch; a higher one in the table ends it.
+        tasks: how many executor tasks a commit may use.
+    """
+
+    def __init__(
+        self, spec: TableSpec, tables: Tables, ledger: Ledger, quarantine: Quarantine, epoch: int, tasks: int
+    ) -> None:
+        self.spec = spec
+        self.name = landing_name(spec)
+        self.number = 0
+        self._tables = tables
+        self._ledger = ledger
+        self._quarantine = quarantine
+        self._epoch = epoch
+        self._tasks = tasks
+        self._expect: int | None = None
+        self._owned = False
+
+    def open(self) -> bool:
+        """Settle where the table stands, then take the replay epoch.
+
+        After this everything that the table's snapshots hold is marked in the ledger, and nothing more. Returns whether
+        what is pending had to change for that, so that what was selected before is void.
+
+        Raises:
+            SupersededError: a newer replayer has the table.
+            ForeignMaintenanceError: positions cannot be told; says why.
+        """
+        for _ in range(_RETRIES):
+            moved = self._settle()
+            if not self.spec.key or self._owned:
+                return moved  # a keyless table can hide no row: its epoch goes with the first data commit
+            try:
+                self._take_epoch()
+                return moved
+            except CommitConflictError:
+                continue
+        raise CommitConflictError(f"{self.name} changes faster than this replayer can take it over")
+
+    def apply(self, frames: Sequence[FrameRef], ranges: Mapping[FileId, tuple[int, int]], hosts: Hosts) -> int:
+        """Commit the rows of ``frames``, all that the table has in ``ranges``, and mark them; return how many frames.
+
+        ``hosts`` says how to read those that lie on other hosts. Frames that cannot be decoded are quarantined on the
+        way. Without frames nothing is committed, only marked.
+
+        Raises:
+            CommitConflictError: somebody else committed rows meanwhile. Nothing was changed; ``open`` and select
+                again.
+            HostAwayError: a host with some of the frames does not answer. Nothing was changed.
+        """
+        left = list(frames)
+        snapshot = 0
+        while left:
+            stamp = Stamp(self._epoch, self.number + 1, ranges)
+            decode = plan_decode(
+                self.spec,
+                self._ledger.tables.schemas(self.spec.uuid),
+                left,
+                stamp.number,
+                self._tasks,
+                time.time_ns() // 1000,
+                hosts,
+            )
+            try:
+                snapshot = self._tables.append(self.name, decode, self._expect, stamp.to_summary())
+                self.number = stamp.number
+                self._expect = snapshot
+                break
+            except PoisonFrameError as error:
+                poison = {frame: why for frame, why in find_poison(decode, left)}
+                if not poison:  # it failed there and succeeds here: a passing fault, for the loop's back-off
+                    raise error
+                with HostReader(hosts) as reader:
+                    for frame, reason in poison.items():
+                        self._quarantine.add(frame, reason, reader)
+                left = [frame for frame in left if frame not in poison]
+        self._mark(snapshot, ranges)
+        return len(left)
+
+    def take(self, plan: Callable[[int], Decode], ranges: Mapping[FileId, tuple[int, int]]) -> None:
+        """Commit a bootstrap's rows, all in one, and mark ``ranges``, all that is received of it.
+
+        Args:
+            plan: what to decode, given the commit's number.
+            ranges: of its landing files.
+
+        Raises:
+            CommitConflictError: as ``apply``.
+            PoisonFrameError: a frame cannot be decoded; nothing was changed.
+        """
+        stamp = Stamp(self._epoch, self.number + 1, ranges)
+        snapshot = self._tables.append(self.name, plan(stamp.number), self._expect, stamp.to_summary())
+        self.number, self._expect = stamp.number, snapshot
+        self._mark(snapshot, ranges)
+
+    def follows(self) -> bool:
+        """Whether the table is as this replayer left it but for maintenance, which adds no rows."""
+        history = self._tables.history(self.name)
+        return self._expect in (history.current, None) or any(s.id == self._expect for s in history.chain())
+
+    def _mark(self, snapshot: int, ranges: Mapping[FileId, tuple[int, int]], number: int | None = None) -> None:
+        positions = {file: end for file, (_, end) in ranges.items()}
+        at = self.number if number is None else number
+        self._ledger.replay.mark_applied(ReplayMark(self.spec.uuid, self._epoch, at, snapshot, positions))
+
+    def _settle(self) -> bool:
+        history = self._tables.history(self.name)
+        stamped = [(snapshot, stamp) for snapshot in history.chain() if (stamp := Stamp.of(snapshot)) is not None]
+        mark = self._ledger.replay.mark(self.spec.uuid)
+        marked = mark.commit if mark is not None else 0
+        newest = max((stamp.number for _, stamp in stamped), default=0)
+        for _, stamp in stamped:
+            if stamp.epoch > self._epoch:
+                raise SupersededError(
+                    f"a newer replayer (epoch {stamp.epoch}) has taken {self.name} from this one (epoch {self._epoch})"
+                )
+        self._owned = any(stamp.number == newest and stamp.epoch == self._epoch for _, stamp in stamped)
+        self._expect = history.current
+        every = [stamp for s in history.snapshots.values() if (stamp := Stamp.of(s)) is not None]
+        self.number = max([newest, marked, *(stamp.number for stamp in every)])
+        if not stamped:
+            if marked:
+                self._check_ledger_holds(marked)
+            return False
+        if newest < marked:
+            self._rewind(history, every, newest, marked)
+            marked = 0
+            self._remark(stamped, marked)
+            return True
+        self._remark(stamped, marked)
+        return newest > marked
+
+    def _remark(self, stamped: Sequence[tuple[Snapshot, Stamp]], marked: int) -> None:
+        """Mark commits whose replayer died before it could."""
+        for snapshot, stamp in reversed(stamped):
+            if stamp.number > marked:
+                self._mark(snapshot.id, stamp.applied, stamp.number)
+
+    def _check_ledger_holds(self, marked: int) -> None:
+        """All replay snapshots have expired: the ledger's positions count if the rows it knows of are still there."""
+        found = (
+            self._tables.query(f"select max(_replay) as newest from {self._tables.ref(self.name)}").column(0)[0].as_py()
+        )
+        if found != marked:
+            raise ForeignMaintenanceError(
+                f"{self.name} has rows up to replay commit {found or 0}, but {marked} was applied: it was rolled back,"
+                " and its snapshots have expired since",
+                "Restore the table from a snapshot or a peer, or drop it so that it is bootstrapped anew",
+            )
+
+    def _rewind(self, history: History, every: Sequence[Stamp], newest: int, marked: int) -> None:
+        """The table was rolled back to before marked commits: have their ranges pending again."""
+        lost = [stamp for stamp in every if stamp.number > newest]
+        missing = set(range(newest + 1, marked + 1)) - {stamp.number for stamp in lost}
+        if missing:
+            raise ForeignMaintenanceError(
+                f"{self.name} was rolled back to replay commit {newest}, and what commit {min(missing)} applied can no"
+                " longer be told: its snapshot has expired",
+                "Restore the table from a snapshot or a peer, or drop it so that it is bootstrapped anew",
+            )
+        starts: dict[FileId, int] = {}
+        for stamp in lost:
+            for file, (begin, _) in stamp.applied.items():
+                starts[file] = min(begin, starts.get(file, begin))
+        gone = [file for file in starts if self._ledger.files.get(file) is None]
+        if gone:
+            raise ForeignMaintenanceError(
+                f"{self.name} was rolled back to replay commit {newest}, but {gone[0]} with what it lost is deleted",
+                "Roll the table forward again to the newest snapshot, or restore it from a peer",
+            )
+        _log.warning("table was rolled back, replaying again", table=self.name, commit=newest, lost=len(lost))
+        self._ledger.replay.rewind(self.spec.uuid, starts)
+
+    def _take_epoch(self) -> None:
+        """Commit one row that every view hides, since the table's check sees only added rows."""
+        stamp = Stamp(self._epoch, self.number + 1, {})
+        row = Decode(pa.table({"row": [0]}), _control_rows, _CONTROL, (), ((),), {"_replay": stamp.number}, size=0)
+        snapshot = self._tables.append(self.name, row, self._expect, stamp.to_summary())
+        self.number, self._expect = stamp.number, snapshot
+        self._mark(snapshot, {})
+
+
+def _control_rows(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A row for each task, as rows are decoded, so that taking over needs no query, which a cold JVM is slow at."""
+    for batch in tasks:
+        yield pa.record_batch([[0] * batch.num_rows, [-1] * batch.num_rows], schema=_CONTROL)

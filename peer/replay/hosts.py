@@ -1,0 +1,182 @@
+"""Where registered bytes lie: on this host's disk, or on another host of the cluster, whose receiver gives them.
+
+A *place* is the path of a file here, or ``walship://host/file``. Executors get ``Hosts``, small and picklable, and
+read whole frames by it; the driver reads headers alone, and keeps account of hosts that do not answer.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from replication.core.coverage import Span
+from replication.core.frame import FrameView, read_frame, scan
+from replication.core.ids import NIL_UUID, ClusterId, FileId
+from replication.errors import (
+    CorruptFrameError,
+    GapError,
+    HostAwayError,
+    MissingFileError,
+    PeerRefusedError,
+    PeerUnavailableError,
+    ReplicationError,
+)
+from replication.ledger.base import FileRow
+from replication.link.base import PeerLink, Reason
+from replication.settings import TlsSection
+
+_SCHEME = "walship://"
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """How the files of this cluster's hosts are read.
+
+    Attributes:
+        here: this host's slot; None when there are no others.
+        cluster: whose they are.
+        addresses: receivers, ``host:port`` by slot, of the other hosts that answer.
+        away: why the others do not.
+        tls: where every host, executors' too, has its PEM files.
+    """
+
+    here: str | None = None
+    cluster: ClusterId = ClusterId("none", NIL_UUID)
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    away: Mapping[str, str] = field(default_factory=dict)
+    tls: TlsSection = field(default_factory=TlsSection)
+
+    def place(self, row: FileRow) -> str:
+        """Where a file lies."""
+        if self.here is None or row.host == self.here or row.is_stored:
+            return row.path
+        return f"{_SCHEME}{row.host}/{row.file}"
+
+    def link(self, host: str) -> PeerLink:
+        """A link to a host's receiver.
+
+        Raises:
+            HostAwayError: it does not answer.
+        """
+        address = self.addresses.get(host)
+        if address is None:
+            raise HostAwayError(host, self.away.get(host, "it has no receiver that is up"))
+        from replication.link import tls  # deferred: gRPC takes time and memory that few executors need
+        from replication.link.grpc_client import connect
+
+        return connect(
+            address, self.cluster.name, tls=tls.load(self.tls), allow_plaintext=self.tls.allow_plaintext, timeout_s=5.0
+        )
+
+
+class HostReader:
+    """Reads files by their places; for one thread. Close it, or use it as a context.
+
+    Args:
+        hosts: where to read.
+        failed: told of a host that did not answer, and why.
+    """
+
+    def __init__(self, hosts: Hosts, failed: Callable[[str, str], None] = lambda host, why: None) -> None:
+        self.hosts = hosts
+        self._failed = failed
+        self._links: dict[str, PeerLink] = {}
+        self._away: dict[str, HostAwayError] = {}
+
+    def __enter__(self) -> HostReader:
+        """The reader itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of connections. Idempotent."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def read(self, place: str, spans: Sequence[Span]) -> Iterator[bytes]:
+        """The bytes of each span, in order.
+
+        Raises:
+            HostAwayError: they lie on a host that does not answer; it is not asked again by this reader.
+            MissingFileError: the file is not there, or not to be read; says why.
+        """
+        if not spans:
+            return
+        if not place.startswith(_SCHEME):
+            with _opened(place) as mapped:
+                for begin, end in spans:
+                    yield mapped[begin:end]
+            return
+        host, file = _parse(place)
+        yield from self._asked(host, place, lambda link: link.read(self.hosts.cluster, file, spans))
+
+    def frames(self, place: str, begin: int, end: int) -> Iterator[FrameView]:
+        """All whole frames in ``[begin, end)``, by their headers; payloads are not looked at. Errors as ``read``.
+
+        Raises:
+            CorruptFrameError: something else lies there.
+        """
+        if not place.startswith(_SCHEME):
+            mapped = _opened(place)  # unmapped with its last view
+            yield from scan(memoryview(mapped)[: min(end, len(mapped))], begin)
+            return
+        host, file = _parse(place)
+        pieces = self._asked(host, place, lambda link: link.read_heads(self.hosts.cluster, file, begin, end))
+        pending = b""
+        for piece in pieces:
+            pending += piece
+            used = 0
+            while (frame := read_frame(pending, used, begin - used, head=True)) is not None:
+                used += frame.payload_begin - frame.begin
+                begin = frame.end
+                yield frame
+            pending = pending[used:]
+        if pending:
+            raise CorruptFrameError(f"{place} gives something else than frames before {begin}", offset=begin)
+
+    def _asked(self, host: str, place: str, ask: Callable[[PeerLink], Iterator[bytes]]) -> Iterator[bytes]:
+        if host in self._away:
+            raise self._away[host]
+        try:
+            if host not in self._links:
+                self._links[host] = self.hosts.link(host)
+            yield from ask(self._links[host])
+        except (PeerUnavailableError, HostAwayError, CorruptFrameError) as error:
+            raise self._lost(host, error) from None
+        except PeerRefusedError as error:
+            if error.reason == Reason.CORRUPT.value:
+                raise MissingFileError(error.what, error.hint) from None
+            raise self._lost(host, error) from None
+
+    def _lost(self, host: str, error: ReplicationError) -> HostAwayError:
+        told = error if isinstance(error, HostAwayError) else HostAwayError(host, error.what)
+        self._away[host] = told
+        if not isinstance(error, HostAwayError):
+            self._failed(host, error.what)
+        return told
+
+
+def _parse(place: str) -> tuple[str, FileId]:
+    host, _, file = place.removeprefix(_SCHEME).partition("/")
+    return host, FileId.parse(file)
+
+
+def _opened(path: str) -> mmap.mmap:
+    try:
+        with open(path, "rb") as source:
+            return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise MissingFileError(
+            f"{path} is gone, but not all of it has been applied",
+            "Restore it, or give it up with: walship wal giveup",
+        ) from None
+    except ValueError as error:  # an empty file cannot be mapped
+        raise GapError(f"{path} is empty, but has registered frames: {error}") from None

@@ -1,0 +1,36 @@
+"""What replay says of itself for ``status``, in the ledger, where every host finds it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from replication.ledger.base import Replay
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """What the replay process says of itself; times in seconds."""
+
+    host: str = ""
+    pid: int = 0
+    at: float = 0.0
+    round_interval_s: float = 0.0
+    round_s: float = 0.0
+    fold_interval_s: float = 0.0
+    held: dict[str, str] = field(default_factory=dict)
+    fold_errors: dict[str, str] = field(default_factory=dict)
+    bootstraps: dict[str, str] = field(default_factory=dict)  # "peer table": what it waits for
+    away: dict[str, str] = field(default_factory=dict)  # other hosts whose files it cannot read now: why
+
+    def save(self, ledger: Replay) -> None:
+        """Replace the report."""
+        ledger.tell(json.dumps(asdict(self)))
+
+    @staticmethod
+    def load(ledger: Replay) -> ReplayReport | None:
+        """The last report; None when replay has never run."""
+        try:
+            return ReplayReport(**json.loads(ledger.told()))
+        except (ValueError, TypeError):
+            return None

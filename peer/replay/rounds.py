@@ -1,0 +1,310 @@
+"""Replay rounds: what is registered becomes rows, table by table.
+
+One pass per round serves all level tables. A table that is refused or in conflict leaves it, is tried again with
+back-off on a pass of its own, and rejoins when level; it never holds the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from peer.bootstrap.arrived import Arrivals, Arrived
+from peer.bootstrap.decode import plan_bootstrap
+from peer.quarantine import Quarantine
+from peer.replay.commit import TableReplay
+from peer.replay.hosts import HostReader, Hosts
+from peer.replay.select import Selection, select_level, select_own
+from replication.core.coverage import Ranges
+from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.core.schema import TableSpec
+from replication.errors import (
+    CommitConflictError,
+    EngineLostError,
+    ForeignMaintenanceError,
+    HostAwayError,
+    ReplicationError,
+    SupersededError,
+)
+from replication.ledger.base import FileKind, Ledger, Pending, ReplayMark
+from replication.tables.base import Tables
+
+ROUND_BYTES = 128 << 20
+_RETRY_MAX_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    reason: str
+    tries: int
+    again: float  # monotonic seconds
+
+
+@dataclass(slots=True)
+class RoundResult:
+    """What one round did."""
+
+    frames: int = 0
+    tables: int = 0
+    seconds: float = 0.0
+    more: bool = False
+    held: dict[str, str] = field(default_factory=dict)  # table name, or file, to reason
+
+
+class Replayer:
+    """One cluster's replay under one epoch. Its methods are for one thread.
+
+    Args:
+        ledger: what is registered and applied.
+        tables: where rows go.
+        quarantine: where frames go that cannot be decoded.
+        epoch: from ``ledger.replay.raise_epoch``; a table that carries a higher one ends this replayer.
+        hosts: how other hosts' files are read, asked once a round.
+        failed: told of a host that did not answer, and why.
+        tasks: executor tasks per commit.
+        parallel: commits of different tables at a time.
+        round_bytes: about how many bytes of frames a round takes.
+
+    Attributes:
+        hosts: as the last round read them.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        tables: Tables,
+        quarantine: Quarantine,
+        epoch: int,
+        *,
+        hosts: Callable[[], Hosts] = Hosts,
+        failed: Callable[[str, str], None] = lambda host, why: None,
+        tasks: int = 2,
+        parallel: int = 4,
+        round_bytes: int = ROUND_BYTES,
+    ) -> None:
+        self._ledger = ledger
+        self._tables = tables
+        self._quarantine = quarantine
+        self._epoch = epoch
+        self._read_hosts = hosts
+        self._failed = failed
+        self.hosts = Hosts()
+        self._tasks = tasks
+        self._round_bytes = round_bytes
+        self._open: dict[UUID, TableReplay] = {}
+        self._held: dict[UUID, _Held] = {}
+        self._arrivals = Arrivals()
+        self._passed: dict[FileId, int] = {}
+        self._broken: dict[FileId, ReplicationError] = {}
+        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="replay") if parallel > 1 else None
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def round(self) -> RoundResult:
+        """Apply what is pending, up to about ``round_bytes``.
+
+        Raises:
+            SupersededError: a newer replayer has taken over; this one must end.
+            EngineLostError: the Spark session is gone; this process must end.
+        """
+        started = time.monotonic()
+        result = RoundResult()
+        self.hosts = self._read_hosts()
+        with HostReader(self.hosts, self._failed) as reader:
+            self._take_pending(reader, result)
+        result.seconds = time.monotonic() - started
+        result.held |= {self._spec_name(table): held.reason for table, held in self._held.items()}
+        return result
+
+    def _take_pending(self, reader: HostReader, result: RoundResult) -> None:
+        pending, bootstraps = _apart(self._ledger.replay.pending())
+        if bootstraps:
+            self._take_bootstraps(reader, bootstraps, result)
+        if pending:
+            self._passed = {part.row.file: self._passed.get(part.row.file, 0) for part in pending}
+            selection = select_level(
+                reader, pending, self._passed, frozenset(self._held), self._quarantine.holds, self._round_bytes
+            )
+            self._report_broken(selection, result)
+            self._apply(selection, result)
+            for file, (_, end) in selection.ranges.items():
+                self._passed[file] = max(end, self._passed.get(file, 0))
+            self._pass_empty(selection, pending)
+            result.more = selection.more
+        if pending or self._held:
+            self._own_passes(reader, result)
+
+    def _spec_name(self, table: UUID) -> str:
+        spec = self._spec(table)
+        return spec.name if spec is not None else str(table)
+
+    def _spec(self, table: UUID) -> TableSpec | None:
+        """The definition as it is now: frames of a newer one may be among what is pending."""
+        return self._ledger.tables.by_uuid(table)
+
+    def _apply(self, selection: Selection, result: RoundResult) -> None:
+        work = [(table, frames) for table, frames in selection.frames.items()]
+        if self._pool is None or len(work) < 2:
+            outcomes = [self._apply_one(table, selection) for table, _ in work]
+        else:
+            outcomes = list(self._pool.map(lambda item: self._apply_one(item[0], selection), work))
+        for (table, _), outcome in zip(work, outcomes, strict=True):
+            if isinstance(outcome, int):
+                result.frames += outcome
+                result.tables += 1
+            else:
+                self._hold(table, outcome)
+
+    def _apply_one(self, table: UUID, selection: Selection) -> int | Exception:
+        """Frames applied, or why the table is now held."""
+        try:
+            replay = self._opened(table)
+            if replay is None:  # dropped here, or never known: nobody waits for its rows
+                return 0
+            return replay.apply(selection.frames[table], selection.ranges, self.hosts)
+        except _PositionsMoved as error:
+            return error
+        except Exception as error:  # one table's trouble never stops another
+            self._open.pop(table, None)
+            return error
+
+    def _opened(self, table: UUID) -> TableReplay | None:
+        spec = self._spec(table)
+        if spec is None:
+            return None
+        replay = self._open.get(table)
+        if replay is not None and (replay.spec != spec or not replay.follows()):
+            replay = None
+        if replay is None:
+            self._tables.create(spec)
+            replay = TableReplay(spec, self._tables, self._ledger, self._quarantine, self._epoch, self._tasks)
+            moved = replay.open()
+            self._open[table] = replay
+            if moved:
+                raise _PositionsMoved(f"positions of {spec.name} were settled anew")
+        return replay
+
+    def _report_broken(self, selection: Selection, result: RoundResult) -> None:
+        for file, error in selection.broken.items():
+            result.held[f"file {file.local}"] = error.what
+            if file not in self._broken or self._broken[file].what != error.what:
+                report = _log.warning if isinstance(error, HostAwayError) else _log.error
+                report("file cannot be read", file=str(file), reason=error.what)
+        self._broken = selection.broken
+
+    def _hold(self, table: UUID, error: Exception) -> None:
+        if isinstance(error, EngineLostError | SupersededError):
+            raise error
+        if isinstance(error, HostAwayError):
+            self._failed(error.host, error.reason)
+        tries = self._held[table].tries + 1 if table in self._held else 0
+        delay = (
+            0.0
+            if isinstance(error, CommitConflictError | HostAwayError | _PositionsMoved) and tries < 3
+            else min(2.0**tries, _RETRY_MAX_S)
+        )
+        known = isinstance(error, ReplicationError)
+        reason = str(error) if known else f"{type(error).__name__}: {error}"[:500]
+        self._held[table] = _Held(reason, tries, time.monotonic() + delay)
+        level = _log.error if isinstance(error, ForeignMaintenanceError) or not known else _log.warning
+        level("table held back", table=self._spec_name(table), reason=reason, retry_s=round(delay, 1))
+
+    def _take_bootstraps(self, reader: HostReader, pending: list[Pending], result: RoundResult) -> None:
+        """Claim and commit what bootstraps have brought, once they are here as a whole."""
+        whole, broken = self._arrivals.whole(reader, pending)
+        result.held |= {f"file {file.local}": reason for file, reason in broken.items()}
+        roads = {(road.source, road.table) for road in self._ledger.landing.roads()}
+        ended = self._arrivals.ended(reader, pending, roads)
+        for arrived in whole:
+            if self._tried(arrived.table, partial(self._take_bootstrap, arrived)):
+                result.frames += len(arrived.rows)
+                result.tables += 1
+        for table, ranges in ended.items():
+            self._tried(table, partial(self._pass_over, table, ranges))
+
+    def _tried(self, table: UUID, act: Callable[[], None]) -> bool:
+        """Whether ``act`` was done for a table; one table's trouble never stops another."""
+        if table in self._held:
+            return False
+        try:
+            act()
+            return True
+        except Exception as error:
+            if not isinstance(error, _PositionsMoved):
+                self._open.pop(table, None)
+            self._hold(table, error)
+            return False
+
+    def _pass_over(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:
+        """Let go of what came of bootstraps that were ended."""
+        replay = self._opened(table) if ranges else None
+        if replay is not None:
+            replay.apply([], ranges, self.hosts)
+            _log.warning("bootstrap ended before it was whole", table=replay.spec.name, files=len(ranges))
+
+    def _take_bootstrap(self, arrived: Arrived) -> None:
+        spec, replay = self._spec(arrived.table), self._opened(arrived.table)
+        if spec is None or replay is None:
+            return
+        claimed: dict[StreamId, Ranges] = {}
+        for frame, coverage in arrived.coverages:
+            claimed |= self._ledger.bootstraps.adopt(frame.file, frame.begin, frame.end, coverage)
+        versions = self._ledger.tables.schemas(arrived.table)
+        now = time.time_ns() // 1000
+        replay.take(
+            lambda number: plan_bootstrap(spec, versions, arrived, claimed, number, self._tasks, now, self.hosts),
+            arrived.ranges,
+        )
+        _log.info("bootstrap taken", table=spec.name, frames=len(arrived.rows), streams=len(claimed))
+
+    def _own_passes(self, reader: HostReader, result: RoundResult) -> None:
+        for table, held in list(self._held.items()):
+            if held.again > time.monotonic():
+                continue
+            fresh, _ = _apart(self._ledger.replay.pending())  # opening the table may have rewound it
+            selection = select_own(reader, fresh, self._passed, table, self._quarantine.holds, self._round_bytes)
+            if selection.frames.get(table):
+                outcome = self._apply_one(table, selection)
+                if isinstance(outcome, Exception):
+                    self._hold(table, outcome)
+                    continue
+                result.frames += outcome
+                result.tables += 1
+            if selection.more:
+                held.again, result.more = time.monotonic(), True
+                continue
+            for file in selection.broken:  # what the table has in it is taken by the shared pass once it can be read
+                self._passed[file] = 0
+            del self._held[table]
+
+    def _pass_empty(self, selection: Selection, pending: list[Pending]) -> None:
+        """Files in which no table has rows waiting are passed: duplicates, control frames, dropped tables."""
+        used = {frame.file for frames in selection.frames.values() for frame in frames}
+        known = {part.row.file for part in pending if not part.behind}
+        empty: Mapping[FileId, int] = {
+            file: end for file, (_, end) in selection.ranges.items() if file not in used and file in known
+        }
+        if empty and not self._held:
+            self._ledger.replay.mark_applied(ReplayMark(NIL_UUID, self._epoch, 0, 0, empty))
+
+
+def _apart(pending: list[Pending]) -> tuple[list[Pending], list[Pending]]:
+    """Ordinary files, and received bootstraps."""
+    bootstraps = [part for part in pending if part.row.kind is FileKind.BOOTSTRAP]
+    return [part for part in pending if part.row.kind is not FileKind.BOOTSTRAP], bootstraps
+
+
+class _PositionsMoved(ReplicationError):
+    """Settling a table changed what is pending of it; select again."""
+
+    retryable = True

@@ -1,0 +1,371 @@
+"""What a cluster knows about itself and its peers at one moment: how far everything is, and what holds it.
+
+Positions are sums over the files a peer still needs, in bytes of this cluster's files; times are microseconds since
+1970, ages and lags seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from peer.derive.progress import DerivedHere, derived_here
+from peer.inflow import Way, ways
+from peer.lagging import Lacking
+from peer.members import Members, with_files
+from peer.outlook import DiskOutlook, Outlook, disk_outlook, outlooks
+from peer.replay.report import ReplayReport
+from peer.retained import Retained, retained
+from peer.sending import PeerSending, sending
+from peer.unreadable import Unreadable, unreadable
+from replication.config import Config
+from replication.core.evolution import clashes
+from replication.core.freshness import Replicated
+from replication.core.ids import FileId
+from replication.core.retention import RetentionPolicy
+from replication.core.schema import TableSpec
+from replication.core.status import FileState, ReplicationStatus
+from replication.files.boot import boot_id
+from replication.ledger.base import FileKind, FileRow, Gap, Ledger, Peer, Phase, Progress, Quarantined, Rule, Standing
+from replication.writer.durable_length import DurableLength
+
+
+@dataclass(frozen=True, slots=True)
+class TableAtPeer:
+    """How far one group of a table is at a peer.
+
+    ``state`` is ``level``, ``behind``, ``paused``, ``held`` (the peer does not take it), ``failing``,
+    ``bootstrapping`` (rows from before are on their way) or ``needs_bootstrap`` (something was lost for this peer, and
+    nothing goes until it is bootstrapped). ``needed`` bytes must get there, of which ``finished`` are durable there
+    without a gap, ``landed`` durable with gaps, ``applied`` in its tables. ``open_files`` of ``files`` still grow.
+    ``dropped``: the table was dropped here, and the peer is sent the rest. It goes there ``since`` that time; what was
+    written in ``gaps`` is not there.
+    """
+
+    peer: str
+    table: str
+    group: str
+    remote_table: str
+    state: str
+    files: int
+    open_files: int
+    needed: int
+    finished: int
+    landed: int
+    applied: int
+    lag_bytes: int
+    lag_s: float
+    last_error: str
+    dropped: bool
+    since: int
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableHere:
+    """A table on this cluster: what its replay has applied, and how old ``<table>`` is behind ``<table>__latest``.
+
+    ``age_s`` is None before the first fold. ``replicated`` is the time up to which every origin that feeds it is here,
+    ``held_by`` what holds it there, such as ``quarantined`` frames, unlike ``discarded`` ones; ``replay_held`` says why
+    replay or fold of this table waits to be tried again. ``clashes`` are columns that could not have the name they
+    were given, and what to do.
+    """
+
+    table: str
+    replicated: int
+    held_by: str
+    folded_upto: int
+    age_s: float | None
+    quarantined: int
+    discarded: int
+    replay_held: str
+    clashes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Replicated time of one origin over all tables, how old it is, what holds it, and the ways it comes by."""
+
+    origin: str
+    replicated: int
+    age_s: float | None
+    held_by: str
+    ways: tuple[Way, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FarAhead:
+    """An origin's commit times that are far ahead of the clock here; ``seen`` says when that was found."""
+
+    origin: str
+    commit: int
+    ahead_s: float
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes on this host's disk, by what they are for.
+
+    ``source_bytes`` are those of all frames that were ever written or landed here, retired ones included.
+    """
+
+    wal: int
+    landing: int
+    changes: int
+    tables: int
+    source_bytes: int
+
+    @property
+    def per_byte(self) -> float | None:
+        """Bytes kept per byte of frames that were ever written or landed here; None when there are none."""
+        kept = self.wal + self.landing + self.changes + self.tables
+        return kept / self.source_bytes if self.source_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The whole status of one cluster."""
+
+    cluster: str
+    id: str
+    members: Members
+    term: int
+    closed: int
+    replay_backlog_bytes: int
+    peers: tuple[TableAtPeer, ...]
+    standing: tuple[Standing, ...]
+    sending: tuple[PeerSending, ...]
+    tables: tuple[TableHere, ...]
+    derived: tuple[DerivedHere, ...]
+    origins: tuple[Origin, ...]
+    replay: ReplayReport | None
+    kept: Kept
+    retained: Retained
+    outlooks: tuple[Outlook, ...]
+    disk: DiskOutlook
+    quarantined: tuple[Quarantined, ...]
+    unreadable: tuple[Unreadable, ...]
+    far_ahead: tuple[FarAhead, ...]
+
+
+def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
+    """Read everything; each part is one transaction, so parts may be a moment apart."""
+    now = time.time_ns() // 1000
+    rows = {row.file: row for row in ledger.files.all()}
+    fresh = _unregistered(rows.values(), config.cluster.host)
+    specs = {spec.uuid: spec for spec in ledger.tables.all()}
+    quarantined = tuple(ledger.replay.quarantined())
+    report = ReplayReport.load(ledger.replay)
+    pending = ledger.replay.pending()
+    mine = [row for row in rows.values() if row.host == config.cluster.host]
+    policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
+    return ClusterStatus(
+        cluster=ledger.cluster.name,
+        id=str(ledger.cluster),
+        members=with_files(members, rows.values(), pending, report, config.cluster.host),
+        term=ledger.terms.current(),
+        closed=ledger.time.closed(),
+        replay_backlog_bytes=sum(p.end - p.begin for p in pending),
+        peers=tuple(_at_peers(ledger, rows, fresh, specs, Lacking(config.cluster.host, now), report)),
+        standing=tuple(ledger.rules.standing()),
+        sending=sending(ledger, now),
+        tables=tuple(_here(ledger, spec, quarantined, report, now) for spec in specs.values()),
+        derived=tuple(derived_here(ledger, specs, now)),
+        origins=tuple(_origins(ledger, specs, now)),
+        replay=report,
+        kept=_kept(
+            config,
+            mine,
+            specs.values(),
+            ledger.files.retired_bytes(),
+        ),
+        retained=retained(ledger.files.retention(policy), policy),
+        outlooks=outlooks(ledger, config, now),
+        disk=disk_outlook(ledger, config, now),
+        quarantined=quarantined,
+        unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, report)),
+        far_ahead=tuple(_far_ahead(ledger, now)),
+    )
+
+
+def durable_lengths(ledger: Ledger, host: str) -> dict[FileId, int]:
+    """How far the OPEN WALs of this host are durable, which may be more than its worker has told the ledger of."""
+    return _durable(ledger.files.all(host, open_only=True), host)
+
+
+def _durable(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
+    boot = boot_id()
+    found: dict[FileId, int] = {}
+    for row in rows:
+        if row.closed or row.host != host or row.kind is not FileKind.WAL or row.boot != boot:
+            continue
+        counter = DurableLength.open(row.path, boot)
+        if counter is not None:
+            found[row.file] = counter.length
+            counter.close()
+    return found
+
+
+def _unregistered(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
+    """Bytes that are durable on this host and that its worker has not yet told the ledger of, per OPEN WAL."""
+    known = {row.file: row for row in rows}
+    return {file: max(0, end - known[file].length) for file, end in _durable(known.values(), host).items()}
+
+
+def _at_peers(
+    ledger: Ledger,
+    rows: Mapping[FileId, FileRow],
+    fresh: Mapping[FileId, int],
+    specs: Mapping[UUID, TableSpec],
+    lacking: Lacking,
+    report: ReplayReport | None,
+) -> Iterable[TableAtPeer]:
+    progress = {(known.file, known.peer): known for known in ledger.files.progress()}
+    by_rule: dict[tuple[str, UUID, str], list[tuple[FileId, ReplicationStatus]]] = {}
+    for file, rule, status in ledger.files.statuses():
+        by_rule.setdefault((rule.peer, rule.table, rule.group), []).append((file, status))
+    peers = {peer.name: peer for peer in ledger.rules.peers()}
+    held: dict[str, dict[UUID, str]] = {}
+    for each in ledger.sending.held():
+        held.setdefault(each.peer, {})[each.table] = each.reason
+    for rule in sorted(ledger.rules.all(), key=lambda r: (r.peer, str(r.table), r.group)):
+        spec = specs.get(rule.table) or ledger.tables.by_uuid(rule.table)
+        if spec is not None and rule.peer in peers:
+            found = by_rule.get((rule.peer, rule.table, rule.group), [])
+            of_peer, dropped = held.get(rule.peer, {}), rule.table not in specs
+            waits = report.bootstraps.get(f"{rule.peer} {spec.name}", "") if report is not None else ""
+            yield _at_peer(peers[rule.peer], rule, spec, found, rows, fresh, progress, of_peer, dropped, lacking, waits)
+
+
+def _at_peer(
+    peer: Peer,
+    rule: Rule,
+    spec: TableSpec,
+    statuses: Sequence[tuple[FileId, ReplicationStatus]],
+    rows: Mapping[FileId, FileRow],
+    fresh: Mapping[FileId, int],
+    progress: Mapping[tuple[FileId, str], Progress],
+    held: Mapping[UUID, str],
+    dropped: bool,
+    lacking: Lacking,
+    bootstrap: str,
+) -> TableAtPeer:
+    lag_bytes, lag_s, error = 0, 0.0, held.get(rule.table, "")
+    others = {reason for table, reason in held.items() if table != rule.table}
+    for file, status in statuses:
+        known = progress.get((file, peer.name))
+        error = error or (known.error if known and known.error not in others else "")
+        behind = status.remaining + fresh.get(file, 0)
+        if behind:
+            lag_bytes += behind
+            if file in rows:
+                since = lacking.since(rows[file], status, fresh.get(file, 0), known)
+                lag_s = max(lag_s, (lacking.now - since) / 1e6)
+    trouble = "held" if rule.table in held else "failing" if error else "behind"
+    state = "paused" if peer.paused else trouble if lag_bytes else "level"
+    if rule.phase is not Phase.LIVE:
+        state = rule.phase.value
+    return TableAtPeer(
+        peer=peer.name,
+        table=spec.name,
+        group=rule.group,
+        remote_table=rule.remote_table,
+        state=state,
+        files=len(statuses),
+        open_files=sum(status.state is FileState.OPEN for _, status in statuses),
+        needed=sum(status.needed - status.begin + fresh.get(file, 0) for file, status in statuses),
+        finished=sum(status.finished - status.begin for _, status in statuses),
+        landed=sum(status.shipped.within(status.begin, status.needed).total for _, status in statuses),
+        applied=sum(max(0, min(status.applied, status.needed) - status.begin) for _, status in statuses),
+        lag_bytes=lag_bytes,
+        lag_s=round(lag_s, 3),
+        last_error=error or (bootstrap if rule.phase is Phase.BOOTSTRAPPING else ""),
+        dropped=dropped,
+        since=rule.since,
+        gaps=rule.gaps,
+    )
+
+
+def _here(
+    ledger: Ledger, spec: TableSpec, quarantined: Sequence[Quarantined], report: ReplayReport | None, now: int
+) -> TableHere:
+    upto, _, _ = ledger.replay.folded(spec.uuid)
+    origins = ledger.time.replicated(spec.uuid)
+    slowest = min(origins.values(), key=lambda r: r.t, default=None)
+    return TableHere(
+        table=spec.name,
+        replicated=slowest.t if slowest else 0,
+        held_by=slowest.held_by if slowest else "",
+        folded_upto=upto,
+        age_s=round((now - upto) / 1e6, 3) if upto else None,
+        quarantined=sum(frame.table == spec.uuid and not frame.discarded for frame in quarantined),
+        discarded=sum(frame.table == spec.uuid and frame.discarded > 0 for frame in quarantined),
+        replay_held=_replay_held(report, spec.name),
+        clashes=tuple(clashes(spec)),
+    )
+
+
+def _replay_held(report: ReplayReport | None, table: str) -> str:
+    if report is None:
+        return ""
+    said = [report.held.get(table, "")]
+    said += [
+        f"{what.rpartition(' ')[2]}: {why}" for what, why in report.fold_errors.items() if what.startswith(f"{table} ")
+    ]
+    return "; ".join(part for part in said if part)
+
+
+def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterable[Origin]:
+    names = {table: spec.name for table, spec in specs.items()}
+    found = ways(ledger.landing.roads(), ledger.cluster, now, names)
+    known = ledger.time.replicated()
+    for origin in sorted(known.keys() | found.keys()):
+        reached = known.get(origin, Replicated(0, f"no closed frame of {origin.name} has come yet"))
+        age_s = round((now - reached.t) / 1e6, 3) if reached.t else None
+        yield Origin(str(origin), reached.t, age_s, reached.held_by, found.get(origin, ()))
+
+
+def _far_ahead(ledger: Ledger, now: int) -> Iterable[FarAhead]:
+    for clock in ledger.time.ahead():
+        if clock.commit > now:
+            ahead_s = round((clock.commit - now) / 1e6, 3)
+            yield FarAhead(str(clock.origin), clock.commit, ahead_s, clock.at)
+
+
+def _kept(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> Kept:
+    known = list(rows)
+    changes = tables = 0
+    for spec in specs:
+        namespace, name = spec.name.split(".")
+        changes += folder_bytes(config.warehouse_dir / namespace / f"{name}__changes")
+        tables += folder_bytes(config.warehouse_dir / namespace / name)
+        tables += folder_bytes(config.warehouse_dir / namespace / f"{name}__tombstones")
+    return Kept(
+        wal=sum(_file_bytes(row.path) for row in known if row.kind is not FileKind.LANDING),
+        landing=sum(_file_bytes(row.path) for row in known if row.kind is FileKind.LANDING),
+        changes=changes,
+        tables=tables,
+        source_bytes=retired + sum(row.length for row in known),
+    )
+
+
+def _file_bytes(path: str) -> int:
+    try:
+        return Path(path).stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder; 0 when it is not there."""
+    total = 0
+    for file in folder.rglob("*"):
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except OSError:
+            continue
+    return total

@@ -1,0 +1,49 @@
+"""Alarms about files: what the ledger counts on and this host's disk does not have, or replay could not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.replay.report import ReplayReport
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.ledger.base import FileKind, FileRow, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that cannot be read, why, and what a person can do."""
+
+    file: str
+    why: str
+    remedy: str
+
+
+def unreadable(ledger: Ledger, rows: Iterable[FileRow], host: str, report: ReplayReport | None) -> list[Unreadable]:
+    """Files of ``host`` that are missing or cut, and those that its replay reported."""
+    told = report.held if report is not None else {}
+    found = []
+    for row in rows:
+        if row.host != host or row.length <= FILE_HEADER_BYTES:
+            continue
+        why = _missing(row) or told.get(f"file {row.file.local}", "")
+        if why and ledger.files.get(row.file) is not None:  # else it was retired just now
+            found.append(Unreadable(row.file.local, why, _remedy(row)))
+    return found
+
+
+def _missing(row: FileRow) -> str:
+    if row.is_stored:  # asked only when it is shipped
+        return ""
+    try:
+        size = Path(row.path).stat().st_size
+    except OSError as error:
+        return f"{row.path}: {error.strerror}"
+    return "" if size >= row.length else f"{row.path} has {size} of {row.length} registered bytes"
+
+
+def _remedy(row: FileRow) -> str:
+    if row.kind is FileKind.LANDING or row.source is not None:
+        return f"Restore it, or have it sent again: walship wal giveup {row.file.local} --yes"
+    return "Restore it: what it holds may exist nowhere else"

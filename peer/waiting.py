@@ -1,0 +1,213 @@
+"""Waiting until what was written has got somewhere: durable, applied or visible, at home or at a peer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from peer.contacts import Contacts
+from replication.core.freshness import Reach
+from replication.core.ids import StreamId
+from replication.core.position import Position
+from replication.errors import (
+    FormatError,
+    PeerUnavailableError,
+    ReplayError,
+    UnknownPeerError,
+    WaitTimeoutError,
+)
+from replication.ledger.base import Ledger, Peer
+from replication.link.base import PeerLink
+
+_POLL_FIRST_S, _POLL_MAX_S = 0.005, 0.1
+_OWN_LEDGER_S = 2.0  # then the peer itself is asked, where another road may have been faster
+
+
+class Until(StrEnum):
+    """How far. ``applied`` counts quarantined frames; ``visible`` is in ``<table>__latest``."""
+
+    DURABLE = "durable"
+    APPLIED = "applied"
+    VISIBLE = "visible"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Waits for positions of any cluster's appends, here or elsewhere.
+
+    What arrives by another road than the direct one counts as well, and what comes through other clusters.
+    """
+
+    ledger: Ledger
+    contacts: Contacts
+
+    def wait(self, position: Position, peer_name: str | None, until: str, timeout_s: float) -> None:
+        """Return once everything up to ``position`` is there.
+
+        Args:
+            position: what an append returned, on this cluster or another.
+            peer_name: at that peer, or another cluster that peers lead to; None for this cluster itself.
+            until: ``durable``, ``applied`` or ``visible``.
+            timeout_s: the longest it may take.
+
+        Raises:
+            WaitTimeoutError: the data is safe, but did not get there in time; the message says how far it is.
+            ReplayError: a frame of it was quarantined, so it will not become visible.
+            FormatError: ``until`` is not known.
+            UnknownPeerError: no such cluster, or it is a peer that the table does not go to.
+        """
+        goal = _goal(until)
+        deadline = time.monotonic() + timeout_s
+        at_home = position.cluster == self.ledger.cluster
+        if peer_name is None or peer_name == self.ledger.cluster.name:
+            if not at_home:
+                reached = self.ledger.time.reached
+                _poll(lambda: _lacking(reached(position.sequences), goal), deadline, f"{goal} here", timeout_s)
+            elif goal is not Until.DURABLE:
+                _poll(lambda: self._lacking_here(position, goal), deadline, f"{goal} here", timeout_s)
+            return
+        peer = self.contacts.locate(peer_name)
+        is_direct = at_home and any(known == peer for known in self.ledger.rules.peers())
+        if is_direct and goal is Until.DURABLE and self._goes_to(position, peer):
+            soon = min(deadline, time.monotonic() + _OWN_LEDGER_S)
+            if _is_there(lambda: self._not_durable(position, peer), soon):
+                return
+        what = f"{goal} at {peer_name}"
+        while True:
+            try:
+                with self.contacts.link(peer) as link:
+                    self._await(position, peer, link, goal, deadline, what, timeout_s, is_direct=is_direct)
+                    return
+            except PeerUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None
+                time.sleep(_POLL_MAX_S)
+
+    def _goes_to(self, position: Position, peer: Peer) -> bool:
+        """Whether all of the position goes to the peer by a direct road."""
+        sent = {(rule.table, rule.group) for rule in self.ledger.rules.all() if rule.peer == peer.name}
+        return all((stream.table, stream.group) in sent for stream in position.sequences)
+
+    def _await(
+        self,
+        position: Position,
+        peer: Peer,
+        link: PeerLink,
+        goal: Until,
+        deadline: float,
+        what: str,
+        timeout_s: float,
+        *,
+        is_direct: bool,
+    ) -> None:
+        wanted = position.sequences
+        if not (is_direct and self._goes_to(position, peer)):
+            wanted = self._coming(position, link.reached(wanted), peer, is_direct=is_direct)
+        _poll(lambda: _lacking(link.reached(wanted), goal), deadline, what, timeout_s)
+
+    def _coming(
+        self, position: Position, reached: Mapping[StreamId, Reach], peer: Peer, *, is_direct: bool
+    ) -> Mapping[StreamId, int]:
+        """What of the position to wait for: of a table of which only some groups go there, those.
+
+        Raises:
+            UnknownPeerError: a table goes to a peer neither directly nor through another cluster.
+        """
+        sent = {(rule.table, rule.group) for rule in self.ledger.rules.all() if rule.peer == peer.name}
+        coming = {s for s, found in reached.items() if found.comes or (is_direct and (s.table, s.group) in sent)}
+        tables = {stream.table for stream in coming}
+        for stream in position.sequences:
+            if is_direct and stream.table not in tables:
+                spec = self.ledger.tables.by_uuid(stream.table)
+                raise UnknownPeerError(
+                    f"{spec.name if spec else stream.table} (group {stream.group}) does not go to {peer.name}",
+                    "First: walship enablereplication",
+                )
+        return {s: last for s, last in position.sequences.items() if s in coming or s.table not in tables}
+
+    def _lacking_here(self, position: Position, goal: Until) -> str:
+        lacking = []
+        # first what is registered, which grows: what is not pending afterwards has been applied
+        for file, end in position.ends.items():
+            row = self.ledger.files.get(file)
+            if row is not None and row.length < end:
+                lacking.append(f"{end - row.length} bytes of WAL {file.local} are not registered")
+        for pending in self.ledger.replay.pending():
+            upto = position.ends.get(pending.row.file)
+            if upto is None:
+                continue
+            tables = {stream.table for stream in position.sequences if stream.wal == pending.row.file}
+            reached = min((pending.behind.get(table, pending.begin) for table in tables), default=pending.begin)
+            if reached < upto:
+                lacking.append(f"{upto - reached} bytes of WAL {pending.row.file.local}")
+        if not lacking and goal is Until.VISIBLE:
+            self._check_quarantine(position)
+        return ", ".join(lacking)
+
+    def _check_quarantine(self, position: Position) -> None:
+        tables = {stream.table for stream in position.sequences}
+        for frame in self.ledger.replay.quarantined():
+            if frame.table in tables and frame.end <= position.ends.get(frame.file, 0):
+                raise ReplayError(
+                    f"A frame at offset {frame.begin} of {frame.file.local} is quarantined: {frame.reason}",
+                    f"Its copy is {frame.copy}; see walship status",
+                )
+
+    def _not_durable(self, position: Position, peer: Peer) -> str:
+        known = {progress.file: progress for progress in self.ledger.files.progress(peer.name)}
+        statuses = self.ledger.files.statuses(peer.name)
+        written = {(stream.table, stream.group) for stream in position.sequences}
+        lacking = []
+        for file, end in position.ends.items():
+            row = self.ledger.files.get(file)
+            if row is None:  # retired: the peer has applied all of it
+                continue
+            progress = known.get(file)
+            status = [s for f, rule, s in statuses if f == file and (rule.table, rule.group) in written]
+            finished = min((s.finished for s in status), default=progress.shipped.end if progress else 0)
+            if finished < end:
+                said = f" (last error: {progress.error})" if progress and progress.error else ""
+                lacking.append(f"{end - finished} bytes of WAL {file.local}{said}")
+        return ", ".join(lacking)
+
+
+def _lacking(reached: Mapping[StreamId, Reach], goal: Until) -> str:
+    """What the goal still lacks; "" when it is reached.
+
+    Raises:
+        ReplayError: all of it has arrived, but some was quarantined, so it will not become visible.
+    """
+    done = {Until.DURABLE: "durable", Until.APPLIED: "applied", Until.VISIBLE: "visible"}[goal]
+    lacking = {stream: found for stream, found in reached.items() if not getattr(found, done)}
+    if lacking and goal is Until.VISIBLE and all(found.applied for found in lacking.values()):
+        raise ReplayError("; ".join(found.held_by for found in lacking.values()), "See walship quarantine list there")
+    return "; ".join(found.held_by for found in lacking.values())
+
+
+def _goal(until: str) -> Until:
+    try:
+        return Until(until)
+    except ValueError:
+        raise FormatError(f"until={until!r} is not known", f"One of {', '.join(Until)}") from None
+
+
+def _is_there(lacking: Callable[[], str], deadline: float) -> bool:
+    """Whether nothing is lacking any more before the deadline."""
+    pause = _POLL_FIRST_S
+    while lacking():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 1.5, _POLL_MAX_S)
+    return True
+
+
+def _poll(lacking: Callable[[], str], deadline: float, what: str, timeout_s: float) -> None:
+    pause = _POLL_FIRST_S
+    while rest := lacking():
+        if time.monotonic() > deadline:
+            raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {rest} to go", "It goes on by itself")
+        time.sleep(pause)
+        pause = min(pause * 1.5, _POLL_MAX_S)

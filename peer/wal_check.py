@@ -1,0 +1,201 @@
+"""WAL and landing files looked at offline: their frames, and whether every byte is what it was when it was sealed."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    ZERO_HASH,
+    EndRecord,
+    FrameView,
+    check_payload,
+    end_record_length,
+    read_end_record,
+    read_file_header,
+    read_frame,
+)
+from replication.core.ids import FileId, StreamId
+from replication.errors import CorruptFrameError, MissingFileError, StorageError
+from replication.files.boot import boot_id
+from replication.writer.durable_length import DurableLength
+
+END_TRAILER_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a check of one file found; ``problems`` is empty when all is well.
+
+    ``frames`` and ``rows`` count whole frames up to ``length`` (bytes, file header included); ``closed`` says that an
+    end record follows. ``repeated`` frames are there twice, as a link that was lost leaves them in a landing file.
+    """
+
+    path: str
+    file: FileId | None
+    length: int
+    frames: int
+    rows: int
+    repeated: int
+    streams: int
+    closed: bool
+    problems: tuple[str, ...] = field(default=())
+
+
+class WalView:
+    """One file, mapped for reading.
+
+    Args:
+        content: its bytes.
+        length: where its published frames end.
+    """
+
+    def __init__(self, path: Path, content: memoryview, length: int) -> None:
+        self.path = path
+        self.content = content
+        self.length = length
+
+    def file(self) -> FileId:
+        """Its own id; CorruptFrameError when the header is damaged."""
+        return read_file_header(self.content[:FILE_HEADER_BYTES])[0]
+
+    def frames(self) -> Iterator[FrameView]:
+        """Every published frame, in order; CorruptFrameError at the first that is damaged or cut short."""
+        at = FILE_HEADER_BYTES
+        while at < self.length:
+            frame = read_frame(self.content[: self.length], at)
+            if frame is None:
+                raise CorruptFrameError(
+                    f"the frame at offset {at} is cut short by the published length {self.length}",
+                    offset=at,
+                    lost_bytes=self.length - at,
+                )
+            yield frame
+            at = frame.end
+
+    def payload(self, frame: FrameView) -> memoryview:
+        """A frame's payload."""
+        return self.content[frame.payload_begin : frame.end]
+
+    def end_record(self) -> EndRecord | None:
+        """What closes the file; None when nothing does."""
+        start = _end_start(self.content)
+        return None if start < 0 else read_end_record(self.content[start:])
+
+
+@contextmanager
+def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
+    """Map a file for reading.
+
+    Args:
+        path: the file.
+        registered: its length as the ledger has it; None when the ledger does not know the file.
+
+    Raises:
+        MissingFileError: it is not there.
+    """
+    try:
+        opened = path.open("rb")
+    except FileNotFoundError:
+        raise MissingFileError(f"There is no file {path}", "See walship wal list") from None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}") from None
+    with opened:
+        if path.stat().st_size == 0:
+            yield WalView(path, memoryview(b""), 0)
+            return
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            content = memoryview(mapped)
+            view = WalView(path, content, _published(path, content, registered))
+            try:
+                yield view
+            finally:
+                view.content = memoryview(b"")
+                content.release()
+
+
+def check_file(path: Path, registered: int | None = None) -> Checked:
+    """Check header, frames, payloads, the hash chain of each stream, and the end record."""
+    with open_wal(path, registered) as view:
+        problems: list[str] = []
+        last: dict[StreamId, tuple[int, bytes]] = {}
+        file: FileId | None = None
+        frames = rows = repeated = 0
+        try:
+            file = view.file()
+            for frame in view.frames():
+                check_payload(frame, view.payload(frame))
+                frames += 1
+                before = last.get(frame.header.stream)
+                if before is not None and frame.header.sequence <= before[0]:
+                    repeated += 1
+                    problems += _repeat_problem(frame, before)
+                    continue
+                problems += _chain_problem(frame, before)
+                last[frame.header.stream] = (frame.header.sequence, frame.hash)
+                rows += frame.header.row_count
+        except CorruptFrameError as error:
+            problems.append(error.what)
+        record: EndRecord | None = None
+        try:
+            record = view.end_record()
+        except CorruptFrameError as error:
+            problems.append(error.what)
+        if record is not None and not problems and dict(record.streams) != last:
+            problems.append("the end record does not list the streams that are in the file")
+        closed = record is not None
+        return Checked(str(path), file, view.length, frames, rows, repeated, len(last), closed, tuple(problems))
+
+
+def _chain_problem(frame: FrameView, before: tuple[int, bytes] | None) -> list[str]:
+    header = frame.header
+    if before is None:
+        if header.sequence == 0 and header.previous != ZERO_HASH:
+            return [f"the first frame of a stream, at offset {frame.begin}, names a frame before it"]
+        return []
+    if header.sequence == before[0] + 1 and header.previous != before[1]:
+        return [f"the hash chain of {header.stream} breaks at offset {frame.begin}"]
+    return []
+
+
+def _repeat_problem(frame: FrameView, before: tuple[int, bytes]) -> list[str]:
+    if frame.header.sequence == before[0] and frame.hash != before[1]:
+        return [
+            f"sequence {before[0]} of {frame.header.stream} is there twice, with other content at offset {frame.begin}"
+        ]
+    return []
+
+
+def _end_start(content: memoryview) -> int:
+    total = end_record_length(content[-END_TRAILER_BYTES:])
+    return len(content) - total if 0 < total <= len(content) - FILE_HEADER_BYTES else -1
+
+
+def _published(path: Path, content: memoryview, registered: int | None) -> int:
+    """Where frames end: at the end record, the live counter, where the ledger says, or the last whole frame."""
+    end = _end_start(content)
+    if end >= 0:
+        return end
+    counter = DurableLength.open(str(path), boot_id())
+    if counter is not None:
+        try:
+            return max(counter.length, registered or 0)
+        finally:
+            counter.close()
+    return registered if registered is not None else _last_whole(content)
+
+
+def _last_whole(content: memoryview) -> int:
+    at = FILE_HEADER_BYTES
+    while True:
+        try:
+            frame = read_frame(content, at)
+        except CorruptFrameError:
+            return at
+        if frame is None:
+            return at
+        at = frame.end

@@ -1,0 +1,346 @@
+"""What a cluster's processes are told: defaults < one TOML file < ``WALSHIP_*`` environment < flags.
+
+:func:`load` is the only reader; parts get the values they need as arguments. Unknown keys fail, and all problems are
+reported together. Relative paths count from the TOML file's folder. An environment variable is
+``WALSHIP_<SECTION>_<KEY>``, for instance ``WALSHIP_WRITER_LEASE_S=5``; lists and tables are given as JSON.
+The sections and their keys are in ``replication/settings.py``.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from replication.errors import ConfigError
+from replication.settings import (
+    CatalogSection,
+    ClusterSection,
+    LedgerSection,
+    LogSection,
+    MasterSection,
+    ReceiverSection,
+    ReplaySection,
+    TlsSection,
+    WorkerSection,
+    WriterSection,
+    ZooKeeperSection,
+    split_address,
+)
+
+ENV_PREFIX = "WALSHIP_"
+# Of the command line, the caches and the tests: not configuration, so not refused as unknown keys.
+_OTHER_VARIABLES = ("CLUSTER", "CONFIG", "CACHE", "DEBUG")
+_OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_")
+
+
+class Config(BaseModel):
+    """Everything the processes of one cluster on one host are told; made by :func:`load`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cluster: ClusterSection
+    zookeeper: ZooKeeperSection = ZooKeeperSection()
+    ledger: LedgerSection = LedgerSection()
+    writer: WriterSection = WriterSection()
+    worker: WorkerSection = WorkerSection()
+    receiver: ReceiverSection = ReceiverSection()
+    master: MasterSection = MasterSection()
+    replay: ReplaySection = ReplaySection()
+    tls: TlsSection = TlsSection()
+    catalog: CatalogSection = CatalogSection()
+    log: LogSection = LogSection()
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder of everything this host keeps."""
+        return self.cluster.data_dir
+
+    @property
+    def wal_dir(self) -> Path:
+        """WALs of this host's writers."""
+        return self.data_dir / "wal"
+
+    @property
+    def landing_dir(self) -> Path:
+        """What receivers of this host landed."""
+        return self.data_dir / "landing"
+
+    @property
+    def warehouse_dir(self) -> Path:
+        """Iceberg's files, when they are on a file system and the catalog does not say otherwise."""
+        given = self.catalog.warehouse
+        return Path(given.removeprefix("file://")) if given.startswith("file:///") else self.data_dir / "warehouse"
+
+    @property
+    def warehouse(self) -> str:
+        """The same as an address, wherever it is."""
+        return self.catalog.warehouse or self.warehouse_dir.as_uri()
+
+    @property
+    def catalog_file(self) -> Path:
+        """SQLite file of the default catalog."""
+        return self.data_dir / "catalog.db"
+
+    @property
+    def zookeeper_dir(self) -> Path:
+        """Data of the embedded ZooKeeper server."""
+        return self.data_dir / "zookeeper"
+
+    @property
+    def log_dir(self) -> Path:
+        """One ``<role>.log`` per process."""
+        return self.data_dir / "log"
+
+    @property
+    def run_dir(self) -> Path:
+        """Locks and process ids."""
+        return self.data_dir / "run"
+
+    @property
+    def ledger_url(self) -> str:
+        """SQLAlchemy URL of the ledger."""
+        return self.ledger.url or f"sqlite:///{self.data_dir / 'ledger.db'}"
+
+    @property
+    def shares_ledger(self) -> bool:
+        """Whether other hosts may be of this cluster: not with a ledger on SQLite."""
+        return bool(self.ledger.url) and not self.ledger.url.startswith("sqlite")
+
+    @property
+    def host_id_file(self) -> Path:
+        """Tells this data directory from another one that was given the same host slot."""
+        return self.data_dir / "host.id"
+
+    @property
+    def zookeeper_servers(self) -> str:
+        """``host:port,...`` to connect to."""
+        return self.zookeeper.servers or f"{self.zookeeper.listen}:{self.zookeeper.port}"
+
+    @property
+    def zookeeper_root(self) -> str:
+        """The node under which this cluster keeps everything."""
+        return self.zookeeper.root or f"/walship/{self.cluster.name}"
+
+
+def load(
+    file: Path | str | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Read one cluster's configuration.
+
+    Args:
+        file: the TOML file; None for the other layers only (paths then count from the current folder).
+        overrides: section → key → value, from flags; they win.
+        environ: the environment; ``os.environ`` when None.
+
+    Raises:
+        ConfigError: naming every problem found, one a line.
+    """
+    path = None if file is None else Path(os.path.abspath(file))
+    layers = _merge(path, overrides or {}, os.environ if environ is None else environ)
+    context = {"folder": path.parent if path else Path.cwd()}
+    problems: list[str] = []
+    config: Config | None = None
+    try:
+        config = Config.model_validate(layers, context=context)
+    except ValidationError as e:
+        problems = [_problem(error["loc"], error["type"], error["msg"]) for error in e.errors()]
+        config = _without_faults(layers, e, context)
+    if config is not None:
+        problems += _contradictions(config)
+    if problems or config is None:
+        where = str(path) if path else "The configuration"
+        raise ConfigError(
+            "\n".join([f"{where} cannot be used:", *(f"  - {problem}" for problem in problems)]),
+            "Correct these and start again; `walship init` writes a commented file with every key",
+        )
+    return config
+
+
+def default_toml(name: str, data_dir: Path | str = ".", **values: Mapping[str, Any]) -> str:
+    """A commented TOML file with every key at its default.
+
+    Args:
+        name: the cluster's name.
+        data_dir: where it keeps its data, absolute or relative to the file.
+        values: section → key → value to set rather than to comment out, for instance ``zookeeper={"port": 2182}``.
+    """
+    given = {section: dict(keys) for section, keys in values.items()}
+    given["cluster"] = {"name": name, "data_dir": str(data_dir), **given.get("cluster", {})}
+    unknown = set(given) - set(Config.model_fields)
+    assert not unknown, f"no such sections: {unknown}"
+    lines = [
+        "# walship: one cluster on one host. Commented lines show the defaults.",
+        "# Each key can also come from the environment: WALSHIP_<SECTION>_<KEY>, which wins over this file.",
+        '# Relative paths count from this file\'s folder; byte sizes may be text such as "64 MiB".',
+    ]
+    for section, field in Config.model_fields.items():
+        model = field.annotation
+        assert isinstance(model, type) and issubclass(model, BaseModel)
+        lines += ["", f"[{section}]  # {(model.__doc__ or '').strip()}"]
+        lines += [_toml_line(key, spec, given.get(section, {})) for key, spec in model.model_fields.items()]
+    return "\n".join(lines) + "\n"
+
+
+class _Environment(PydanticBaseSettingsSource):
+    """``WALSHIP_<SECTION>_<KEY>`` as section → key → text."""
+
+    def __init__(self, settings: type[BaseSettings], environ: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        self._environ = environ
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Unused: sections are read whole."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Read what is set."""
+        found: dict[str, dict[str, Any]] = {}
+        for variable, value in self._environ.items():
+            name = variable.removeprefix(ENV_PREFIX)
+            if name == variable or name in _OTHER_VARIABLES or name.startswith(_OTHER_PREFIXES):
+                continue
+            section, _, key = name.lower().partition("_")
+            found.setdefault(section, {})[key] = _from_text(value)
+        return found
+
+
+def _from_text(value: str) -> Any:
+    if value[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _merge(path: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    class Layers(BaseSettings):
+        model_config = SettingsConfigDict(extra="allow")
+
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            file = () if path is None else (TomlConfigSettingsSource(settings_cls, toml_file=path),)
+            return (init_settings, _Environment(settings_cls, environ), *file)
+
+    if path is not None and not path.is_file():
+        raise ConfigError(f"There is no configuration file {path}", "`walship init DIR` writes one")
+    try:
+        return dict(Layers(**overrides).model_extra or {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path} is not TOML: {e}", "Correct that line") from None
+    except OSError as e:
+        raise ConfigError(f"{path} cannot be read: {e.strerror}", "Check its permissions") from None
+
+
+def _problem(loc: tuple[int | str, ...], kind: str, message: str) -> str:
+    key = ".".join(str(part) for part in loc)
+    if kind == "extra_forbidden":
+        section = Config.model_fields.get(str(loc[0])) if len(loc) > 1 else None
+        known = getattr(section.annotation, "model_fields", {}) if section else Config.model_fields
+        return f"{key}: unknown {'key' if section else 'section'}; known are {', '.join(known)}"
+    return f"{key}: {message.removeprefix('Value error, ')}"
+
+
+def _without_faults(layers: Mapping[str, Any], fault: ValidationError, context: Mapping[str, Any]) -> Config | None:
+    """The same with faulty keys at their defaults, so that contradictions elsewhere are reported in the same go."""
+    kept = {section: dict(keys) if isinstance(keys, Mapping) else keys for section, keys in layers.items()}
+    for error in fault.errors():
+        section, *rest = error["loc"]
+        keys = kept.get(str(section))
+        if rest and isinstance(keys, dict):
+            keys.pop(str(rest[0]), None)
+        else:
+            kept.pop(str(section), None)
+    kept.setdefault("cluster", {}).setdefault("name", "unnamed")
+    try:
+        return Config.model_validate(kept, context=context)
+    except ValidationError:
+        return None
+
+
+def _contradictions(config: Config) -> Iterator[str]:
+    tls, receiver, worker, zookeeper = config.tls, config.receiver, config.worker, config.zookeeper
+    files = {"ca": tls.ca, "cert": tls.cert, "key": tls.key}
+    yield from _unfit_files("tls", files)
+    yield from _unfit_files("zookeeper", {"ca": zookeeper.ca, "cert": zookeeper.cert, "key": zookeeper.key})
+    if zookeeper.embedded and not (zookeeper.secured or tls.allow_plaintext or _is_loopback(zookeeper.listen)):
+        yield (
+            f"zookeeper.listen: {zookeeper.listen} is not loopback and there is no TLS; set zookeeper.ca, "
+            "zookeeper.cert and zookeeper.key, or tls.allow_plaintext = true on a network you trust"
+        )
+    host, _ = split_address(receiver.listen)
+    if not (tls.enabled or tls.allow_plaintext or any(files.values()) or _is_loopback(host)):
+        yield (
+            f"receiver.listen: {receiver.listen} is not loopback and there is no TLS; "
+            "set tls.ca, tls.cert and tls.key, or tls.allow_plaintext = true on a network you trust"
+        )
+    if host in ("0.0.0.0", "::") and not receiver.advertise:
+        yield f"receiver.advertise: missing; peers cannot connect to {host}"
+    if worker.message_bytes_max > worker.window_bytes:
+        yield "worker.message_bytes_max: more than worker.window_bytes, so no message could ever be sent"
+    for section, value in (("worker", worker), ("master", config.master)):
+        if value.retry_min_s > value.retry_max_s:
+            yield f"{section}.retry_min_s: more than {section}.retry_max_s"
+    if not config.zookeeper.embedded and not config.zookeeper.servers:
+        yield "zookeeper.servers: missing; name the ensemble, or set zookeeper.embedded = true"
+    if config.zookeeper.root and not config.zookeeper.root.startswith("/"):
+        yield "zookeeper.root: must start with /"
+    catalog = config.catalog
+    if config.shares_ledger and config.replay.enabled and not (catalog.warehouse or catalog.spark or catalog.pyiceberg):
+        yield (
+            "catalog.warehouse: missing; hosts share the ledger, so name a place for tables that all of them reach, "
+            "such as s3://bucket/tables or file:///mnt/shared/tables"
+        )
+    if config.writer.lease_s < 2 * config.master.interval_s:
+        yield "writer.lease_s: less than twice master.interval_s"
+
+
+def _unfit_files(section: str, files: Mapping[str, Path | None]) -> Iterator[str]:
+    """What is wrong with the three PEM files of mutual TLS; nothing when none is given."""
+    if any(files.values()):
+        for key, file in files.items():
+            if file is None:
+                yield f"{section}.{key}: missing; mutual TLS needs ca, cert and key"
+            elif not file.is_file():
+                yield f"{section}.{key}: there is no file {file}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"  # other names may resolve to anything
+
+
+def _toml_line(key: str, spec: FieldInfo, given: Mapping[str, Any]) -> str:
+    default = spec.get_default(call_default_factory=True, validated_data={})
+    line = f"{key} = {_toml_value(given[key])}" if key in given else f"# {key} = {_toml_value(default)}"
+    return f"{line:<36}  # {spec.description}" if spec.description else line
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
+    return json.dumps("" if value is None else str(value), ensure_ascii=False)

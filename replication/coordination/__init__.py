@@ -1,0 +1,1 @@
+"""What is small and live: election, membership, roles, assignments and announcements, in ZooKeeper."""

@@ -1,0 +1,293 @@
+"""A real ZooKeeper server as a child process, out of PySpark's jars: the default for clusters of one host.
+
+Its data is on disk and survives restarts. It listens on loopback unless told otherwise, keeps no admin server, and
+answers only the four-letter words ``ruok`` and ``srvr``. Whoever starts it stops it; one left by an owner that was
+killed is found by its pid file and replaced.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from replication.coordination.tls import ZookeeperTls
+from replication.errors import ConfigError, CoordinationError
+
+MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_JARS = ("zookeeper", "slf4j-api", "log4j", "metrics-core", "snappy-java")
+_JARS_TLS = (*_JARS, "netty")
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.target = SYSTEM_ERR
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d{ISO8601} %p %c{1} %m%n%ex{3}
+"""
+
+
+_ASK_AND_BECOME = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class EmbeddedZookeeper:
+    """The server. ``start`` returns when it answers; ``stop`` when it is gone.
+
+    It never outlives its owner: on Linux the kernel kills it with the thread that called ``start``; elsewhere the next
+    start in the same directory ends one whose owner was killed.
+
+    Args:
+        directory: for data, configuration, log and pid file; made when missing.
+        port: where it listens; 0 takes a free one.
+        host: the address it binds.
+        heap_mb: Java's heap.
+        tls: serve TLS only, to clients whose certificates the same authority signed.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        heap_mb: int = 256,
+        tls: ZookeeperTls | None = None,
+    ) -> None:
+        self._directory = directory.resolve()
+        self._host = host
+        self._port = port or _free_port(host)
+        self._heap_mb = heap_mb
+        self._tls = tls
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> EmbeddedZookeeper:
+        """Start."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self.stop()
+
+    @property
+    def servers(self) -> str:
+        """``host:port``, for clients."""
+        return f"{self._host}:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process, while it runs."""
+        return self._process.pid if self._process is not None and self._process.poll() is None else None
+
+    def alive(self) -> bool:
+        """Whether the process runs and serves requests; ``ruok`` would be answered before it does."""
+        return self.pid is not None and "Mode:" in four_letter_word(self._host, self._port, "srvr", self._tls)
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Start and wait until it answers.
+
+        Raises:
+            ConfigError: Java or PySpark is missing, or the port is taken by another program.
+            CoordinationError: it ended or did not answer in time; its last lines are in the message.
+        """
+        assert self.pid is None, "already started"
+        command = self._command()
+        for made in (self._directory, self._directory / "data"):
+            made.mkdir(parents=True, exist_ok=True)
+        self._end_leftover()
+        self._check_port()
+        (self._directory / "zoo.cfg").write_text(self._configuration())
+        (self._directory / "log4j2.properties").write_text(_LOG4J)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                _dying_with_parent(command),
+                cwd=self._directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._pid_file.write_text(str(self._process.pid))
+        deadline = time.monotonic() + timeout_s
+        while not self.alive():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise CoordinationError(f"ZooKeeper did not start: {self._last_lines()}", f"See {self._log}")
+            time.sleep(0.05)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Stop and wait until it is gone. Idempotent; safe at any moment, as all it acked is on disk."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+        self._process = None
+        self._pid_file.unlink(missing_ok=True)
+
+    @property
+    def _log(self) -> Path:
+        return self._directory / "server.log"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self._directory / "pid"
+
+    def _command(self) -> list[str]:
+        jars = _pyspark_jars()
+        names = _JARS if self._tls is None else _JARS_TLS
+        wanted = sorted(str(jar) for jar in jars.glob("*.jar") if jar.name.startswith(names))
+        return [
+            find_java(),
+            f"-Xmx{self._heap_mb}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dzookeeper.jmx.log4j.disable=true",
+            f"-Dlog4j2.configurationFile={(self._directory / 'log4j2.properties').as_uri()}",
+            "-cp",
+            os.pathsep.join(wanted),
+            MAIN,
+            str(self._directory / "zoo.cfg"),
+        ]
+
+    def _configuration(self) -> str:
+        prefix = "clientPort" if self._tls is None else "secureClientPort"
+        return "\n".join(
+            (
+                f"dataDir={self._directory / 'data'}",
+                f"{prefix}={self._port}",
+                f"{prefix}Address={self._host}",
+                *(() if self._tls is None else self._tls_lines(self._tls)),
+                "tickTime=1000",
+                "maxClientCnxns=0",
+                "admin.enableServer=false",
+                "4lw.commands.whitelist=ruok,srvr",
+                "autopurge.snapRetainCount=3",
+                "autopurge.purgeInterval=1",
+                "",
+            )
+        )
+
+    def _tls_lines(self, tls: ZookeeperTls) -> list[str]:
+        both = self._directory / "server.pem"  # ZooKeeper wants key and certificate in one file
+        both.touch(mode=0o600)
+        both.write_text(Path(tls.key).read_text() + Path(tls.certificate).read_text())
+        return [
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+            f"ssl.keyStore.location={both}",
+            "ssl.keyStore.type=PEM",
+            f"ssl.trustStore.location={tls.ca}",
+            "ssl.trustStore.type=PEM",
+            "ssl.clientAuth=need",
+            "ssl.enabledProtocols=TLSv1.3,TLSv1.2",
+        ]
+
+    def _check_port(self) -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((self._host, self._port))
+            except OSError as error:
+                raise ConfigError(
+                    f"ZooKeeper cannot listen on {self.servers}: {error.strerror}",
+                    "Stop the program that has the port, or choose another: [zookeeper] port",
+                ) from None
+
+    def _end_leftover(self) -> None:
+        """End the server of an owner that was killed; by its pid, and only if it is still this directory's server."""
+        try:
+            pid = int(self._pid_file.read_text())
+        except (OSError, ValueError):
+            return
+        deadline = time.monotonic() + 10.0
+        sent = signal.SIGTERM
+        while self._is_ours(pid):
+            os.kill(pid, sent)
+            time.sleep(0.1)
+            sent = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
+        self._pid_file.unlink(missing_ok=True)
+
+    def _is_ours(self, pid: int) -> bool:
+        shown = subprocess.run(
+            ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        return str(self._directory / "zoo.cfg") in shown.stdout and not shown.stdout.startswith("Z")
+
+    def _last_lines(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
+        return " | ".join(lines[-3:]) or "it said nothing"
+
+
+def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None = None, timeout_s: float = 1.0) -> str:
+    """ZooKeeper's answer to ``word``; empty when there is none."""
+    answer = b""
+    try:
+        with socket.create_connection((host, port), timeout_s) as plain:
+            connection = plain if tls is None else tls.context().wrap_socket(plain, server_hostname=host)
+            with connection:
+                connection.sendall(word.encode())
+                while received := connection.recv(4096):
+                    answer += received
+    except (OSError, ssl.SSLError):
+        pass
+    return answer.decode(errors="replace")
+
+
+def _dying_with_parent(command: list[str]) -> list[str]:
+    """``command`` so started that on Linux the kernel kills it when the thread that starts it is gone, however it went.
+
+    The request is the process's own and outlives exec, so a Python of a few milliseconds makes it and becomes Java.
+    """
+    if sys.platform != "linux":
+        return command
+    return [sys.executable, "-I", "-S", "-c", _ASK_AND_BECOME, str(os.getpid()), *command]
+
+
+def find_java() -> str:
+    """The Java executable: JAVA_HOME's, else the one on PATH; ConfigError when there is none or it is too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    remedy = "Install Java 17 or 21 and set JAVA_HOME, or point [zookeeper] servers at a ZooKeeper that runs"
+    try:
+        shown = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        raise ConfigError(f"Java was not found{f' at {java}' if java else ''}", remedy) from None
+    version = re.search(r'version "(\d+)', shown.stderr)
+    if java is None or version is None or int(version[1]) < 17:
+        raise ConfigError(f"Java {version[1] if version else '?'} at {java} is too old", remedy)
+    return java
+
+
+def _pyspark_jars() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise ConfigError(
+            "the embedded ZooKeeper is part of PySpark, which is not installed",
+            "pip install 'walship[spark]', or point [zookeeper] servers at a ZooKeeper that runs",
+        )
+    return Path(found.submodule_search_locations[0]) / "jars"
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

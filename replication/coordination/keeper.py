@@ -1,0 +1,129 @@
+"""The one thread of a session: it keeps ephemeral nodes in being and delivers what is watched.
+
+Neither a watch nor a session event is believed; each only wakes the thread, which reads everything again (so does the
+passing of ``reread_s``, should a watch be lost).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from replication import log
+from replication.coordination.base import Tree, Woken
+from replication.errors import CoordinationError, ReplicationError
+
+_T = TypeVar("_T")
+_log = log.get(__name__)
+
+
+class Kept(Protocol):
+    """Something to bring up to date at every wake-up."""
+
+    def refresh(self) -> None:
+        """Read and repair or deliver; raises CoordinationError when the store cannot be reached."""
+
+
+class Keeper:
+    """Owns the thread; ``close`` joins it."""
+
+    def __init__(self, tree: Tree, root: str, reread_s: float, connect_timeout_s: float) -> None:
+        self.tree = tree
+        self._root = root
+        self._reread_s = reread_s
+        self._lock = threading.Lock()
+        self._kept: list[Kept] = []
+        self._sessions: set[int] = set()
+        self._woken = threading.Event()
+        self._closing = False
+        tree.start(self.wake, connect_timeout_s)
+        self.session()
+        self._thread = threading.Thread(target=self._run, name="coordination", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have everything read again soon. Never blocks."""
+        self._woken.set()
+
+    def keep(self, kept: Kept) -> None:
+        """Bring ``kept`` up to date from now on."""
+        with self._lock:
+            self._kept.append(kept)
+        self.wake()
+
+    def drop(self, kept: Kept) -> None:
+        """No longer."""
+        with self._lock:
+            self._kept = [other for other in self._kept if other is not kept]
+
+    def session(self) -> int:
+        """The id of the live session, else 0."""
+        session = self.tree.session()
+        if session:
+            self._sessions.add(session)
+        return session
+
+    def owned(self, session: int) -> bool:
+        """Whether ``session`` is or was one of this process."""
+        return session in self._sessions
+
+    def close(self) -> None:
+        """Stop the thread, then end the session. Idempotent."""
+        self._closing = True
+        self.wake()
+        self._thread.join()
+        self.tree.close()
+
+    def _run(self) -> None:
+        lost = False
+        while not self._closing:
+            self._woken.wait(self._reread_s)
+            self._woken.clear()
+            try:
+                self._refresh_all()
+                lost = False
+            except CoordinationError as error:
+                if not lost:
+                    _log.warning("coordination_lost", root=self._root, error=str(error))
+                lost = True
+
+    def _refresh_all(self) -> None:
+        self.session()
+        with self._lock:
+            kept = list(self._kept)
+        for each in kept:
+            if self._closing:
+                return
+            try:
+                each.refresh()
+            except CoordinationError:
+                raise
+            except ReplicationError as error:
+                _log.error("coordination_unreadable", root=self._root, error=str(error))
+            except Exception:  # a fault in what was delivered to must not cost this process its memberships
+                _log.exception("coordination_delivery_failed", root=self._root)
+
+
+class Subscription(Generic[_T]):
+    """A watched value: ``deliver`` is called on the keeper's thread with the first value and after each change."""
+
+    def __init__(self, keeper: Keeper, read: Callable[[Woken], _T | None], deliver: Callable[[_T], None]) -> None:
+        self._keeper = keeper
+        self._read = read
+        self._deliver = deliver
+        self._last: _T | None = None
+        self._closed = False
+        keeper.keep(self)
+
+    def refresh(self) -> None:
+        """Read again, watching; deliver when it changed."""
+        value = self._read(self._keeper.wake)
+        if value is not None and value != self._last and not self._closed:
+            self._deliver(value)
+            self._last = value
+
+    def close(self) -> None:
+        """Deliver no more, but for a delivery under way; what is read from now on is not delivered."""
+        self._closed = True
+        self._keeper.drop(self)

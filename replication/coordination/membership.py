@@ -1,0 +1,111 @@
+"""Ephemeral nodes: members, and candidates for master."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from uuid import uuid4
+
+from replication.coordination.base import encode_fields
+from replication.coordination.keeper import Keeper
+from replication.errors import CoordinationError, NotLeaderError
+
+
+class Membership:
+    """One member; its node is made again in each new session until it leaves, or yields to another process."""
+
+    def __init__(self, keeper: Keeper, path: str, fields: dict[str, Any]) -> None:
+        self._keeper = keeper
+        self._path = path
+        self._content = encode_fields(fields)
+        self._lock = threading.Lock()
+        self._left = False
+        self.superseded = False
+        with self._lock:
+            self._replace()
+        keeper.keep(self)
+
+    def update(self, fields: dict[str, Any]) -> None:
+        """Say something new of oneself; it is kept over sessions, and written at once when there is one."""
+        with self._lock:
+            self._content = encode_fields(fields)
+        self.refresh()
+
+    def held(self) -> bool:
+        """Whether the node is there and this session's. A moment later it may not be."""
+        node = self._keeper.tree.get(self._path)
+        return node is not None and node.owner == self._keeper.session() != 0
+
+    def leave(self) -> None:
+        """Remove the node, when it is ours, and stop keeping it. Idempotent."""
+        self._keeper.drop(self)
+        with self._lock:
+            self._left = True
+            node = self._keeper.tree.get(self._path)
+            if node is not None and self._keeper.owned(node.owner):
+                self._keeper.tree.delete(self._path)
+
+    def refresh(self) -> None:
+        """Make the node again if the session was lost, and write what changed."""
+        with self._lock:
+            session = self._keeper.session()
+            if self._left or self.superseded or not session:
+                return
+            node = self._keeper.tree.get(self._path)
+            if node is None:
+                self._keeper.tree.create(self._path, self._content, ephemeral=True)
+            elif node.owner == session:
+                if node.content != self._content:
+                    self._keeper.tree.set(self._path, self._content, node.version)
+            elif self._keeper.owned(node.owner):
+                self._replace()
+            else:
+                self.superseded = True
+
+    def _replace(self) -> None:
+        for _ in range(3):
+            if self._keeper.tree.create(self._path, self._content, ephemeral=True) is not None:
+                return
+            self._keeper.tree.delete(self._path)
+        raise CoordinationError(f"{self._path} could not be made", "Is the cluster running? walship up --config FILE")
+
+
+class Candidacy:
+    """A candidate for master. Leading is asked for, by reading, before every round of work; it proves nothing."""
+
+    def __init__(self, keeper: Keeper, parent: str, name: str) -> None:
+        self._keeper = keeper
+        self._parent = parent
+        self._name = name
+        self._id = uuid4().hex
+
+    def leads(self) -> bool:
+        """Whether this candidate is first in line, in a live session. Takes its place in line when it has none."""
+        tree, session = self._keeper.tree, self._keeper.session()
+        if not session:
+            return False
+        line = in_line(tree.children(self._parent))
+        if not any(node.startswith(self._id) for node in line):
+            if tree.create(f"{self._parent}/{self._id}-", self._name.encode(), ephemeral=True, sequential=True) is None:
+                raise CoordinationError(f"there is no cluster at {self._parent}", "Start it: walship up --config FILE")
+            line = in_line(tree.children(self._parent))
+        if not line or not line[0].startswith(self._id):
+            return False
+        node = tree.get(f"{self._parent}/{line[0]}")
+        return node is not None and node.owner == session
+
+    def check(self) -> None:
+        """NotLeaderError unless this candidate leads."""
+        if not self.leads():
+            raise NotLeaderError(f"{self._name} was not elected")
+
+    def withdraw(self) -> None:
+        """Leave the line."""
+        for node in self._keeper.tree.children(self._parent):
+            if node.startswith(self._id):
+                self._keeper.tree.delete(f"{self._parent}/{node}")
+
+
+def in_line(nodes: tuple[str, ...]) -> list[str]:
+    """Candidates in the order in which they came."""
+    return sorted(nodes, key=lambda node: node.rpartition("-")[2])

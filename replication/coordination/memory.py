@@ -1,0 +1,221 @@
+"""A tree in memory, shipped for tests: sessions that expire or are cut off, watches that come late, calls that fail.
+
+``MemoryEnsemble`` is the servers; each ``connect`` is a session. It keeps the promises of ``base.Tree`` and no others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from replication.coordination.base import Node, Woken
+from replication.coordination.session import Coordination
+from replication.errors import CoordinationError
+
+_T = TypeVar("_T")
+Fault = Callable[[str, str], None]
+
+
+@dataclass(slots=True)
+class _Entry:
+    content: bytes
+    version: int = 0
+    owner: int = 0
+    made: int = 0
+    watches: list[Woken] = field(default_factory=list)
+
+
+class MemoryEnsemble:
+    """The nodes and sessions of one ZooKeeper.
+
+    Attributes:
+        fault: called with (call, path) before a call takes effect; raise CoordinationError in it to make the call fail.
+        fault_after: the same after it took effect: the caller's outcome is unknown, the write is done.
+    """
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+        self.fault_after: Fault | None = None
+        self._lock = threading.RLock()
+        self._nodes: dict[str, _Entry] = {"": _Entry(b"")}
+        self._absent: dict[str, list[Woken]] = {}
+        self._trees: list[MemoryTree] = []
+        self._sessions = 0
+        self._late: list[Woken] | None = None
+
+    def connect(self, root: str, *, reread_s: float = 5.0) -> Coordination:
+        """A session with the cluster at ``root``."""
+        return Coordination(self.tree(), root, reread_s=reread_s)
+
+    def tree(self) -> MemoryTree:
+        """A session that is not yet started."""
+        tree = MemoryTree(self)
+        with self._lock:
+            self._trees.append(tree)
+        return tree
+
+    def expire(self, session: int) -> None:
+        """End a session as the servers do: its ephemeral nodes vanish; its client learns of it and gets a new one."""
+        with self._lock:
+            self._end(session)
+            for tree in self._trees:
+                if tree.number == session:
+                    tree.number = 0 if tree.cut else self._next_session()
+                    self._fire([tree.woken])
+
+    def cut(self, session: int) -> None:
+        """Cut a client off: its calls fail until ``heal``. The session lives on until somebody expires it."""
+        with self._lock:
+            for tree in self._trees:
+                if tree.number == session:
+                    tree.cut = True
+                    self._fire([tree.woken])
+
+    def heal(self) -> None:
+        """Let every client reach the servers again; those whose session expired meanwhile get a new one."""
+        with self._lock:
+            for tree in self._trees:
+                if tree.cut:
+                    tree.cut = False
+                    tree.number = tree.number or self._next_session()
+                    self._fire([tree.woken])
+
+    def delay_watches(self) -> None:
+        """Hold every watch back from now on."""
+        with self._lock:
+            self._late = [] if self._late is None else self._late
+
+    def release_watches(self) -> None:
+        """Deliver what was held back, and hold nothing back any more."""
+        with self._lock:
+            late, self._late = self._late or [], None
+        self._fire(late)
+
+    def _next_session(self) -> int:
+        self._sessions += 1
+        return self._sessions
+
+    def _end(self, session: int) -> None:
+        for path in [path for path, entry in self._nodes.items() if session and entry.owner == session]:
+            self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        self._fire(self._nodes.pop(path).watches)
+
+    def _fire(self, watches: list[Woken]) -> None:
+        with self._lock:
+            if self._late is not None:
+                self._late.extend(watches)
+                return
+        for watch in watches:
+            watch()
+
+
+class MemoryTree:
+    """One client of a ``MemoryEnsemble``: a ``Tree``."""
+
+    def __init__(self, ensemble: MemoryEnsemble) -> None:
+        self.number = 0
+        self.cut = False
+        self.woken: Woken = lambda: None
+        self._ensemble = ensemble
+
+    def start(self, woken: Woken, timeout_s: float) -> None:
+        """Begin a session."""
+        with self._ensemble._lock:
+            self.woken = woken
+            self.number = self._ensemble._next_session()
+
+    def close(self) -> None:
+        """End the session."""
+        with self._ensemble._lock:
+            self._ensemble._end(self.number)
+            self.number = 0
+            self._ensemble._trees = [tree for tree in self._ensemble._trees if tree is not self]
+
+    def session(self) -> int:
+        """The id of the session when connected, else 0."""
+        return 0 if self.cut else self.number
+
+    def get(self, path: str, watch: Woken | None = None) -> Node | None:
+        """Read a node, watching it or its coming."""
+
+        def act() -> Node | None:
+            entry = self._ensemble._nodes.get(path)
+            if watch is not None:
+                (self._ensemble._absent.setdefault(path, []) if entry is None else entry.watches).append(watch)
+            return None if entry is None else Node(entry.content, entry.version, entry.owner)
+
+        return self._call("get", path, act)
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Names of the children."""
+
+        def act() -> tuple[str, ...]:
+            heads = (other.rpartition("/") for other in self._ensemble._nodes if other)
+            return tuple(sorted(name for parent, _, name in heads if parent == path))
+
+        return self._call("children", path, act)
+
+    def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
+        """Create a node."""
+
+        def act() -> str | None:
+            nodes = self._ensemble._nodes
+            parent = nodes.get(path.rpartition("/")[0])
+            made = path
+            if parent is not None and sequential:
+                made = f"{path}{parent.made:010d}"
+            if parent is None or made in nodes:
+                return None
+            parent.made += 1
+            nodes[made] = _Entry(content, owner=self.number if ephemeral else 0)
+            self._ensemble._fire(self._ensemble._absent.pop(made, []))
+            return made
+
+        return self._call("create", path, act)
+
+    def set(self, path: str, content: bytes, version: int = -1) -> int | None:
+        """Write a node."""
+
+        def act() -> int | None:
+            entry = self._ensemble._nodes.get(path)
+            if entry is None or version not in (-1, entry.version):
+                return None
+            entry.content, entry.version = content, entry.version + 1
+            watches, entry.watches = entry.watches, []
+            self._ensemble._fire(watches)
+            return entry.version
+
+        return self._call("set", path, act)
+
+    def delete(self, path: str) -> None:
+        """Delete a node."""
+
+        def act() -> None:
+            if path in self._ensemble._nodes:
+                self._ensemble._remove(path)
+
+        self._call("delete", path, act)
+
+    def check(self, path: str, version: int) -> bool:
+        """Compare the version."""
+
+        def act() -> bool:
+            entry = self._ensemble._nodes.get(path)
+            return entry is not None and entry.version == version
+
+        return self._call("check", path, act)
+
+    def _call(self, call: str, path: str, act: Callable[[], _T]) -> _T:
+        with self._ensemble._lock:
+            if self.cut or not self.number:
+                raise CoordinationError(f"{call} {path}: not connected")
+            if self._ensemble.fault is not None:
+                self._ensemble.fault(call, path)
+            done = act()
+            if self._ensemble.fault_after is not None:
+                self._ensemble.fault_after(call, path)
+            return done

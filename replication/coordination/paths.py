@@ -1,0 +1,125 @@
+"""Every node walship keeps in ZooKeeper, in one place.
+
+::
+
+    <root>/public               json: cluster id, version, receivers; the only part other clusters read
+    <root>/role                 json: ACTIVE or STANDBY, with its epoch
+    <root>/peers                empty; its version is bumped when rules or peers change in the ledger
+    <root>/masters/<id>-<seq>   ephemeral, sequential: candidates; the lowest leads
+    <root>/replayers/<id>-<seq> the same, for replay
+    <root>/workers/<slot>       ephemeral      <root>/receivers/<slot>  ephemeral, json: address
+    <root>/writers/<id>         ephemeral      <root>/hosts/<slot>      json: data directory, ledger, store
+    <root>/assignments/<slot>   json: what one worker ships; written by the master, versioned, < 256 KiB
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from replication.core.ids import check_name
+from replication.errors import ConfigError
+
+NODE_BYTES_MAX = 256 * 1024
+_SERVERS = re.compile(r"[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*\Z")
+_ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]*)+\Z")
+
+
+class Kind(StrEnum):
+    """Kinds of ephemeral members."""
+
+    WORKERS = "workers"
+    RECEIVERS = "receivers"
+    WRITERS = "writers"
+
+
+class Office(StrEnum):
+    """What one host at a time does, and others stand for."""
+
+    MASTERS = "masters"
+    REPLAYERS = "replayers"
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Where a cluster's ZooKeeper is: ``zk1:2181,zk2:2181`` and the cluster's root in it."""
+
+    servers: str
+    root: str
+
+    def __str__(self) -> str:
+        """``zk1:2181,zk2:2181/walship/east``."""
+        return self.servers + self.root
+
+    @staticmethod
+    def parse(text: str) -> Quorum:
+        """Read ``host:port[,host:port…]/root``; ConfigError when it is none."""
+        servers, slash, root = text.strip().partition("/")
+        root = (slash + root).rstrip("/")
+        if not _SERVERS.match(servers) or not _ROOT.match(root):
+            raise ConfigError(
+                f"{text!r} names no cluster in ZooKeeper",
+                "Write host:port[,host:port...]/root, for example zk1:2181/walship/east",
+            )
+        return Quorum(servers, root)
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The nodes of the cluster at ``root``."""
+
+    root: str
+
+    @property
+    def public(self) -> str:
+        """What other clusters may read."""
+        return f"{self.root}/public"
+
+    @property
+    def role(self) -> str:
+        """The role and its epoch."""
+        return f"{self.root}/role"
+
+    @property
+    def announcements(self) -> str:
+        """The counter that says: read the ledger's rules again."""
+        return f"{self.root}/peers"
+
+    def candidates(self, office: Office) -> str:
+        """The parent of those who stand for an office."""
+        return f"{self.root}/{office.value}"
+
+    def members(self, kind: Kind) -> str:
+        """The parent of the members of ``kind``."""
+        return f"{self.root}/{kind.value}"
+
+    def member(self, kind: Kind, name: str) -> str:
+        """One member."""
+        return f"{self.members(kind)}/{check_name(name, kind.value)}"
+
+    @property
+    def hosts(self) -> str:
+        """The parent of the hosts."""
+        return f"{self.root}/hosts"
+
+    def host(self, slot: str) -> str:
+        """One host."""
+        return f"{self.hosts}/{check_name(slot, 'host slot')}"
+
+    @property
+    def assignments(self) -> str:
+        """The parent of the assignments."""
+        return f"{self.root}/assignments"
+
+    def assignment(self, slot: str) -> str:
+        """The assignment of the worker on ``slot``."""
+        return f"{self.assignments}/{check_name(slot, 'host slot')}"
+
+    @property
+    def parents(self) -> tuple[str, ...]:
+        """Every node that must exist before any member can, parents first."""
+        ancestors = self.root.split("/")[1:]
+        chain = tuple("/" + "/".join(ancestors[: n + 1]) for n in range(len(ancestors)))
+        offices, kinds = map(self.candidates, Office), map(self.members, Kind)
+        return (*chain, *offices, self.hosts, self.assignments, *kinds)

@@ -1,0 +1,256 @@
+"""A cluster's coordination as one process sees it: ``Coordination`` over any ``Tree``.
+
+Whatever is read may be old a moment later, and a session may end at any time without anybody being told. So nothing
+here is proof: leadership and membership are read, never remembered; decisions are fenced by the ledger's term;
+assignments and roles change conditionally on a version; and the role that a lease rests on is confirmed by the quorum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from replication.coordination.base import (
+    AssignmentRead,
+    HostRecord,
+    Member,
+    Public,
+    RoleRead,
+    Tree,
+    Woken,
+    decode_fields,
+)
+from replication.coordination.keeper import Keeper, Subscription
+from replication.coordination.membership import Candidacy, Membership, in_line
+from replication.coordination.paths import NODE_BYTES_MAX, Kind, Office, Paths
+from replication.core.ids import ClusterId
+from replication.core.roles import RoleState
+from replication.errors import ConfigError, CoordinationError, NotLeaderError, RequestError, StaleEpochError
+
+
+class Coordination:
+    """A session with the ZooKeeper of one cluster. Safe for threads; close it, or use it as a context.
+
+    Every call may raise CoordinationError when ZooKeeper cannot be reached; reading again later is always safe.
+
+    Args:
+        tree: where the nodes are; started and closed here.
+        root: the cluster's root node.
+        connect_timeout_s: how long the first connection may take.
+        reread_s: watched nodes and own members are read again at least this often, whether a watch came or not.
+    """
+
+    def __init__(self, tree: Tree, root: str, *, connect_timeout_s: float = 15.0, reread_s: float = 5.0) -> None:
+        self.paths = Paths(root)
+        self._tree = tree
+        self._keeper = Keeper(tree, root, reread_s, connect_timeout_s)
+
+    def __enter__(self) -> Coordination:
+        """The session itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """End the session: members and candidates are gone at once, the thread is joined. Idempotent."""
+        self._keeper.close()
+
+    def connected(self) -> bool:
+        """Whether a session is alive as far as this end knows."""
+        return self._keeper.session() != 0
+
+    def establish(self, cluster: ClusterId, version: str, former: Collection[ClusterId] = ()) -> None:
+        """Make the cluster's nodes where they are missing: public part, role ACTIVE, announcements. Idempotent.
+
+        A root that belongs to one of ``former``, earlier incarnations of the cluster, becomes its own.
+
+        Raises:
+            ConfigError: the root belongs to another cluster, or to another incarnation of this one.
+        """
+        for path in self.paths.parents:
+            self._tree.create(path, b"")
+        self._tree.create(self.paths.role, RoleState().encode())
+        self._tree.create(self.paths.announcements, b"")
+        self._tree.create(self.paths.public, Public(cluster, version).encode())
+        there = self.public()
+        if there.cluster in former:
+            self.publish(Public(cluster, version))
+            there = self.public()
+        if there.cluster != cluster:
+            raise ConfigError(
+                f"the ZooKeeper root {self.paths.root} belongs to {there.cluster}, not to {cluster}",
+                "Give each cluster its own root or ZooKeeper",
+            )
+
+    def public(self) -> Public:
+        """The public part; CoordinationError when no cluster was established at this root."""
+        node = self._tree.get(self.paths.public)
+        if node is None:
+            raise self._no_cluster()
+        return Public.decode(node.content)
+
+    def publish(self, public: Public) -> None:
+        """Replace the public part, unless it says so already. NotLeaderError when another wrote first."""
+        node = self._tree.get(self.paths.public)
+        if node is None:
+            raise self._no_cluster()
+        if node.content != public.encode() and self._set(self.paths.public, public.encode(), node.version) is None:
+            raise NotLeaderError(f"{self.paths.public} was written by another master")
+
+    def role(self) -> RoleRead:
+        """The role, confirmed by the quorum to be in force at some moment after this call began: fit for a lease."""
+        for _ in range(8):
+            node = self._tree.get(self.paths.role)
+            if node is None:
+                raise self._no_cluster()
+            if self._tree.check(self.paths.role, node.version):
+                return RoleRead(RoleState.decode(node.content), node.version)
+        raise CoordinationError(f"the role of {self.paths.root} changes faster than it can be read")
+
+    def set_role(self, state: RoleState, version: int) -> int:
+        """Change the role when ``version`` is still in force; returns the new version. StaleEpochError otherwise."""
+        written = self._set(self.paths.role, state.encode(), version)
+        if written is None:
+            raise StaleEpochError(f"the role of {self.paths.root} was changed meanwhile", "Look at it and decide anew")
+        return written
+
+    def watch_role(self, deliver: Callable[[RoleRead], None]) -> Subscription[RoleRead]:
+        """Deliver the role now and after each change, for noticing early; a lease is confirmed by ``role()``."""
+
+        def read(wake: Woken) -> RoleRead | None:
+            node = self._tree.get(self.paths.role, wake)
+            return None if node is None else RoleRead(RoleState.decode(node.content), node.version)
+
+        return Subscription(self._keeper, read, deliver)
+
+    def put_host(self, host: HostRecord) -> None:
+        """Write or replace the record of one host.
+
+        Raises:
+            ConfigError: the slot is another host's.
+        """
+        path = self.paths.host(host.slot)
+        known = self._tree.get(path)
+        there = None if known is None else HostRecord.decode(known.content)
+        if there is not None and there.identity and host.identity and there.identity != host.identity:
+            raise ConfigError(
+                f"the host slot {host.slot} of {self.paths.root} belongs to the data directory {there.data_dir} "
+                f"(id {there.identity[:8]}), not to {host.data_dir}",
+                "Give each host a slot of its own, [cluster] host, that was never used before",
+            )
+        if self._create(path, host.encode()) is None and self._set(path, host.encode(), -1) is None:
+            raise self._no_cluster()
+
+    def hosts(self) -> tuple[HostRecord, ...]:
+        """Every host registered and not removed, by slot."""
+        nodes = [self._tree.get(self.paths.host(slot)) for slot in self._tree.children(self.paths.hosts)]
+        return tuple(HostRecord.decode(node.content) for node in nodes if node is not None)
+
+    def remove_host(self, slot: str) -> None:
+        """Forget a host and its assignment."""
+        self._tree.delete(self.paths.assignment(slot))
+        self._tree.delete(self.paths.host(slot))
+
+    def enrol(self, kind: Kind, name: str, fields: dict[str, Any]) -> Membership:
+        """Become a member under ``name`` for as long as the session lives, and again in the next one.
+
+        A node that an earlier process left is replaced at once. If later another process takes the name, this one
+        yields (``Membership.superseded``). The fields are shown to whoever reads ``members``.
+        """
+        return Membership(self._keeper, self.paths.member(kind, name), fields)
+
+    def members(self, kind: Kind) -> tuple[Member, ...]:
+        """The live members of a kind, by name."""
+        found = []
+        for name in self._tree.children(self.paths.members(kind)):
+            node = self._tree.get(self.paths.member(kind, name))
+            if node is not None:
+                found.append(Member(name, decode_fields(node.content), node.owner))
+        return tuple(found)
+
+    def stand(self, name: str, office: Office = Office.MASTERS) -> Candidacy:
+        """Stand for an office. Any number may; ``Candidacy.leads()`` tells who is first."""
+        return Candidacy(self._keeper, self.paths.candidates(office), name)
+
+    def candidates(self, office: Office = Office.MASTERS) -> tuple[str, ...]:
+        """The names of those who stand for an office, the one who has it first; for people to see."""
+        parent = self.paths.candidates(office)
+        nodes = [self._tree.get(f"{parent}/{node}") for node in in_line(self._tree.children(parent))]
+        return tuple(node.content.decode() for node in nodes if node is not None)
+
+    def leader(self, office: Office = Office.MASTERS) -> str | None:
+        """The name of who has an office, for people to see; None when nobody has."""
+        return next(iter(self.candidates(office)), None)
+
+    def assignment(self, slot: str) -> AssignmentRead | None:
+        """The assignment of the worker on ``slot``."""
+        node = self._tree.get(self.paths.assignment(slot))
+        return None if node is None else AssignmentRead(node.content, node.version)
+
+    def assignments(self) -> dict[str, AssignmentRead]:
+        """Every assignment, by slot."""
+        read = {slot: self.assignment(slot) for slot in self._tree.children(self.paths.assignments)}
+        return {slot: found for slot, found in read.items() if found is not None}
+
+    def set_assignment(self, slot: str, content: bytes, version: int) -> int:
+        """Write an assignment when ``version`` (-1: none was there) still holds; returns the new version.
+
+        Raises:
+            NotLeaderError: another master wrote it meanwhile.
+            RequestError: it is larger than 256 KiB; nothing was sent.
+        """
+        path = self.paths.assignment(slot)
+        if version < 0:
+            written = None if self._create(path, content) is None else 0
+        else:
+            written = self._set(path, content, version)
+        if written is None:
+            raise NotLeaderError(f"the assignment of {slot} was written by another master")
+        return written
+
+    def watch_assignment(self, slot: str, deliver: Callable[[AssignmentRead], None]) -> Subscription[AssignmentRead]:
+        """Deliver the assignment as soon as there is one, and after each change."""
+        path = self.paths.assignment(slot)
+
+        def read(wake: Woken) -> AssignmentRead | None:
+            node = self._tree.get(path, wake)
+            return None if node is None else AssignmentRead(node.content, node.version)
+
+        return Subscription(self._keeper, read, deliver)
+
+    def announce(self) -> int:
+        """Say that rules or peers changed in the ledger; returns the new count."""
+        count = self._set(self.paths.announcements, b"", -1)
+        if count is None:
+            raise self._no_cluster()
+        return count
+
+    def watch_announcements(self, deliver: Callable[[int], None]) -> Subscription[int]:
+        """Deliver the count now and after each change; changes in quick succession come as one."""
+
+        def read(wake: Woken) -> int | None:
+            node = self._tree.get(self.paths.announcements, wake)
+            return None if node is None else node.version
+
+        return Subscription(self._keeper, read, deliver)
+
+    def _create(self, path: str, content: bytes) -> str | None:
+        _check_size(path, content)
+        return self._tree.create(path, content)
+
+    def _set(self, path: str, content: bytes, version: int) -> int | None:
+        _check_size(path, content)
+        return self._tree.set(path, content, version)
+
+    def _no_cluster(self) -> CoordinationError:
+        return CoordinationError(f"there is no cluster at {self.paths.root}", "Start it: walship up --config FILE")
+
+
+def _check_size(path: str, content: bytes) -> None:
+    """Refuse here what ZooKeeper would answer with a lost connection."""
+    if len(content) > NODE_BYTES_MAX:
+        raise RequestError(
+            f"{path} would hold {len(content)} bytes, more than {NODE_BYTES_MAX}", "Fewer or larger chunks"
+        )

@@ -1,0 +1,198 @@
+"""The tree in a real ZooKeeper, through kazoo; kazoo's types and errors stay in this file.
+
+Every call waits at most ``call_timeout_s``. kazoo reconnects by itself, for ever, with a new session when the old one
+has expired; what that means for ephemeral nodes and watches is ``keeper.py``'s business.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError, RolledBackError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+
+from replication.coordination.base import Node, Public, Woken
+from replication.coordination.paths import Paths, Quorum
+from replication.coordination.session import Coordination
+from replication.coordination.tls import ZookeeperTls
+from replication.errors import CoordinationError
+
+
+class ZookeeperTree:
+    """A ``Tree`` over a ZooKeeper ensemble.
+
+    Args:
+        servers: ``host:port[,host:port…]``.
+        session_timeout_s: after how long without a sign of life the servers end the session.
+        call_timeout_s: the longest that one call waits.
+        tls: for mutual TLS; without it the connection is plain.
+    """
+
+    def __init__(
+        self,
+        servers: str,
+        *,
+        session_timeout_s: float = 10.0,
+        call_timeout_s: float = 5.0,
+        tls: ZookeeperTls | None = None,
+    ) -> None:
+        self._servers = servers
+        self._call_timeout_s = call_timeout_s
+        quiet = logging.Logger("kazoo")  # its retries are reported once, by the keeper
+        quiet.addHandler(logging.NullHandler())
+        self._client = KazooClient(
+            hosts=servers,
+            timeout=session_timeout_s,
+            handler=SequentialThreadingHandler() if tls is None else _TlsHandler(tls.context()),
+            connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 2.0},
+            logger=quiet,
+        )
+
+    def start(self, woken: Woken, timeout_s: float) -> None:
+        """Connect."""
+        self._client.add_listener(lambda _state: woken())
+        try:
+            self._client.start(timeout_s)
+        except KazooTimeoutError:
+            raise CoordinationError(
+                f"ZooKeeper at {self._servers} did not answer within {timeout_s:g} s",
+                "Is it running, and are address and TLS right?",
+            ) from None
+
+    def close(self) -> None:
+        """End the session."""
+        self._client.stop()
+        self._client.close()
+
+    def session(self) -> int:
+        """The id of the session when connected, else 0."""
+        identity = self._client.client_id if self._client.connected else None
+        return int(identity[0]) if identity else 0
+
+    def get(self, path: str, watch: Woken | None = None) -> Node | None:
+        """Read a node, watching it or its coming."""
+        notice = None if watch is None else (lambda _event: watch())
+        while True:
+            with self._named(f"reading {path}"):
+                try:
+                    content, stat = self._wait(self._client.get_async(path, watch=notice))
+                    return Node(content, stat.version, stat.ephemeralOwner)
+                except NoNodeError:
+                    if notice is None or self._wait(self._client.exists_async(path, watch=notice)) is None:
+                        return None
+
+    def children(self, path: str) -> tuple[str, ...]:
+        """Names of the children."""
+        with self._named(f"listing {path}"):
+            try:
+                return tuple(sorted(self._wait(self._client.get_children_async(path))))
+            except NoNodeError:
+                return ()
+
+    def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
+        """Create a node."""
+        with self._named(f"creating {path}"):
+            try:
+                made = self._wait(self._client.create_async(path, content, ephemeral=ephemeral, sequence=sequential))
+                return str(made)
+            except (NodeExistsError, NoNodeError):
+                return None
+
+    def set(self, path: str, content: bytes, version: int = -1) -> int | None:
+        """Write a node."""
+        with self._named(f"writing {path}"):
+            try:
+                return int(self._wait(self._client.set_async(path, content, version)).version)
+            except (BadVersionError, NoNodeError):
+                return None
+
+    def delete(self, path: str) -> None:
+        """Delete a node."""
+        with self._named(f"deleting {path}"):
+            try:
+                self._wait(self._client.delete_async(path))
+            except NoNodeError:
+                return
+
+    def check(self, path: str, version: int) -> bool:
+        """Have the quorum compare the version: a transaction, ordered among the writes, never answered by a laggard."""
+        with self._named(f"checking {path}"):
+            transaction = self._client.transaction()
+            transaction.check(path, version)
+            (outcome,) = self._wait(transaction.commit_async())
+            if isinstance(outcome, (BadVersionError, NoNodeError, RolledBackError)):
+                return False
+            if isinstance(outcome, Exception):
+                raise outcome
+            return True
+
+    def _wait(self, result: Any) -> Any:
+        return result.get(timeout=self._call_timeout_s)
+
+    @contextmanager
+    def _named(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except KazooTimeoutError:
+            raise CoordinationError(
+                f"{doing} at {self._servers}: no answer within {self._call_timeout_s:g} s"
+            ) from None
+        except KazooException as error:
+            raise CoordinationError(f"{doing} at {self._servers}: {type(error).__name__} {error}".rstrip()) from None
+
+
+class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's handler, connecting with a context of ours: its own also trusts every root of the system."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: object) -> ssl.SSLSocket:
+        """Connect and shake hands within ``timeout``."""
+        plain = socket.create_connection(address, timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            return self._context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
+
+
+def connect(
+    quorum: Quorum,
+    *,
+    tls: ZookeeperTls | None = None,
+    session_timeout_s: float = 10.0,
+    call_timeout_s: float = 5.0,
+    connect_timeout_s: float = 15.0,
+    reread_s: float = 5.0,
+) -> Coordination:
+    """Open a session with the cluster at ``quorum``; CoordinationError when ZooKeeper does not answer in time."""
+    tree = ZookeeperTree(quorum.servers, session_timeout_s=session_timeout_s, call_timeout_s=call_timeout_s, tls=tls)
+    return Coordination(tree, quorum.root, connect_timeout_s=connect_timeout_s, reread_s=reread_s)
+
+
+def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, timeout_s: float = 5.0) -> Public:
+    """Read the public part of the cluster at ``root``, in a session of its own that ends at once; writes nothing.
+
+    Raises:
+        CoordinationError: ZooKeeper did not answer within ``timeout_s``, or no cluster was ever started at this root.
+    """
+    tree = ZookeeperTree(servers, call_timeout_s=timeout_s, tls=tls)
+    tree.start(lambda: None, timeout_s)
+    try:
+        node = tree.get(Paths(root).public)
+    finally:
+        tree.close()
+    if node is None:
+        raise CoordinationError(
+            f"there is no cluster at {servers}{root}", "Check the root; the cluster must have been started once"
+        )
+    return Public.decode(node.content)

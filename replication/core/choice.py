@@ -1,0 +1,44 @@
+"""Which tables a list of names and patterns means. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from replication.errors import RequestError
+
+_WILD = "*?["
+
+
+def is_pattern(text: str) -> bool:
+    """Whether it stands for any number of tables."""
+    return any(sign in text for sign in _WILD)
+
+
+def is_chosen(name: str, pattern: str, excluded: Iterable[str]) -> bool:
+    """Whether a pattern means a table of that name, and none of the excluded ones does."""
+    return fnmatchcase(name, pattern) and not any(fnmatchcase(name, each) for each in excluded)
+
+
+def chosen(names: Iterable[str], wanted: Sequence[str], excluded: Sequence[str] = ()) -> list[str]:
+    """Names in the order they are wanted, each once: plain ones as they are, whether there is such a table or not.
+
+    Args:
+        names: the tables there are.
+        wanted: names, and patterns such as ``ops.*`` (``*`` any text, ``?`` one character, ``[ab]`` either).
+        excluded: names and patterns of tables that are not meant, however they are wanted.
+
+    Raises:
+        RequestError: a pattern matches no table, or everything is excluded.
+    """
+    every = sorted(names)
+    found: dict[str, None] = {}
+    for want in wanted:
+        matching = [name for name in every if fnmatchcase(name, want)] if is_pattern(want) else [want]
+        if not matching:
+            raise RequestError(f"No table matches {want}", f"Tables: {', '.join(every[:10]) or 'none'}")
+        found.update(dict.fromkeys(matching))
+    kept = [name for name in found if not any(fnmatchcase(name, pattern) for pattern in excluded)]
+    if not kept:
+        raise RequestError(f"--exclude leaves no table of {', '.join(found)}", "Exclude less")
+    return kept

@@ -1,0 +1,217 @@
+"""Interval sets, and which sequences of a stream a cluster has.
+
+``Ranges`` is the one interval set of the project: byte ranges of files, sequences of streams. ``StreamCoverage`` adds
+the hash chain: an interval keeps the hash before its first frame and the hash of its last one, and intervals that meet
+must match there. Pure; all ranges are half-open ``[begin, end)``.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from replication.errors import DivergenceError
+
+Span = tuple[int, int]
+#: Of sequences that are known from the rows they brought alone, after a ledger was lost.
+UNKNOWN_HASH = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """An immutable set of integers kept as disjoint, ascending, non-adjoining half-open spans.
+
+    Build it with ``Ranges.of`` (any spans, any order) or from the empty ``Ranges()``; two equal sets compare equal.
+    """
+
+    spans: tuple[Span, ...] = ()
+
+    @staticmethod
+    def of(*spans: Span) -> Ranges:
+        """The union of any spans; empty ones count for nothing."""
+        return Ranges.union_of(spans)
+
+    @staticmethod
+    def union_of(spans: Iterable[Span]) -> Ranges:
+        """As ``of``, from an iterable."""
+        made: list[Span] = []
+        for begin, end in sorted(span for span in spans if span[0] < span[1]):
+            if made and begin <= made[-1][1]:
+                if end > made[-1][1]:
+                    made[-1] = (made[-1][0], end)
+            else:
+                made.append((begin, end))
+        return Ranges(tuple(made))
+
+    def add(self, begin: int, end: int) -> Ranges:
+        """With ``[begin, end)`` as well; adjoining spans become one."""
+        if begin >= end:
+            return self
+        spans = self.spans
+        low = bisect_left(spans, begin, key=lambda span: span[1])
+        high = bisect_right(spans, end, key=lambda span: span[0])
+        if low < high:
+            begin, end = min(begin, spans[low][0]), max(end, spans[high - 1][1])
+        return Ranges((*spans[:low], (begin, end), *spans[high:]))
+
+    def union(self, other: Ranges) -> Ranges:
+        """Everything in either."""
+        if not other.spans or self == other:
+            return self
+        return Ranges.union_of((*self.spans, *other.spans)) if self.spans else other
+
+    def subtract(self, other: Ranges) -> Ranges:
+        """What is in this set and not in ``other``."""
+        if not other.spans:
+            return self
+        made: list[Span] = []
+        cuts = other.spans
+        at = 0
+        for begin, end in self.spans:
+            while at < len(cuts) and cuts[at][1] <= begin:
+                at += 1
+            cut = at
+            while cut < len(cuts) and cuts[cut][0] < end:
+                if begin < cuts[cut][0]:
+                    made.append((begin, cuts[cut][0]))
+                begin = max(begin, cuts[cut][1])
+                cut += 1
+            if begin < end:
+                made.append((begin, end))
+        return Ranges(tuple(made))
+
+    def intersect(self, other: Ranges) -> Ranges:
+        """What is in both."""
+        return self.subtract(self.subtract(other))
+
+    def within(self, begin: int, end: int) -> Ranges:
+        """The part inside ``[begin, end)``."""
+        return Ranges(tuple((max(b, begin), min(e, end)) for b, e in self.spans if b < end and e > begin))
+
+    def missing(self, begin: int, end: int) -> Ranges:
+        """The part of ``[begin, end)`` that is not in this set."""
+        return Ranges.of((begin, end)).subtract(self)
+
+    def contains(self, begin: int, end: int | None = None) -> bool:
+        """Whether all of ``[begin, end)`` is in the set; of the one integer ``begin`` when no ``end`` is given."""
+        end = begin + 1 if end is None else end
+        return begin >= end or self.prefix(begin) >= end
+
+    def prefix(self, begin: int) -> int:
+        """The end of the contiguous part from ``begin``: the first integer at or after it that is not in the set."""
+        at = bisect_right(self.spans, begin, key=lambda span: span[0]) - 1
+        return max(begin, self.spans[at][1]) if at >= 0 else begin
+
+    def first_gap(self, begin: int, end: int) -> Span | None:
+        """The first missing span of ``[begin, end)``, or None when nothing is missing."""
+        start = self.prefix(begin)
+        if start >= end:
+            return None
+        at = bisect_right(self.spans, start, key=lambda span: span[0])
+        return start, min(end, self.spans[at][0]) if at < len(self.spans) else end
+
+    @property
+    def end(self) -> int:
+        """One past the highest integer; 0 when empty."""
+        return self.spans[-1][1] if self.spans else 0
+
+    @property
+    def total(self) -> int:
+        """How many integers are in the set."""
+        return sum(end - begin for begin, end in self.spans)
+
+    def __bool__(self) -> bool:
+        """Whether anything is in the set."""
+        return bool(self.spans)
+
+    def __iter__(self) -> Iterator[Span]:
+        """The spans, ascending."""
+        return iter(self.spans)
+
+    def __str__(self) -> str:
+        """``[0, 5) [7, 9)``, or ``nothing``."""
+        return " ".join(f"[{begin}, {end})" for begin, end in self.spans) or "nothing"
+
+    def to_json(self) -> str:
+        """``[[0,5],[7,9]]``."""
+        return json.dumps(self.spans, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Ranges:
+        """Read the JSON form."""
+        return _from_json(text)
+
+
+@lru_cache(maxsize=4096)
+def _from_json(text: str) -> Ranges:
+    return Ranges.union_of((int(begin), int(end)) for begin, end in json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Sequences ``[begin, end)`` of one stream: the hash before the first frame, and the hash of the last."""
+
+    begin: int
+    end: int
+    previous: bytes
+    last: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCoverage:
+    """Which sequences of one stream are here, as intervals that are disjoint, ascending and joined where they meet."""
+
+    intervals: tuple[Interval, ...] = ()
+
+    @property
+    def ranges(self) -> Ranges:
+        """The sequences, without hashes."""
+        return Ranges(tuple((i.begin, i.end) for i in self.intervals))
+
+    def join(self, new: Interval) -> StreamCoverage:
+        """With ``new`` as well.
+
+        One that overlaps an interval already here counts where it reaches beyond it; inside, only ends that coincide
+        can be compared.
+
+        Raises:
+            DivergenceError: where they meet, or share an end, the hashes differ: two histories of one stream.
+        """
+        kept: list[Interval] = []
+        for old in self.intervals:
+            if old.end < new.begin or new.end < old.begin:
+                kept.append(old)
+                continue
+            mismatch = conflict(old, new)
+            if mismatch is not None:
+                raise DivergenceError(f"two histories of one stream: the hashes at sequence {mismatch} differ")
+            first = old if old.begin <= new.begin else new
+            final = old if old.end >= new.end else new
+            new = Interval(first.begin, final.end, first.previous, final.last)
+        kept.append(new)
+        kept.sort(key=lambda interval: interval.begin)
+        return StreamCoverage(tuple(kept))
+
+
+def conflict(one: Interval, two: Interval) -> int | None:
+    """The sequence at which the hashes of two intervals contradict each other, or None.
+
+    They can be compared where they adjoin (the later one's previous hash) and where they begin or end together.
+    """
+    if one.begin == two.begin and differ(one.previous, two.previous):
+        return one.begin
+    if one.end == two.end and differ(one.last, two.last):
+        return one.end - 1
+    if one.end == two.begin and differ(one.last, two.previous):
+        return two.begin
+    if two.end == one.begin and differ(two.last, one.previous):
+        return one.begin
+    return None
+
+
+def differ(one: bytes, two: bytes) -> bool:
+    """Whether two hashes contradict each other; UNKNOWN_HASH contradicts none."""
+    return one != two and UNKNOWN_HASH not in (one, two)

@@ -1,0 +1,400 @@
+"""Frames: the smallest unit in a WAL, and the file header and end record around them.
+
+The bytes are specified in ``proto/wal_format.md``; this file is the only reader and writer of them. All functions are
+pure and take any bytes-like object; an incomplete tail is "need more" (``None``), never an error, and every checksum
+that fails raises CorruptFrameError with the offset. Payloads are neither copied nor decoded here.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from hashlib import sha256
+from uuid import UUID
+
+import google_crc32c
+
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import CorruptFrameError, FormatError, VersionError
+
+FORMAT_VERSION = 1
+FILE_HEADER_BYTES = 256
+FRAME_BYTES_MAX = 64 << 20
+HOPS_MAX = 64
+ZERO_HASH = bytes(32)
+
+_FILE_MAGIC = b"WALSHIP1"
+_FILE = struct.Struct("<8sHHqI")
+_FRAME_MAGIC = b"WSF1"
+_ENVELOPE = struct.Struct("<4sBBHI")
+_SEALED = struct.Struct("<HBBIIIIQQqqQ16s16s32s32s32s")
+_END_MAGIC = b"WSE1"
+_END = struct.Struct("<4sI")
+_END_TRAILER = struct.Struct("<II4s")
+_CRC = struct.Struct("<I")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    """What a frame carries."""
+
+    DATA = 0
+    SCHEMA = 1
+    CLOSED = 2
+    SUCCESSION = 3
+    END_OF_STREAM = 4
+    BOOTSTRAP = 16
+    COVERAGE = 17
+
+
+class Codec(IntEnum):
+    """How the Arrow buffers of a payload are compressed (inside the IPC message)."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SealedHeader:
+    """The part of a frame that is copied byte for byte for ever, less its payload.
+
+    ``commit_lo``/``commit_hi`` are microseconds since 1970 of the first and last row's commit; ``schema`` is the hash
+    that names the schema version; ``previous`` the stream hash of the frame before in the same stream (zeros for
+    sequence 0); ``batch_id`` is empty when the caller gave none, and ``part`` counts from 0 to ``parts`` - 1.
+    """
+
+    kind: Kind
+    codec: Codec
+    table: UUID
+    group: str
+    wal: FileId
+    sequence: int
+    role_epoch: int
+    commit_lo: int
+    commit_hi: int
+    row_count: int
+    schema: bytes
+    previous: bytes
+    payload_sha256: bytes
+    payload_bytes: int
+    batch_id: str = ""
+    part: int = 0
+    parts: int = 1
+
+    @property
+    def stream(self) -> StreamId:
+        """The stream this frame belongs to."""
+        return StreamId(self.wal, self.table, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameView:
+    """One whole frame found in a buffer: where it lies in its file, and both headers decoded.
+
+    ``begin`` and ``end`` are file offsets; the payload lies at ``[payload_begin, end)``.
+    """
+
+    begin: int
+    sealed_begin: int
+    payload_begin: int
+    end: int
+    provenance: tuple[ClusterId, ...]
+    header: SealedHeader
+    hash: bytes
+
+
+def _short(text: str, what: str) -> bytes:
+    raw = text.encode()
+    if len(raw) > 255:
+        raise FormatError(f"{what} is {len(raw)} bytes long", "255 bytes is the most")
+    return bytes((len(raw),)) + raw
+
+
+@lru_cache(maxsize=4096)
+def _cluster(name: bytes, incarnation: bytes) -> ClusterId:
+    return ClusterId(name.decode(), UUID(bytes=incarnation))
+
+
+@lru_cache(maxsize=4096)
+def _file(name: bytes, incarnation: bytes, slot: bytes, number: int) -> FileId:
+    return FileId(_cluster(name, incarnation), slot.decode(), number)
+
+
+@lru_cache(maxsize=4096)
+def _uuid(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
+
+
+def encode_sealed_header(header: SealedHeader) -> bytes:
+    """The sealed header's bytes; the payload follows them in the file."""
+    names = (
+        _short(header.wal.cluster.name, "cluster name")
+        + _short(header.wal.slot, "host slot")
+        + _short(header.group, "group name")
+        + _short(header.batch_id, "batch id")
+    )
+    fixed = _SEALED.pack(
+        _SEALED.size + len(names) + _CRC.size,
+        header.kind,
+        header.codec,
+        header.payload_bytes,
+        header.row_count,
+        header.part,
+        header.parts,
+        header.sequence,
+        header.role_epoch,
+        header.commit_lo,
+        header.commit_hi,
+        header.wal.number,
+        header.table.bytes,
+        header.wal.cluster.incarnation.bytes,
+        header.schema,
+        header.previous,
+        header.payload_sha256,
+    )
+    body = fixed + names
+    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def stream_hash(sealed_header: Buffer) -> bytes:
+    """SHA-256 of a sealed header's bytes: what the next frame of the stream carries as ``previous``."""
+    return sha256(sealed_header).digest()
+
+
+def encode_envelope(provenance: Sequence[ClusterId], sealed_bytes: int) -> bytes:
+    """The envelope that goes before ``sealed_bytes`` bytes of sealed part; the only part a hop rewrites."""
+    if len(provenance) > HOPS_MAX:
+        raise FormatError(f"a frame has been through {len(provenance)} clusters", f"{HOPS_MAX} is the most")
+    hops = b"".join(_short(cluster.name, "cluster name") + cluster.incarnation.bytes for cluster in provenance)
+    body = _ENVELOPE.pack(
+        _FRAME_MAGIC, FORMAT_VERSION, len(provenance), _ENVELOPE.size + len(hops) + _CRC.size, sealed_bytes
+    )
+    body += hops
+    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def read_frame(buffer: Buffer, at: int = 0, base: int = 0, *, head: bool = False) -> FrameView | None:
+    """Read the frame that starts at ``buffer[at]``, where ``buffer[0]`` lies at file offset ``base``.
+
+    Returns:
+        The frame, or None when the buffer ends before the frame (its ``head``: both headers) does: need more bytes.
+
+    Raises:
+        CorruptFrameError: bad magic, lengths or checksum of either header. The payload is not looked at.
+        VersionError: a newer format.
+    """
+    size = len(buffer)
+    if size - at < _ENVELOPE.size:
+        return None
+    magic, version, hops, envelope_bytes, sealed_bytes = _ENVELOPE.unpack_from(buffer, at)
+    begin = base + at
+    if magic != _FRAME_MAGIC:
+        raise CorruptFrameError(f"no frame starts at offset {begin} (magic {bytes(magic)!r})", offset=begin)
+    if version != FORMAT_VERSION:
+        raise VersionError(f"the frame at offset {begin} has format version {version}", "Upgrade walship here first")
+    if envelope_bytes < _ENVELOPE.size + _CRC.size or sealed_bytes < _SEALED.size or sealed_bytes > FRAME_BYTES_MAX:
+        raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}", offset=begin)
+    if size - at < envelope_bytes:
+        return None
+    crc_at = at + envelope_bytes - _CRC.size
+    if google_crc32c.value(bytes(buffer[at:crc_at])) != _CRC.unpack_from(buffer, crc_at)[0]:
+        raise CorruptFrameError(f"envelope checksum of the frame at offset {begin} is wrong", offset=begin)
+    sealed_at = at + envelope_bytes
+    needed = max(2, int.from_bytes(buffer[sealed_at : sealed_at + 2], "little")) if head else sealed_bytes
+    if size - sealed_at < needed:
+        return None
+    header, header_bytes = _read_sealed(buffer, sealed_at, base)
+    if header_bytes + header.payload_bytes != sealed_bytes:
+        raise CorruptFrameError(f"lengths of the frame at offset {begin} do not add up", offset=begin)
+    return FrameView(
+        begin=begin,
+        sealed_begin=base + sealed_at,
+        payload_begin=base + sealed_at + header_bytes,
+        end=base + sealed_at + sealed_bytes,
+        provenance=_provenance(bytes(buffer[at + _ENVELOPE.size : crc_at]), hops, begin),
+        header=header,
+        hash=stream_hash(buffer[sealed_at : sealed_at + header_bytes]),
+    )
+
+
+def _provenance(raw: bytes, hops: int, begin: int) -> tuple[ClusterId, ...]:
+    try:
+        return _read_provenance(raw, hops)
+    except (ValueError, IndexError):
+        raise CorruptFrameError(f"provenance of the frame at offset {begin} is malformed", offset=begin) from None
+
+
+@lru_cache(maxsize=1024)
+def _read_provenance(raw: bytes, hops: int) -> tuple[ClusterId, ...]:
+    clusters: list[ClusterId] = []
+    at = 0
+    while at < len(raw) and len(clusters) < hops:
+        name_end = at + 1 + raw[at]
+        clusters.append(_cluster(raw[at + 1 : name_end], raw[name_end : name_end + 16]))
+        at = name_end + 16
+    if at != len(raw) or len(clusters) != hops:
+        raise ValueError("hops and bytes do not agree")
+    return tuple(clusters)
+
+
+def _read_sealed(buffer: Buffer, at: int, base: int) -> tuple[SealedHeader, int]:
+    fields = _SEALED.unpack_from(buffer, at)
+    header_bytes = fields[0]
+    raw = bytes(buffer[at : at + header_bytes])
+    if header_bytes < _SEALED.size + 4 + _CRC.size or len(raw) < header_bytes:
+        raise CorruptFrameError(f"impossible header length at offset {base + at}", offset=base + at)
+    if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, header_bytes - _CRC.size)[0]:
+        raise CorruptFrameError(f"header checksum at offset {base + at} is wrong", offset=base + at)
+    names: list[bytes] = []
+    cursor = _SEALED.size
+    for _ in range(4):
+        stop = cursor + 1 + raw[cursor]
+        names.append(raw[cursor + 1 : stop])
+        cursor = stop
+    (
+        _,
+        kind,
+        codec,
+        payload_bytes,
+        rows,
+        part,
+        parts,
+        sequence,
+        epoch,
+        lo,
+        hi,
+        number,
+        table,
+        inc,
+        schema,
+        prev,
+        sha,
+    ) = fields
+    try:
+        header = SealedHeader(
+            kind=Kind(kind),
+            codec=Codec(codec),
+            table=_uuid(table),
+            group=names[2].decode(),
+            wal=_file(names[0], inc, names[1], number),
+            sequence=sequence,
+            role_epoch=epoch,
+            commit_lo=lo,
+            commit_hi=hi,
+            row_count=rows,
+            schema=schema,
+            previous=prev,
+            payload_sha256=sha,
+            payload_bytes=payload_bytes,
+            batch_id=names[3].decode(),
+            part=part,
+            parts=parts,
+        )
+    except ValueError as error:
+        raise VersionError(f"unknown kind or codec in the frame header at offset {base + at}: {error}") from None
+    return header, header_bytes
+
+
+def scan(buffer: Buffer, at: int = 0, base: int = 0) -> Iterator[FrameView]:
+    """All whole frames from ``buffer[at]`` on, in order; stops before an incomplete one or an end record.
+
+    Raises:
+        CorruptFrameError: as ``read_frame``.
+    """
+    view = memoryview(buffer)
+    while at < len(view):
+        if view[at : at + 4] == _END_MAGIC:
+            return
+        frame = read_frame(view, at, base)
+        if frame is None:
+            return
+        yield frame
+        at = frame.end - base
+
+
+def check_payload(frame: FrameView, payload: Buffer) -> None:
+    """Raise CorruptFrameError unless ``payload`` has the SHA-256 its sealed header promises."""
+    if sha256(payload).digest() != frame.header.payload_sha256:
+        raise CorruptFrameError(
+            f"payload of the frame at offset {frame.begin} does not match its SHA-256",
+            offset=frame.begin,
+            lost_bytes=frame.end - frame.begin,
+        )
+
+
+def encode_file_header(file: FileId, created: int) -> bytes:
+    """The first ``FILE_HEADER_BYTES`` bytes of a WAL or landing file; ``created`` in microseconds since 1970."""
+    name = str(file).encode()
+    body = _FILE.pack(_FILE_MAGIC, FORMAT_VERSION, FILE_HEADER_BYTES, created, len(name)) + name
+    body = body.ljust(FILE_HEADER_BYTES - _CRC.size, b"\0")
+    assert len(body) == FILE_HEADER_BYTES - _CRC.size, "names are bounded, so the header always fits"
+    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def read_file_header(buffer: Buffer) -> tuple[FileId, int]:
+    """The file's own id and creation time from its first ``FILE_HEADER_BYTES`` bytes.
+
+    Raises:
+        CorruptFrameError: too short, wrong magic or checksum.
+        VersionError: a newer format.
+    """
+    raw = bytes(buffer[:FILE_HEADER_BYTES])
+    if len(raw) < FILE_HEADER_BYTES or raw[:8] != _FILE_MAGIC:
+        raise CorruptFrameError("not a walship file (bad magic or cut short)", offset=0)
+    _, version, _, created, name_bytes = _FILE.unpack_from(raw)
+    if version != FORMAT_VERSION:
+        raise VersionError(f"the file has format version {version}", "Upgrade walship here first")
+    if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, FILE_HEADER_BYTES - _CRC.size)[0]:
+        raise CorruptFrameError("file header checksum is wrong", offset=0)
+    return FileId.parse(raw[_FILE.size : _FILE.size + name_bytes].decode()), created
+
+
+@dataclass(frozen=True, slots=True)
+class EndRecord:
+    """What closes a file: each stream's last sequence and hash, and a sparse index of frame offsets."""
+
+    streams: Mapping[StreamId, tuple[int, bytes]]
+    index: tuple[int, ...]
+
+
+def encode_end_record(record: EndRecord) -> bytes:
+    """The end record's bytes, readable from either end."""
+    body = json.dumps(
+        {
+            "streams": [[str(stream), sequence, digest.hex()] for stream, (sequence, digest) in record.streams.items()],
+            "index": list(record.index),
+        },
+        separators=(",", ":"),
+    ).encode()
+    head = _END.pack(_END_MAGIC, len(body))
+    crc = google_crc32c.value(head + body)
+    return head + body + _END_TRAILER.pack(crc, _END.size + len(body) + _END_TRAILER.size, _END_MAGIC)
+
+
+def end_record_length(tail: Buffer) -> int:
+    """How long the end record is, read from the file's last 12 bytes; 0 when there is none."""
+    if len(tail) < _END_TRAILER.size:
+        return 0
+    _, total, magic = _END_TRAILER.unpack(bytes(tail[-_END_TRAILER.size :]))
+    return int(total) if magic == _END_MAGIC else 0
+
+
+def read_end_record(buffer: Buffer) -> EndRecord:
+    """Decode an end record from exactly its own bytes; CorruptFrameError when they are not one."""
+    raw = bytes(buffer)
+    body = raw[_END.size : -_END_TRAILER.size]
+    if (
+        len(raw) < _END.size + _END_TRAILER.size
+        or raw[:4] != _END_MAGIC
+        or _END_TRAILER.unpack(raw[-_END_TRAILER.size :])[0] != google_crc32c.value(raw[: -_END_TRAILER.size])
+    ):
+        raise CorruptFrameError("end record is damaged")
+    content = json.loads(body)
+    streams = {StreamId.parse(text): (int(seq), bytes.fromhex(digest)) for text, seq, digest in content["streams"]}
+    return EndRecord(streams, tuple(content["index"]))

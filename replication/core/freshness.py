@@ -1,0 +1,218 @@
+"""From closed time to replicated time: up to when a cluster has everything of an origin.
+
+An origin says about once a second, in a CLOSED frame, that at time t its streams ended at these sequences
+(``ClosedNotice``). Another cluster has the origin's data up to t when every sequence that the notices up to t list and
+an open road owes is covered and applied. Notices accumulate: a stream that a later notice no longer lists is still
+required. Pure.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from uuid import UUID
+
+from replication.core.coverage import Ranges
+from replication.core.frame import Buffer
+from replication.core.ids import FileId, StreamId
+from replication.errors import FormatError, VersionError
+
+NOTICE_VERSION = 1
+_HEAD = struct.Struct("<BqHHI")  # version, t, files, tables, streams
+_STREAM = struct.Struct("<HHQ")  # file index, table index, last sequence; the group follows
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedNotice:
+    """The payload of a CLOSED frame: no later frame of its origin has a commit time at or below ``t``.
+
+    ``t`` is in microseconds since 1970; ``streams`` lists the last sequence of each stream of the origin's live WALs.
+    """
+
+    t: int
+    streams: tuple[tuple[StreamId, int], ...]
+
+    def encode(self) -> bytes:
+        """The payload's bytes: names of files and tables once, then 13 bytes and the group's name per stream."""
+        files = {stream.wal: None for stream, _ in self.streams}
+        tables = {stream.table: None for stream, _ in self.streams}
+        file_at = {file: at for at, file in enumerate(files)}
+        table_at = {table: at for at, table in enumerate(tables)}
+        parts = [_HEAD.pack(NOTICE_VERSION, self.t, len(files), len(tables), len(self.streams))]
+        parts += [_short(str(file)) for file in files]
+        parts += [table.bytes for table in tables]
+        for stream, last in self.streams:
+            parts += (_STREAM.pack(file_at[stream.wal], table_at[stream.table], last), _short(stream.group))
+        return b"".join(parts)
+
+    @staticmethod
+    def decode(payload: Buffer) -> ClosedNotice:
+        """Read the payload's bytes.
+
+        Raises:
+            FormatError: they are no closed notice.
+            VersionError: a newer version.
+        """
+        raw = bytes(payload)
+        if raw and raw[0] > NOTICE_VERSION:
+            raise VersionError(f"a closed notice has version {raw[0]}", "Upgrade walship here first")
+        try:
+            _, t, file_count, table_count, stream_count = _HEAD.unpack_from(raw)
+            at = _HEAD.size
+            files: list[FileId] = []
+            for _ in range(file_count):
+                text, at = _read_short(raw, at)
+                files.append(FileId.parse(text))
+            tables = [UUID(bytes=raw[at + 16 * i : at + 16 * (i + 1)]) for i in range(table_count)]
+            at += 16 * table_count
+            streams: list[tuple[StreamId, int]] = []
+            for _ in range(stream_count):
+                file, table, last = _STREAM.unpack_from(raw, at)
+                group, at = _read_short(raw, at + _STREAM.size)
+                streams.append((StreamId(files[file], tables[table], group), last))
+        except (struct.error, IndexError, ValueError) as error:
+            raise FormatError(f"the payload of a CLOSED frame cannot be read: {error}") from None
+        if at != len(raw):
+            raise FormatError(f"the payload of a CLOSED frame has {len(raw) - at} bytes too many")
+        return ClosedNotice(t, tuple(streams))
+
+
+def _short(text: str) -> bytes:
+    raw = text.encode()
+    return bytes((len(raw),)) + raw
+
+
+def _read_short(raw: bytes, at: int) -> tuple[str, int]:
+    end = at + 1 + raw[at]
+    if end > len(raw):
+        raise FormatError("the payload of a CLOSED frame is cut short")
+    return raw[at + 1 : end].decode(), end
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """What one open road into this cluster owes of one (table, group), per WAL.
+
+    That is everything from the sequence in ``owed`` on (0 for WALs it does not name), less ``waived``.
+    """
+
+    owed: Mapping[FileId, int] = field(default_factory=dict)
+    waived: Mapping[FileId, Ranges] = field(default_factory=dict)
+
+    def required(self, wal: FileId, last: int) -> Ranges:
+        """The sequences up to and including ``last`` that this road must bring."""
+        due = Ranges.of((self.owed.get(wal, 0), last + 1))
+        waived = self.waived.get(wal)
+        return due if waived is None else due.subtract(waived)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Whether a cluster has all of a stream that it is owed up to some sequence; ``held_by`` says what is lacking.
+
+    ``applied`` counts quarantined frames, ``visible`` does not. ``comes`` is False when no open road brings the stream.
+    """
+
+    durable: bool
+    applied: bool
+    visible: bool
+    held_by: str = ""
+    comes: bool = True
+
+
+EVERYTHING = Road()
+NOTHING: Mapping[StreamId, Ranges] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """Everything up to and including commit time ``t`` is here and applied.
+
+    ``held_by`` says what stops it there, "" when nothing does.
+    """
+
+    t: int
+    held_by: str = ""
+
+
+def accumulate(older: ClosedNotice, newer: ClosedNotice) -> ClosedNotice:
+    """One notice at the newer time that requires what both do: what thinning replaces the two with."""
+    last = dict(older.streams)
+    for stream, sequence in newer.streams:
+        last[stream] = max(sequence, last.get(stream, -1))
+    return ClosedNotice(max(older.t, newer.t), tuple(sorted(last.items())))
+
+
+def replicated_time(
+    notices: Iterable[ClosedNotice],
+    roads: Callable[[StreamId], Sequence[Road]],
+    covered: Mapping[StreamId, Ranges],
+    applied: Mapping[StreamId, Ranges],
+    origin: str = "the origin",
+    quarantined: Mapping[StreamId, Ranges] = NOTHING,
+) -> Replicated:
+    """The largest t of ``notices`` up to which all that is owed is covered and applied.
+
+    Args:
+        notices: one origin's closed notices, any order.
+        roads: the open roads that bring a stream here; none means that it is not required.
+        covered: the claimed sequences of each stream.
+        applied: those of them that are in the tables.
+        origin: its name, for ``held_by``.
+        quarantined: the sequences of each stream that could not be applied and that nobody has given up.
+    """
+    reached = passed = 0
+    seen = False
+    checked: dict[StreamId, int] = {}
+    for notice in sorted(notices, key=lambda n: n.t):
+        seen = True
+        if notice.t > passed:  # of several at one t all must be satisfied
+            reached = passed
+        for stream, last in notice.streams:
+            if last <= checked.get(stream, -1):
+                continue
+            for road in roads(stream):
+                due = road.required(stream.wal, last)
+                lacking = due.subtract(applied.get(stream, Ranges()))
+                if lacking:
+                    held = quarantined.get(stream, Ranges())
+                    return Replicated(reached, _holder(stream, lacking, covered.get(stream, Ranges()), held))
+            checked[stream] = last
+        passed = max(passed, notice.t)
+    return Replicated(passed, "" if seen else f"no closed frame of {origin} has come yet")
+
+
+def reach(
+    stream: StreamId, last: int, roads: Sequence[Road], covered: Ranges, applied: Ranges, quarantined: Ranges
+) -> Reach:
+    """How much of a stream up to ``last`` is here, of what ``roads`` owe; arguments as of ``replicated_time``.
+
+    A sequence that no road owes will not come: it holds ``durable`` and the rest.
+    """
+    due = Ranges.union_of(span for road in roads for span in road.required(stream.wal, last))
+    if not due.contains(last, last + 1):
+        wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
+        why = "was written before a road brought it" if roads else "comes by no open road"
+        if not covered.contains(last, last + 1):
+            held_by = f"sequence {last} of WAL {wal}, group {stream.group!r}, {why}"
+            return Reach(False, False, False, held_by, comes=bool(roads))
+        due = due.add(last, last + 1)
+    lacking = due.subtract(applied)
+    if not lacking:
+        return Reach(True, True, True)
+    held_by = _holder(stream, lacking, covered, quarantined)
+    return Reach(not due.subtract(covered), not lacking.subtract(quarantined), False, held_by)
+
+
+def _holder(stream: StreamId, lacking: Ranges, covered: Ranges, quarantined: Ranges) -> str:
+    absent = lacking.subtract(covered)
+    waiting = lacking.subtract(quarantined)
+    what, why = lacking, "quarantined (walship quarantine list)"
+    if absent:
+        what, why = absent, "not arrived"
+    elif waiting:
+        what, why = waiting, "landed but not applied"
+    wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
+    return f"{why}: sequences {what} of WAL {wal}, table {stream.table}, group {stream.group!r}"

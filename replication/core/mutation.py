@@ -1,0 +1,89 @@
+"""Mutations of a cell table's row, the way Accumulo and HBase users know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from replication.errors import ConditionalMutationError, HistoryError
+
+
+class Mutation:
+    """Puts and deletes of one row's cells; ``put`` and ``delete`` return the mutation for chaining.
+
+    Timestamps are microseconds since 1970. Without one, the commit time orders the version.
+    """
+
+    __slots__ = ("cells", "conditions", "row")
+
+    def __init__(self, row: bytes | str) -> None:
+        self.row = _bytes(row)
+        self.cells: list[dict[str, Any]] = []
+        self.conditions: list[tuple[str, str, bytes | str | None, str]] = []
+
+    def put(
+        self, family: str, qualifier: str, value: bytes | str, visibility: str = "", timestamp: int | None = None
+    ) -> Mutation:
+        """Write a cell."""
+        return self._add(family, qualifier, visibility, timestamp, value=_bytes(value), delete=False)
+
+    def delete(self, family: str, qualifier: str, visibility: str = "", timestamp: int | None = None) -> Mutation:
+        """Delete a cell: with ``timestamp`` its versions up to then, else all up to now."""
+        return self._add(family, qualifier, visibility, timestamp, value=None, delete=True)
+
+    def condition(
+        self, family: str, qualifier: str, value: bytes | str | None = None, visibility: str = ""
+    ) -> Mutation:
+        """Ask that a cell hold ``value`` (None: be absent) first; ``apply`` refuses it (ConditionalMutationError)."""
+        self.conditions.append((family, qualifier, value, visibility))
+        return self
+
+    def _add(self, family: str, qualifier: str, visibility: str, timestamp: int | None, **rest: Any) -> Mutation:
+        cell = {
+            "row": self.row,
+            "family": family,
+            "qualifier": qualifier,
+            "visibility": visibility,
+            "timestamp": timestamp,
+        }
+        self.cells.append(cell | rest)
+        return self
+
+
+def cells_of(mutations: Iterable[Mutation], table: str) -> list[dict[str, Any]]:
+    """The cells of ``mutations``, in order, as ``batch.cells`` takes them.
+
+    Raises:
+        ConditionalMutationError: one has a condition.
+    """
+    made: list[dict[str, Any]] = []
+    for mutation in mutations:
+        if mutation.conditions:
+            raise ConditionalMutationError(
+                f"{table}: conditional mutations do not go with replication: two clusters would each test "
+                "the condition against their own rows, and what one accepts the other would refuse",
+                "Read first and write what is wanted; the newest version wins on every cluster",
+            )
+        made += mutation.cells
+    return made
+
+
+def check_history(cells: Iterable[Mapping[str, Any]], table: str, history_s: int, now: int) -> None:
+    """HistoryError when a user timestamp is older than ``history_s`` at ``now``.
+
+    ``now`` is the later of the wall clock and the newest commit time, in microseconds since 1970: how long tombstones
+    stay is reckoned from commit times.
+    """
+    oldest = now - history_s * 1_000_000
+    for cell in cells:
+        timestamp = cell.get("timestamp")
+        if timestamp is not None and timestamp < oldest:
+            raise HistoryError(
+                f"{table}: timestamp {timestamp} of row {cell['row']!r} is {(now - timestamp) / 1e6:.0f} s old, "
+                f"more than the table's history_s ({history_s})",
+                "Tombstones that old may be gone; write it with a newer timestamp, or none",
+            )
+
+
+def _bytes(given: bytes | str) -> bytes:
+    return given.encode() if isinstance(given, str) else bytes(given)

@@ -1,0 +1,127 @@
+"""Roads of a graph of clusters: which origins one brings, by which clusters, and from which sequence on.
+
+A road is one (table, group) on its way from one cluster to the next. Besides its source's own frames it brings those
+that the source itself receives, so a source tells its peer which origins it *carries* and by which path, as path-vector
+routing does: a path that a cluster is on already is no path for it, so news about rings settle. A peer then knows what
+a road owes, and by which roads an origin can come when one of them breaks. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.core.phase import Phase
+
+SILENT_US = 10_000_000  # every open road brings a closed frame about once a second
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """An origin whose frames a road brings, and the clusters they come through: the origin first, the source last.
+
+    ``silent_since`` is when a cluster of the path was last heard by the next one (microseconds since 1970), 0 when all
+    are heard. ``awaits_bootstrap``: rows from before have yet to come to, or through, a cluster of the path.
+    """
+
+    origin: ClusterId
+    path: tuple[ClusterId, ...]
+    silent_since: int = 0
+    awaits_bootstrap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InboundRoad:
+    """An open road into a cluster, as its ledger keeps it.
+
+    It owes the sequences from ``owed`` on (0 for WALs not named), less ``waived``, of its source's WALs and of those of
+    origins that it carries. ``heard`` is when its source last sent anything, in microseconds since 1970; ``phase`` that
+    of its source's rule.
+    """
+
+    source: ClusterId
+    table: UUID
+    group: str
+    generation: int
+    owed: Mapping[FileId, int] = field(default_factory=dict)
+    waived: Mapping[FileId, Ranges] = field(default_factory=dict)
+    carried: tuple[Carried, ...] = ()
+    heard: int = 0
+    phase: Phase = Phase.LIVE
+
+    def brings(self, origin: ClusterId) -> bool:
+        """Whether frames of ``origin`` come by this road."""
+        return origin == self.source or any(each.origin == origin for each in self.carried)
+
+    @property
+    def awaited(self) -> str:
+        """Which rows from before have yet to come by this road, in words; "" when none."""
+        if self.phase is Phase.BOOTSTRAPPING:
+            return f"table {self.table} is being bootstrapped from {self.source.name}"
+        if self.phase is Phase.NEEDS_BOOTSTRAP:
+            return f"table {self.table} has lost rows of {self.source.name}: there, run walship bootstrap"
+        for each in self.carried:
+            if each.awaits_bootstrap:
+                way = " and ".join(hop.name for hop in each.path[1:])
+                return f"table {self.table} waits for a bootstrap from {each.path[0].name}, through {way}"
+        return ""
+
+    def paths(self, now: int) -> Iterator[Carried]:
+        """Every origin with its path up to the source; silent ones since when."""
+        silent = self.heard if now - self.heard > SILENT_US else 0
+        awaits = self.phase is not Phase.LIVE
+        yield Carried(self.source, (self.source,), silent, awaits)
+        for each in self.carried:
+            since = min((at for at in (each.silent_since, silent) if at), default=0)
+            yield Carried(each.origin, each.path, since, awaits or each.awaits_bootstrap)
+
+
+def carried_onward(
+    roads: Iterable[InboundRoad],
+    own: ClusterId,
+    peer: ClusterId,
+    now: int,
+    passing_on: Container[ClusterId] = (),
+) -> tuple[Carried, ...]:
+    """What a road from ``own`` to ``peer`` carries, given the roads of the same table and group that come into ``own``.
+
+    Of several paths of an origin the best is told: one that is heard, the shortest, the first by name. Paths through
+    the peer are none for it. Rows from before are awaited while any path of the origin awaits them, or they came from
+    one of ``passing_on`` and the peer has not applied them yet.
+    """
+    best: dict[ClusterId, Carried] = {}
+    awaiting: set[ClusterId] = set()
+    for road in roads:
+        for each in road.paths(now):
+            if own in each.path or peer in each.path or each.origin == own:
+                continue
+            if each.awaits_bootstrap or road.source in passing_on:
+                awaiting.add(each.origin)
+            found = Carried(each.origin, (*each.path, own), each.silent_since)
+            if each.origin not in best or _rank(found) < _rank(best[each.origin]):
+                best[each.origin] = found
+    return tuple(replace(best[origin], awaits_bootstrap=origin in awaiting) for origin in sorted(best))
+
+
+def owed_onward(roads: Sequence[InboundRoad], peer: ClusterId, owed: Mapping[FileId, int]) -> dict[FileId, int]:
+    """What a rule with ``owed`` owes to ``peer``: of other clusters' WALs no more than this cluster itself is owed.
+
+    Args:
+        roads: the roads of the same table and group that come into this cluster.
+        peer: where the rule's road goes; what comes from there is not owed to it.
+        owed: the first sequence that the rule sends, per WAL.
+    """
+    made = dict(owed)
+    others = [road for road in roads if road.source != peer]
+    for wal in {wal for road in others for wal in road.owed}:
+        starts = [road.owed.get(wal, 0) for road in others if road.brings(wal.cluster)]
+        if starts and min(starts) > made.get(wal, 0):
+            made[wal] = min(starts)
+    return made
+
+
+def _rank(carried: Carried) -> tuple[bool, int, tuple[ClusterId, ...]]:
+    return carried.silent_since > 0, len(carried.path), carried.path

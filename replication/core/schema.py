@@ -1,0 +1,237 @@
+"""Tables as the log knows them: columns with uuids, keys, locality groups, and schema versions named by their hash.
+
+A column's identity is its uuid, made once; a schema version belongs to one (table, group) and holds the key columns
+plus that group's columns. ``core/define.py`` makes new tables, ``core/alter.py`` changes them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from uuid import UUID
+
+import pyarrow as pa
+
+from replication.errors import FormatError, SchemaError
+
+DEFAULT_GROUP = "default"
+OP, TS = "_op", "_ts"
+PUT, DELETE, DELETE_AT = 0, 1, 2
+HISTORY_S_DEFAULT = 3 * 86400
+_COLUMN_UUID = b"walship.column"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its uuid for ever, and its name and storable type now.
+
+    ``added`` and ``named`` are when it was added to the table and last named, in microseconds of hybrid time; 0: with
+    the table. ``wanted`` is the name it was given when another column has that, else empty.
+    """
+
+    uuid: UUID
+    name: str
+    type: pa.DataType
+    added: int = 0
+    named: int = 0
+    wanted: str = ""
+
+    @property
+    def claim(self) -> str:
+        """The name it was given."""
+        return self.wanted or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A table property as set last: its value as text, empty for the default, and when (hybrid time)."""
+
+    value: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A locality group: column names of a typed table, or families of a cell table (empty = all families).
+
+    ``added`` is when it was added to the table, in microseconds of hybrid time; 0: with the table.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    added: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """What a frame's payload decodes with.
+
+    ``arrow`` is the log batch's schema: ``_op`` int8, for cell tables ``_ts`` int64, the key columns, the group's
+    columns; each user field carries its column uuid as metadata ``walship.column``. ``hash`` is the SHA-256 of
+    ``body`` (Arrow IPC).
+    """
+
+    table: UUID
+    group: str
+    hash: bytes
+    body: bytes
+    arrow: pa.Schema = field(compare=False)
+
+    @staticmethod
+    def of(table: UUID, group: str, arrow: pa.Schema) -> SchemaVersion:
+        """Name ``arrow`` by its hash."""
+        body = arrow.serialize().to_pybytes()
+        return SchemaVersion(table, group, sha256(body).digest(), body, arrow)
+
+    @staticmethod
+    def load(table: UUID, group: str, name: bytes, body: bytes) -> SchemaVersion:
+        """Decode a version received from elsewhere; FormatError when ``body`` does not hash to ``name``."""
+        if sha256(body).digest() != name:
+            raise FormatError(f"schema version {name.hex()[:12]} of table {table} does not match its hash")
+        return SchemaVersion(table, group, name, body, pa.ipc.read_schema(pa.py_buffer(body)))
+
+    @property
+    def positions(self) -> Mapping[UUID, int]:
+        """Where each user column is in ``arrow``, by its uuid."""
+        return _positions(self)
+
+
+@lru_cache(maxsize=4096)
+def _positions(version: SchemaVersion) -> Mapping[UUID, int]:
+    return {
+        UUID(found.metadata[_COLUMN_UUID].decode()): at
+        for at, found in enumerate(version.arrow)
+        if found.metadata and _COLUMN_UUID in found.metadata
+    }
+
+
+def user_field(column: Column) -> pa.Field:
+    """A column as an Arrow field that carries its uuid."""
+    return pa.field(column.name, column.type, metadata={_COLUMN_UUID: str(column.uuid)})
+
+
+def column_uuid(given: pa.Field) -> UUID | None:
+    """The uuid that ``user_field`` put into a field; None in others."""
+    found = (given.metadata or {}).get(_COLUMN_UUID)
+    return None if found is None else UUID(found.decode())
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table's definition, the same on every cluster that has it.
+
+    ``kind`` is ``typed`` or ``cell``. ``key`` may be empty (append-only). Every column is in the key or in one group.
+    ``history_s`` bounds how old a user timestamp may be and how long tombstones live. ``partition`` holds Iceberg
+    transforms as text (``day(time_hour)``), ``sort`` column names, ``properties`` those of the Iceberg tables.
+
+    Clusters alter it without asking each other and exchange what they have; ``core/evolution.py`` joins that. For it
+    ``dropped`` keeps the uuids of dropped columns for ever, and ``settings`` what ``history_s``, ``sort`` and
+    ``properties`` were set to last. ``derived`` names the cluster where a hook makes its rows out of another table's;
+    nobody else writes to it.
+    """
+
+    uuid: UUID
+    name: str
+    kind: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    groups: tuple[Group, ...]
+    partition: tuple[str, ...] = ()
+    sort: tuple[str, ...] = ()
+    history_s: int = HISTORY_S_DEFAULT
+    properties: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[UUID, ...] = ()
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    derived: str = ""
+
+    @cached_property
+    def by_name(self) -> dict[str, Column]:
+        """Columns by name, in order."""
+        return {column.name: column for column in self.columns}
+
+    @cached_property
+    def by_uuid(self) -> dict[UUID, Column]:
+        """Columns by uuid, in order."""
+        return {column.uuid: column for column in self.columns}
+
+    @cached_property
+    def versions(self) -> dict[str, SchemaVersion]:
+        """The current schema version of each group."""
+        return {group.name: SchemaVersion.of(self.uuid, group.name, self._log_schema(group)) for group in self.groups}
+
+    def group(self, name: str) -> Group:
+        """The group of that name; SchemaError lists those there are."""
+        for group in self.groups:
+            if group.name == name:
+                return group
+        raise SchemaError(
+            f"table {self.name} has no group {name!r}", f"It has {', '.join(g.name for g in self.groups)}"
+        )
+
+    def group_columns(self, group: str) -> tuple[str, ...]:
+        """Names of the non-key columns a group logs."""
+        return ("value",) if self.kind == "cell" else self.group(group).members
+
+    def _log_schema(self, group: Group) -> pa.Schema:
+        fields = [pa.field(OP, pa.int8(), nullable=False)]
+        if self.kind == "cell":
+            fields.append(pa.field(TS, pa.int64()))
+        for name in (*self.key, *self.group_columns(group.name)):
+            fields.append(user_field(self.by_name[name]))
+        return pa.schema(fields)
+
+    def setting(self, name: str) -> str:
+        """What a property was set to last; empty for its default."""
+        found = self.settings.get(name)
+        return "" if found is None else found.value
+
+    def to_json(self) -> str:
+        """One line of JSON; ``from_json`` reads it back exactly."""
+        arrow = pa.schema([user_field(column) for column in self.columns])
+        return json.dumps(
+            {
+                "uuid": str(self.uuid),
+                "name": self.name,
+                "kind": self.kind,
+                "columns": base64.b64encode(arrow.serialize().to_pybytes()).decode(),
+                "key": self.key,
+                "groups": [[g.name, g.members, g.added] for g in self.groups],
+                "partition": self.partition,
+                "sort": self.sort,
+                "history_s": self.history_s,
+                "properties": dict(self.properties),
+                "altered": [[c.added, c.named, c.wanted] for c in self.columns],
+                "dropped": [str(uuid) for uuid in self.dropped],
+                "settings": {name: [setting.value, setting.at] for name, setting in self.settings.items()},
+                "derived": self.derived,
+            },
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(text: str) -> TableSpec:
+        """Read what ``to_json`` wrote."""
+        raw = json.loads(text)
+        arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw["columns"])))
+        return TableSpec(
+            uuid=UUID(raw["uuid"]),
+            name=raw["name"],
+            kind=raw["kind"],
+            columns=tuple(
+                Column(UUID(f.metadata[_COLUMN_UUID].decode()), f.name, f.type, *altered)
+                for f, altered in zip(arrow, raw["altered"], strict=True)
+            ),
+            key=tuple(raw["key"]),
+            groups=tuple(Group(name, tuple(members), *added) for name, members, *added in raw["groups"]),
+            partition=tuple(raw["partition"]),
+            sort=tuple(raw["sort"]),
+            history_s=raw["history_s"],
+            properties=raw["properties"],
+            dropped=tuple(UUID(text) for text in raw["dropped"]),
+            settings={name: Setting(value, at) for name, (value, at) in raw["settings"].items()},
+            derived=raw.get("derived", ""),
+        )

@@ -1,0 +1,87 @@
+"""ReplicationStatus: what one peer still needs of one file, as a value that combines in any order.
+
+Shipped ranges combine by union, ``needed`` and ``applied`` by max, ``begin`` by min, CLOSED wins; so reports may arrive
+late, twice and in any order. ``finished`` is derived. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from replication.core.coverage import Ranges, Span
+from replication.errors import ClosedFileError
+
+
+class FileState(StrEnum):
+    """Whether a file may still grow."""
+
+    OPEN = "OPEN"
+    CLOSED = "CLOSED"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationStatus:
+    """Bytes ``[begin, needed)`` of a file must get to a peer; ``shipped`` are durable there, up to ``applied`` applied.
+
+    All are byte offsets of the source file. Skipped bytes (other tables, groups, loops) count as shipped and applied.
+    """
+
+    state: FileState
+    begin: int
+    needed: int
+    shipped: Ranges = Ranges()
+    applied: int = 0
+
+    @property
+    def finished(self) -> int:
+        """The end of the contiguous prefix from ``begin`` that is durable at the peer; never more than ``needed``."""
+        return max(self.begin, min(self.shipped.prefix(self.begin), self.needed))
+
+    @property
+    def remaining(self) -> int:
+        """How many bytes are not yet durable at the peer."""
+        return self.shipped.missing(self.begin, self.needed).total
+
+
+def combine(one: ReplicationStatus, two: ReplicationStatus) -> ReplicationStatus:
+    """What both say together; commutative, associative, idempotent.
+
+    Raises:
+        ClosedFileError: one is CLOSED at fewer bytes than the other needs: something grew after it was closed.
+    """
+    needed = max(one.needed, two.needed)
+    for status in (one, two):
+        if status.state is FileState.CLOSED and status.needed < needed:
+            raise ClosedFileError(
+                f"a file that was CLOSED at {status.needed} bytes now has {needed}",
+                "Something writes to a closed file; keep both copies and find out what",
+            )
+    closed = FileState.CLOSED in (one.state, two.state)
+    return ReplicationStatus(
+        state=FileState.CLOSED if closed else FileState.OPEN,
+        begin=min(one.begin, two.begin),
+        needed=needed,
+        shipped=one.shipped.union(two.shipped),
+        applied=max(one.applied, two.applied),
+    )
+
+
+def is_fully_replicated(status: ReplicationStatus) -> bool:
+    """Whether the file is CLOSED and every byte needed is durable at the peer."""
+    return status.state is FileState.CLOSED and status.finished >= status.needed
+
+
+def is_applied(status: ReplicationStatus) -> bool:
+    """Whether the file is fully replicated and all of it applied at the peer, so that it may be retired for it."""
+    return is_fully_replicated(status) and max(status.applied, status.begin) >= status.needed
+
+
+def range_needing_replication(status: ReplicationStatus) -> Span | None:
+    """The first range still to be shipped, as long as it gets (adjoining ranges are one); None when there is none."""
+    return status.shipped.first_gap(status.begin, status.needed)
+
+
+def ranges_needing_replication(status: ReplicationStatus) -> Ranges:
+    """Every range still to be shipped, for planning the chunks of a large CLOSED file."""
+    return status.shipped.missing(status.begin, status.needed)

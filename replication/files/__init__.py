@@ -1,0 +1,1 @@
+"""Files: appending, syncing and locking, over POSIX and in memory."""

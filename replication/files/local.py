@@ -1,0 +1,175 @@
+"""Files of this host over POSIX: writev, fdatasync (F_FULLFSYNC on macOS), fsync of directories, flock."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+from replication.errors import LockedFileError, MissingFileError, NoSpaceError, StorageError
+from replication.files.base import Buffer
+
+_IOV_MAX = 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def _naming(path: str, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise NoSpaceError(
+                f"no space to {doing} {path}: {error.strerror}", "Free some space or raise the quota"
+            ) from error
+        if error.errno == errno.ENOENT:
+            raise MissingFileError(f"cannot {doing} {path}: it is not there") from error
+        raise StorageError(f"cannot {doing} {path}: {error.strerror or error}") from error
+
+
+def _sync(fd: int) -> None:
+    if sys.platform == "darwin":  # fsync there leaves bytes in the drive's cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(fd)
+
+
+class LocalFile:
+    """An AppendFile over one descriptor."""
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def write(self, parts: Sequence[Buffer]) -> int:
+        """One writev."""
+        with _naming(self.path, "write"):
+            return os.writev(self._fd, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX])
+
+    def position(self) -> int:
+        """The descriptor's."""
+        return os.lseek(self._fd, 0, os.SEEK_CUR)
+
+    def seek(self, position: int) -> None:
+        """Move the descriptor."""
+        os.lseek(self._fd, position, os.SEEK_SET)
+
+    def read(self, begin: int, end: int) -> bytes:
+        """Positional reads; the position stays."""
+        with _naming(self.path, "read"):
+            content = os.pread(self._fd, end - begin, begin)
+            while content and len(content) < end - begin:
+                more = os.pread(self._fd, end - begin - len(content), begin + len(content))
+                if not more:
+                    break
+                content += more
+            return content
+
+    def size(self) -> int:
+        """From fstat."""
+        return os.fstat(self._fd).st_size
+
+    def reserve(self, end: int) -> None:
+        """posix_fallocate where there is one."""
+        if sys.platform == "linux" and end > (size := self.size()):
+            with _naming(self.path, "reserve"):
+                os.posix_fallocate(self._fd, size, end - size)
+
+    def truncate(self, length: int) -> None:
+        """Ftruncate, and go there."""
+        with _naming(self.path, "truncate"):
+            os.ftruncate(self._fd, length)
+            os.lseek(self._fd, length, os.SEEK_SET)
+
+    def sync(self) -> None:
+        """Fdatasync or F_FULLFSYNC; the file's length is included."""
+        with _naming(self.path, "sync"):
+            _sync(self._fd)
+
+    def lock(self) -> None:
+        """An exclusive flock."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LockedFileError(f"{self.path} is held by another process") from error
+
+    def close(self) -> None:
+        """Close the descriptor; the kernel lets go of the flock with it."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+class LocalFiles:
+    """Files over the local file system."""
+
+    def create(self, path: str) -> LocalFile:
+        """O_CREAT | O_EXCL."""
+        with _naming(path, "create"):
+            return LocalFile(path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+
+    def open(self, path: str) -> LocalFile:
+        """O_RDWR."""
+        with _naming(path, "open"):
+            return LocalFile(path, os.open(path, os.O_RDWR))
+
+    def exists(self, path: str) -> bool:
+        """Of any type."""
+        return os.path.lexists(path)
+
+    def names(self, directory: str) -> list[str]:
+        """A listing."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        """Each missing level is made and its parent synced."""
+        if not path or os.path.isdir(path):
+            return
+        parent = os.path.dirname(path)
+        self.make_directory(parent)
+        with _naming(path, "make directory"), contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        self.sync_directory(parent or ".")
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename(2)."""
+        with _naming(old, "rename"):
+            os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """Unlink(2)."""
+        with _naming(path, "remove"), contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        """Fsync of the directory."""
+        with _naming(path, "sync directory"):
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
+        """A shared mapping, seen as native words: an aligned store of one is a single instruction."""
+        with _naming(path, "map"):
+            fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            try:
+                if os.fstat(fd).st_size < count * 8:
+                    if not create:
+                        raise MissingFileError(f"{path} is cut short")
+                    os.ftruncate(fd, count * 8)
+                words = memoryview(mmap.mmap(fd, count * 8)).cast("Q")
+                if create:  # never cut to nothing first: whoever has it mapped would die of SIGBUS
+                    for at in range(count):
+                        words[at] = 0
+                return words
+            finally:
+                os.close(fd)

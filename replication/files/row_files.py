@@ -1,0 +1,145 @@
+"""Rows out of files that people have: Parquet, Arrow, ORC and CSV, as record batches of bounded size.
+
+Of a file of any length no more is in memory than a Parquet row group, an Arrow record batch, an ORC stripe, or a few
+blocks of CSV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv, orc
+
+from replication.errors import FormatError, RequestError
+
+FORMATS = ("parquet", "arrow", "orc", "csv")
+BATCH_ROWS = 65_536
+_SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".orc": "orc",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+_BLOCK_BYTES = 8 << 20
+_ARROW_FILE_MAGIC = b"ARROW1"
+
+
+class RowFile:
+    """A file of rows, open. A context; ``close`` lets go.
+
+    Args:
+        path: a regular file.
+        form: one of ``FORMATS``; by the file's suffix when empty.
+        schema: types to read CSV columns as, where they are named in the file; the other formats say theirs.
+
+    Raises:
+        RequestError: no such file, or its format cannot be told.
+    """
+
+    def __init__(self, path: str | Path, form: str = "", schema: pa.Schema | None = None) -> None:
+        self.path = Path(path)
+        self.form = form_of(self.path, form)
+        self._schema = schema
+        try:
+            self._opened: BinaryIO = self.path.open("rb")
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
+
+    def __enter__(self) -> RowFile:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        self._opened.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, once, in order, at most ``BATCH_ROWS`` a batch.
+
+        Raises:
+            FormatError: it is not of its format, is damaged or cut short, or a CSV value is not of its column's type.
+        """
+        try:
+            for batch in read(self._opened, self.form, tabs=self.path.suffix.lower() == ".tsv", schema=self._schema):
+                for begin in range(0, batch.num_rows, BATCH_ROWS):
+                    yield batch.slice(begin, BATCH_ROWS)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            what = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise FormatError(
+                f"{self.path} is not readable as {self.form}: {what}", "Name the format, or correct the file"
+            ) from None
+
+    def row_count(self) -> int | None:
+        """How many rows it says it has; None when only reading tells (CSV, Arrow)."""
+        try:
+            if self.form == "parquet":
+                return int(pq.ParquetFile(self._opened).metadata.num_rows)
+            if self.form == "orc":
+                return int(orc.ORCFile(self._opened).nrows)
+        except (pa.ArrowException, OSError):
+            pass  # reading it says what is wrong
+        return None
+
+
+def form_of(path: Path, form: str = "") -> str:
+    """One of ``FORMATS``: ``form`` when given, else by suffix; RequestError when it cannot be told."""
+    chosen = form or _SUFFIXES.get(path.suffix.lower(), "")
+    if chosen not in FORMATS:
+        raise RequestError(f"The format of {str(path)!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
+    return chosen
+
+
+def read(
+    opened: BinaryIO, form: str, *, tabs: bool = False, schema: pa.Schema | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of a seekable file; CSV may come from a pipe. Raises what pyarrow raises."""
+    if form == "parquet":
+        yield from pq.ParquetFile(opened).iter_batches(BATCH_ROWS)
+    elif form == "arrow":
+        yield from _arrow(opened)
+    elif form == "orc":
+        file = orc.ORCFile(opened)
+        for stripe in range(file.nstripes):
+            yield file.read_stripe(stripe)
+    else:
+        yield from csv.open_csv(
+            opened,
+            read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
+            parse_options=csv.ParseOptions(delimiter="\t" if tabs else ","),
+            convert_options=csv.ConvertOptions(
+                column_types={} if schema is None else {f.name: _csv_type(f.type) for f in schema},
+                null_values=["", "NULL", "NA"],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+
+
+def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
+    begin = opened.read(len(_ARROW_FILE_MAGIC))
+    opened.seek(0)
+    if begin == _ARROW_FILE_MAGIC:
+        with pa.ipc.open_file(opened) as file:
+            for number in range(file.num_record_batches):
+                yield file.get_batch(number)
+        return
+    with pa.ipc.open_stream(opened) as stream:
+        yield from stream
+
+
+def _csv_type(wanted: pa.DataType) -> pa.DataType:
+    """CSV readers know no nested types; those columns are refused later, by name."""
+    return pa.string() if pa.types.is_nested(wanted) else wanted

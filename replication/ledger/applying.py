@@ -1,0 +1,71 @@
+"""What a ledger knows of the own replay: what is pending, applied, quarantined, folded. Part of ``base``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+from uuid import UUID
+
+from replication.core.ids import FileId
+from replication.ledger.records import Claim, Pending, Quarantined, ReplayMark
+
+
+class Replay(Protocol):
+    """What the own replay has applied."""
+
+    def pending(self) -> list[Pending]:
+        """Every file with registered bytes not yet applied by all tables, in the order in which they were begun."""
+
+    def mark_applied(self, mark: ReplayMark) -> None:
+        """Join a commit's positions; a file passes when all tables have.
+
+        Tables that are level share the file's prefix. An older mark never replaces a newer one.
+        """
+
+    def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
+        """The table was rolled back: of these files it now has only what lies before these offsets."""
+
+    def mark(self, table: UUID) -> ReplayMark | None:
+        """The ledger's copy of the table's last mark."""
+
+    def raise_epoch(self) -> int:
+        """A new replay epoch."""
+
+    def epoch(self) -> int:
+        """The newest replay epoch; 0 before the first."""
+
+    def tell(self, report: str) -> None:
+        """Keep what replay last said of itself."""
+
+    def told(self) -> str:
+        """It; "" when replay never ran."""
+
+    def quarantine(self, frame: Quarantined) -> None:
+        """Record a quarantined frame; it counts as applied."""
+
+    def quarantined(self) -> list[Quarantined]:
+        """All quarantined frames, those that a person gave up included."""
+
+    def discard(self, file: FileId, begin: int, at: int) -> None:
+        """A person gives up a quarantined frame at time ``at``: it no longer holds its table's replicated time.
+
+        Raises:
+            RequestError: no such frame is quarantined.
+        """
+
+    def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
+        """Have a quarantined frame, given up or not, applied from another file, and end its quarantine.
+
+        ``into`` is a landing file made for it, OPEN and nothing registered, which holds a copy of the frame durably at
+        ``claim``'s place; it is CLOSED there in the same transaction. The frame's sequence moves to it.
+
+        Raises:
+            RequestError: no such frame is quarantined, or applying it is not what is wanted; says why.
+            ClosedFileError: ``into`` was closed meanwhile.
+        """
+
+    def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
+        """Remember a fold: all at or below commit time ``upto`` of that ``__changes`` snapshot is in ``<table>``."""
+
+    def folded(self, table: UUID) -> tuple[int, int, int]:
+        """(upto, changes snapshot, when), zeros before the first fold."""

@@ -1,0 +1,54 @@
+"""What a ledger does for bootstraps, sent and received. Part of ``base``, whose rules hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from replication.core.bootstrap import Coverage
+from replication.core.coverage import Ranges
+from replication.core.ids import FileId, StreamId
+from replication.ledger.records import Bootstrap, FileRow, PassedOn
+
+
+class Bootstraps(Protocol):
+    """Tables that are bootstrapped at peers, and bootstraps received."""
+
+    def wanted(self) -> list[Bootstrap]:
+        """Every (peer, table) with rules that are BOOTSTRAPPING."""
+
+    def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
+        """What the table has applied here, per group, in one snapshot; a table read after this has at least that."""
+
+    def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
+        """An OPEN file for ``wanted``, in the place of one that is there for it, which is let go.
+
+        Raises:
+            RequestError: the rules have begun anew, or ended, meanwhile.
+        """
+
+    def finish_file(self, file: FileId, length: int) -> None:
+        """It is durable and CLOSED at ``length``, and goes to its peer.
+
+        Raises:
+            MissingFileError: it was let go meanwhile.
+        """
+
+    def is_applied(self, file: FileId) -> bool:
+        """Whether the peer has reported all of a finished file applied."""
+
+    def passed_on(self) -> frozenset[PassedOn]:
+        """Bootstraps received and applied here that go on to peers, as long as those have not applied them."""
+
+    def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
+        """Claim what ``coverage`` names and nobody has claimed, as lying in ``[begin, end)`` of a received bootstrap.
+
+        From then on frames that bring these sequences are duplicates; replay of the bootstrap applies them.
+
+        Returns:
+            What is claimed there, by this call and earlier ones: the rows to take.
+
+        Raises:
+            DivergenceError: the hashes contradict what is claimed already. Nothing was changed.
+        """

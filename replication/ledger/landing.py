@@ -1,0 +1,132 @@
+"""What a ledger does with landed and own bytes: register, claim, give up. Part of ``base``, whose rules hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from replication.core.coverage import Ranges
+from replication.core.freshness import ClosedNotice
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.phase import Phase
+from replication.core.roads import Carried, InboundRoad
+from replication.ledger.records import AtRisk, Claim, Divergence, FileRow, GivenUp, Landed
+
+
+class Landing(Protocol):
+    """Registered and claimed bytes: landed ones and own ones."""
+
+    def register(self, landed: Sequence[Landed]) -> list[Divergence]:
+        """Register groups of landed bytes in one transaction, claiming their sequences.
+
+        A sequence claimed before is marked duplicate in the file; one whose hash differs is returned as divergence
+        and is not claimed. Moves the files' ``length`` and the sources' received ranges. Registering the same again
+        has no effect. A range of a source that holds nothing for this cluster is registered with ``begin == end``.
+
+        Raises:
+            GapError: ``begin`` is not the file's registered length.
+            ClosedFileError: past the length the file was CLOSED at.
+            MissingFileError: no such file.
+        """
+
+    def register_own(
+        self, file: FileId, begin: int, end: int, claims: Sequence[Claim], notices: Sequence[ClosedNotice] = ()
+    ) -> list[Divergence]:
+        """The same for this host's own WAL or control file; ``begin`` must be the registered length."""
+
+    def received(self, source: FileId) -> Ranges:
+        """Durable and registered ranges of a peer's file."""
+
+    def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
+        """Of those source files of which received ranges were given up: how often, and what is received now."""
+
+    def at_risk(self, file: FileId) -> AtRisk:
+        """What giving up a landing file would lose, and where it may be found.
+
+        Raises:
+            MissingFileError: no such file.
+            RequestError: it is no landing file, or still OPEN.
+        """
+
+    def give_up(
+        self,
+        file: FileId,
+        term: int,
+        applied: Sequence[Claim] = (),
+        into: FileId | None = None,
+        saved: Sequence[Claim] = (),
+    ) -> GivenUp:
+        """Forget a landing file that cannot be read, in one transaction; the own replay must not be running.
+
+        What tables have applied of it stays claimed. The rest is claimed in ``into`` where ``saved`` has it, and else
+        not at all, so that it counts when it comes again. Received ranges with frames that are not claimed any more,
+        or that a peer after this cluster lacks, are received no more, and the sources' ``losses`` tell the sender.
+
+        Args:
+            file: a CLOSED landing file.
+            term: the ledger's current one.
+            applied: every frame of ``file`` before a table's position, of registrations that it has passed in part.
+            into: a landing file made for the copies, OPEN and nothing registered; CLOSED with this.
+            saved: the frames copied there.
+
+        Raises:
+            StaleTermError: a newer master was elected.
+            MissingFileError, RequestError: as ``at_risk``; or it cannot be told what a table without key has applied.
+        """
+
+    def accept_term(self, source: FileId, term: int) -> bool:
+        """Keep the highest term per source file; False when ``term`` is older."""
+
+    def keep_epoch(self, source: ClusterId, epoch: int) -> int:
+        """Keep the highest role epoch that a cluster has shipped under, and return it.
+
+        More than ``epoch``: the caller has not seen a role change yet (rule 6).
+        """
+
+    def applied_prefix(self, sources: Sequence[FileId], *, keeps_tables: bool = True) -> dict[FileId, int]:
+        """How far each source file is applied here, as a prefix of the source's offsets from its header's end.
+
+        On a cluster that keeps no tables, what has landed counts: its landing files are held by the peers after it.
+        Exact to within a registration; a sender that starts later registers what it skips before as empty ranges.
+        """
+
+    def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
+        """Claimed sequences per stream."""
+
+    def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
+        """Highest claimed sequence and its hash."""
+
+    def declare_road(
+        self,
+        source: ClusterId,
+        table: UUID,
+        group: str,
+        generation: int,
+        owed: Mapping[FileId, int],
+        waived: Mapping[FileId, Ranges] | None = None,
+        carried: Sequence[Carried] = (),
+        phase: Phase = Phase.LIVE,
+    ) -> None:
+        """What a sender owes from now on: the first sequence per WAL, less waived gaps; WALs not named are owed from 0.
+
+        It owes its own WALs, and those of the origins that it says it carries. A newer generation replaces an older
+        one; the same generation replaces what was declared while the road is open, but does not go back to an earlier
+        phase; an older one changes nothing. While the sender's rule is not LIVE replicated time of the table stands.
+        """
+
+    def roads(self) -> list[InboundRoad]:
+        """The open roads into this cluster, by source, table and group."""
+
+    def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
+        """Landing files that are kept in which a frame landed again, with the ``[begin, end)`` that has it."""
+
+    def spare(self, file: FileId, begin: int, end: int) -> Ranges:
+        """Ranges of a landing file between ``begin`` and ``end`` whose frames are claimed elsewhere.
+
+        They need not be sent on. None are, while the sender of the file has something to make good that was lost here:
+        what then comes again may be lacking at clusters after this one, though it is claimed here.
+        """
+
+    def close_road(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
+        """The sender's rule of that generation, or an older one, has ended: it owes nothing more."""

@@ -1,0 +1,286 @@
+"""Giving up a landing file that cannot be read (rule 2): what is claimed elsewhere, what is needed again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.status import ranges_needing_replication
+from replication.errors import RequestError
+from replication.ledger import sql_schema as schema
+from replication.ledger.base import AtRisk, Claim, FileKind, FileRow, GivenUp
+from replication.ledger.claiming import by_stream
+from replication.ledger.sql_landing import SqlLanding
+from replication.ledger.sql_moving import Piece, fill, replace_claim
+from replication.ledger.sql_names import Names, check_term, file_row, missing, stream_id
+from replication.ledger.sql_rule_book import RuleBook
+from replication.ledger.sql_runs import drop_file
+from replication.ledger.sql_statuses import statuses
+from replication.ledger.sql_store import Store, chunked, execute_many
+from replication.ledger.sql_tables import table_spec
+
+_c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
+_p, _q, _r, _s, _t = schema.positions.c, schema.quarantined.c, schema.received.c, schema.streams.c, schema.tables.c
+
+
+@dataclass(slots=True)
+class _Fate:
+    """What becomes of the frames of the file; byte ranges are the file's."""
+
+    gone: Ranges = Ranges()
+    moved: Ranges = Ranges()
+    dropped: dict[StreamId, Ranges] = field(default_factory=dict)
+    saved: dict[StreamId, Ranges] = field(default_factory=dict)
+    left: dict[int, Ranges] = field(default_factory=dict)  # by stream key: sequences that are here no more
+
+
+class SqlGivingUp(SqlLanding):
+    """``base.Landing`` over SQL, with what it takes to give a file up."""
+
+    def __init__(self, store: Store, names: Names, cluster: ClusterId, book: RuleBook) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        super().__init__(store, names, cluster)
+        self._book = book
+
+    def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
+        """See ``base.Landing``."""
+        found: dict[FileId, tuple[int, Ranges]] = {}
+        with self._store.read() as connection:
+            for names in chunked([str(source) for source in sources]):
+                wanted = sa.select(_o.id, _o.file, _o.losses).where(_o.file.in_(names), _o.losses > 0)
+                for row in connection.execute(wanted).all():
+                    spans = sa.select(_r.source_begin, _r.source_end).where(_r.source_id == row.id)
+                    kept = Ranges.union_of((begin, end) for begin, end in connection.execute(spans))
+                    found[FileId.parse(row.file)] = (row.losses, kept)
+        return found
+
+    def at_risk(self, file: FileId) -> AtRisk:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            key, row = _landing_file(connection, file)
+            reached = _Reached.load(connection, key, row)
+            sequences: dict[StreamId, Ranges] = {}
+            stream_keys: set[int] = set()
+            for claim in _claims(connection, key):
+                if reached.lacks(claim):
+                    stream = stream_id(claim.wal, claim.table_uuid, claim.grp)
+                    sequences[stream] = sequences.get(stream, Ranges()).add(claim.seq_begin, claim.seq_end)
+                    stream_keys.add(claim.stream_id)
+            spares: list[tuple[FileRow, int, int]] = []
+            for ids in chunked(sorted(stream_keys)):
+                wanted = sa.select(schema.files, _d.begin.label("low"), _d.end.label("high")).join(schema.duplicates)
+                rows = connection.execute(wanted.where(_d.stream_id.in_(ids), _d.file_id != key).order_by(_d.id))
+                spares += [(file_row(found), found.low, found.high) for found in rows]
+        positions = {UUID(table): reached.of(table) for table in {str(stream.table) for stream in sequences}}
+        return AtRisk(row, sequences, positions, tuple(spares))
+
+    def give_up(
+        self,
+        file: FileId,
+        term: int,
+        applied: Sequence[Claim] = (),
+        into: FileId | None = None,
+        saved: Sequence[Claim] = (),
+    ) -> GivenUp:
+        """See ``base.Landing``."""
+        assert bool(saved) == (into is not None), "copies and the file of copies come together"
+        with self._store.write() as connection:
+            check_term(connection, term)
+            names = self._names.session(connection)
+            key, row = _landing_file(connection, file)
+            target = fill(connection, names, into, saved) if into is not None else None
+            reached = _Reached.load(connection, key, row)
+            fate = self._settle(connection, key, reached, applied, saved, target)
+            if target is not None:
+                spare = [claim for claim in saved if not _holds(fate.saved, claim)]
+                rows = [_duplicate(target, names.stream(claim.stream), claim) for claim in spare]
+                execute_many(connection, schema.duplicates.insert(), rows)
+            _let_go_of_quarantined(connection, file, reached, fate)
+            lacking = Ranges()
+            for _, _, status in statuses(connection, self._book, [(key, row)]):
+                lacking = lacking.union(ranges_needing_replication(status))
+            end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
+            again = _ask_again(connection, key, fate.gone.union(lacking), fate.moved, target, end)
+            drop_file(connection, key)
+        names.keep()
+        return GivenUp(file, row.source, again, fate.dropped, fate.saved)
+
+    def _settle(
+        self,
+        connection: Connection,
+        key: int,
+        reached: _Reached,
+        applied: Sequence[Claim],
+        saved: Sequence[Claim],
+        target: int | None,
+    ) -> _Fate:
+        """Split the claims that are not wholly applied into what is applied, what is saved, and what is dropped."""
+        fate = _Fate()
+        passed, copies = by_stream(applied), by_stream(saved)
+        for row in _claims(connection, key):
+            if not reached.lacks(row):
+                continue
+            stream = stream_id(row.wal, row.table_uuid, row.grp)
+            done = _chain(row, passed.get(stream, ()), row.seq_begin)
+            if row.begin < reached.of(row.table_uuid) and not done and not table_spec(row.spec).key:
+                raise RequestError(
+                    f"table {row.table_uuid} has applied some of the sequences [{row.seq_begin}, {row.seq_end}) of "
+                    f"{stream}, and which cannot be told without the file",
+                    "It has no key, so applying one twice would show: restore the file, or drop the table",
+                )
+            first = row.seq_begin + len(done)
+            pieces = []
+            if done:
+                pieces.append(Piece(None, row.seq_begin, first, row.begin, done[-1].end, row.previous, done[-1].hash))
+            for run in _runs(claim for claim in copies.get(stream, ()) if first <= claim.sequence < row.seq_end):
+                head, tail = run[0], run[-1]
+                pieces.append(
+                    Piece(target, head.sequence, tail.sequence + 1, head.begin, tail.end, head.previous, tail.hash)
+                )
+                _add(fate.saved, stream, Ranges.of((head.sequence, tail.sequence + 1)))
+                fate.moved = fate.moved.add(row.begin, row.end)
+            rest = Ranges.of((first, row.seq_end))
+            dropped = rest.subtract(fate.saved.get(stream, Ranges()))
+            if dropped:
+                _add(fate.dropped, stream, dropped)
+                fate.gone = fate.gone.add(row.begin, row.end)
+            fate.left[row.stream_id] = fate.left.get(row.stream_id, Ranges()).union(rest)
+            replace_claim(connection, row, pieces)
+        return fate
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """How far a file is applied: its prefix, and the tables that are further."""
+
+    prefix: int
+    tables: dict[str, int]
+
+    @staticmethod
+    def load(connection: Connection, key: int, row: FileRow) -> _Reached:
+        wanted = sa.select(_p.table_uuid, _p.applied).where(_p.file_id == key)
+        return _Reached(row.applied, {found.table_uuid: found.applied for found in connection.execute(wanted)})
+
+    def of(self, table: str) -> int:
+        return max(self.prefix, self.tables.get(table, 0))
+
+    def lacks(self, claim: Any) -> bool:
+        """Whether a table that is here still has to apply some of a row of ``_claims``."""
+        return claim.spec is not None and claim.end > self.of(claim.table_uuid)
+
+
+def _landing_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
+    found = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
+    if found is None:
+        raise missing(file)
+    row = file_row(found)
+    if row.kind is not FileKind.LANDING and row.source is None:
+        raise RequestError(
+            f"{file} was written here, so what it holds may exist nowhere else",
+            "Only landing files can be given up; restore this one, or the cluster from a peer",
+        )
+    if not row.closed:
+        raise RequestError(f"{file} is still OPEN", "Its receiver closes it when it restarts, or after an idle minute")
+    return int(found.id), row
+
+
+def _claims(connection: Connection, key: int) -> Sequence[Any]:
+    """Rows of claims of a file with their stream, and their table's definition (None: nobody replays them)."""
+    wanted = (
+        sa.select(schema.claims, _s.wal, _s.table_uuid, _s.grp, _t.spec)
+        .select_from(
+            schema.claims.join(schema.streams, _s.id == _c.stream_id).outerjoin(
+                schema.tables, (_t.uuid == _s.table_uuid) & ~_t.dropped
+            )
+        )
+        .where(_c.file_id == key, ~_c.divergent)
+    )
+    return connection.execute(wanted.order_by(_c.stream_id, _c.seq_begin)).all()
+
+
+def _chain(row: Any, found: Iterable[Claim], first: int) -> list[Claim]:
+    """The claims that follow one another from ``first``, the row's beginning, on."""
+    made: list[Claim] = []
+    previous = row.previous
+    for claim in sorted(found, key=lambda claim: claim.sequence):
+        if claim.sequence == first + len(made) < row.seq_end and claim.previous == previous:
+            made.append(claim)
+            previous = claim.hash
+    return made
+
+
+def _runs(claims: Iterable[Claim]) -> list[list[Claim]]:
+    """Claims that follow one another in sequence, hash and file; of one sequence the first."""
+    runs: list[list[Claim]] = []
+    for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.begin)):
+        last = runs[-1][-1] if runs else None
+        if last is not None and claim.sequence == last.sequence:
+            continue
+        follows = last is not None and claim.sequence == last.sequence + 1 and claim.previous == last.hash
+        if last is not None and follows and claim.begin >= last.end:
+            runs[-1].append(claim)
+        else:
+            runs.append([claim])
+    return runs
+
+
+def _add(ranges: dict[StreamId, Ranges], stream: StreamId, more: Ranges) -> None:
+    ranges[stream] = ranges.get(stream, Ranges()).union(more)
+
+
+def _holds(saved: dict[StreamId, Ranges], claim: Claim) -> bool:
+    return saved.get(claim.stream, Ranges()).contains(claim.sequence)
+
+
+def _duplicate(key: int, stream: int, claim: Claim) -> dict[str, object]:
+    return {
+        "file_id": key,
+        "stream_id": stream,
+        "seq_begin": claim.sequence,
+        "seq_end": claim.sequence + 1,
+        "begin": claim.begin,
+        "end": claim.end,
+    }
+
+
+def _let_go_of_quarantined(connection: Connection, file: FileId, reached: _Reached, fate: _Fate) -> None:
+    """Quarantined frames that come again are judged again; the others hold what they held, less what comes again."""
+    for row in connection.execute(sa.select(schema.quarantined).where(_q.file == str(file))).all():
+        here = (_q.file == row.file) & (_q.begin == row.begin)
+        spans = json.loads(row.held)
+        if spans and row.end > reached.of(row.table_uuid):
+            connection.execute(schema.quarantined.delete().where(here))
+            continue
+        held = [
+            [key, low, high]
+            for key, begin, end in spans
+            for low, high in Ranges.of((begin, end)).subtract(fate.left.get(key, Ranges()))
+        ]
+        connection.execute(schema.quarantined.update().where(here).values(held=json.dumps(held)))
+
+
+def _ask_again(connection: Connection, key: int, gone: Ranges, moved: Ranges, target: int | None, end: int) -> Ranges:
+    """Take back received ranges with frames that are gone; those of copied frames are received in their new file."""
+    again = Ranges()
+    sources: set[int] = set()
+    for row in connection.execute(sa.select(schema.received).where(_r.file_id == key)).all():
+        here = _r.id == row.id
+        if gone.within(row.begin, row.end):
+            connection.execute(schema.received.delete().where(here))
+            again = again.add(row.source_begin, row.source_end)
+            sources.add(row.source_id)
+        elif target is not None and moved.within(row.begin, row.end):
+            values = {"file_id": target, "begin": FILE_HEADER_BYTES, "end": end}
+            connection.execute(schema.received.update().where(here).values(values))
+    for source in sorted(sources):
+        connection.execute(schema.sources.update().where(_o.id == source).values(losses=_o.losses + 1))
+    return again

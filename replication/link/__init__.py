@@ -1,0 +1,7 @@
+"""What clusters say to each other: messages, the two ends, and their gRPC and in-memory forms."""
+
+import os
+
+# Before gRPC is imported, which only this package does: with its own handlers of fork, one of fifty processes that are
+# started beside calls aborts between fork and exec. PySpark starts Java that way.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

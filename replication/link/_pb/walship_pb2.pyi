@@ -1,0 +1,532 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    UNSPECIFIED: _ClassVar[Reason]
+    CORRUPT: _ClassVar[Reason]
+    WRONG_CLUSTER: _ClassVar[Reason]
+    UNKNOWN_TABLE: _ClassVar[Reason]
+    STALE_TERM: _ClassVar[Reason]
+    STALE_EPOCH: _ClassVar[Reason]
+    DISK_FULL: _ClassVar[Reason]
+    VERSION: _ClassVar[Reason]
+    HOLE: _ClassVar[Reason]
+    DIVERGENCE: _ClassVar[Reason]
+    LOOP: _ClassVar[Reason]
+    TOO_LARGE: _ClassVar[Reason]
+    NOT_READY: _ClassVar[Reason]
+    UNKNOWN_SCHEMA: _ClassVar[Reason]
+    TABLE_CONFLICT: _ClassVar[Reason]
+    ID_CLASH: _ClassVar[Reason]
+UNSPECIFIED: Reason
+CORRUPT: Reason
+WRONG_CLUSTER: Reason
+UNKNOWN_TABLE: Reason
+STALE_TERM: Reason
+STALE_EPOCH: Reason
+DISK_FULL: Reason
+VERSION: Reason
+HOLE: Reason
+DIVERGENCE: Reason
+LOOP: Reason
+TOO_LARGE: Reason
+NOT_READY: Reason
+UNKNOWN_SCHEMA: Reason
+TABLE_CONFLICT: Reason
+ID_CLASH: Reason
+
+class Range(_message.Message):
+    __slots__ = ("begin", "end")
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    end: int
+    def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class ShipRequest(_message.Message):
+    __slots__ = ("open", "data", "schemas", "frames")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    open: Open
+    data: Data
+    schemas: Schemas
+    frames: bytes
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., data: _Optional[_Union[Data, _Mapping]] = ..., schemas: _Optional[_Union[Schemas, _Mapping]] = ..., frames: _Optional[bytes] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("protocol", "source", "expected", "version", "role_epoch", "roads", "files", "lineage", "generation")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROADS_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    source: str
+    expected: str
+    version: str
+    role_epoch: int
+    roads: _containers.RepeatedCompositeFieldContainer[Road]
+    files: _containers.RepeatedCompositeFieldContainer[FileTerm]
+    lineage: _containers.RepeatedCompositeFieldContainer[TermMark]
+    generation: int
+    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., roads: _Optional[_Iterable[_Union[Road, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class TermMark(_message.Message):
+    __slots__ = ("term", "mark")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    MARK_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    mark: str
+    def __init__(self, term: _Optional[int] = ..., mark: _Optional[str] = ...) -> None: ...
+
+class FileTerm(_message.Message):
+    __slots__ = ("file", "term")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    term: int
+    def __init__(self, file: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Road(_message.Message):
+    __slots__ = ("table", "group", "remote_table", "generation", "owed", "schemas", "carried", "phase", "bootstrap_bytes", "closed")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_TABLE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    OWED_FIELD_NUMBER: _ClassVar[int]
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    BOOTSTRAP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    group: str
+    remote_table: str
+    generation: int
+    owed: _containers.RepeatedCompositeFieldContainer[Owed]
+    schemas: _containers.RepeatedCompositeFieldContainer[Schema]
+    carried: _containers.RepeatedCompositeFieldContainer[Carried]
+    phase: str
+    bootstrap_bytes: int
+    closed: bool
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., remote_table: _Optional[str] = ..., generation: _Optional[int] = ..., owed: _Optional[_Iterable[_Union[Owed, _Mapping]]] = ..., schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., phase: _Optional[str] = ..., bootstrap_bytes: _Optional[int] = ..., closed: _Optional[bool] = ...) -> None: ...
+
+class Carried(_message.Message):
+    __slots__ = ("origin", "path", "silent_since", "awaits_bootstrap")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SILENT_SINCE_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_BOOTSTRAP_FIELD_NUMBER: _ClassVar[int]
+    origin: str
+    path: _containers.RepeatedScalarFieldContainer[str]
+    silent_since: int
+    awaits_bootstrap: bool
+    def __init__(self, origin: _Optional[str] = ..., path: _Optional[_Iterable[str]] = ..., silent_since: _Optional[int] = ..., awaits_bootstrap: _Optional[bool] = ...) -> None: ...
+
+class Owed(_message.Message):
+    __slots__ = ("wal", "sequence")
+    WAL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    wal: str
+    sequence: int
+    def __init__(self, wal: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class Schema(_message.Message):
+    __slots__ = ("table", "group", "hash", "body")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    table: bytes
+    group: str
+    hash: bytes
+    body: bytes
+    def __init__(self, table: _Optional[bytes] = ..., group: _Optional[str] = ..., hash: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
+
+class Schemas(_message.Message):
+    __slots__ = ("schemas", "tables")
+    SCHEMAS_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    schemas: _containers.RepeatedCompositeFieldContainer[Schema]
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Data(_message.Message):
+    __slots__ = ("file", "begin", "end", "chunk_begin", "term", "closed_length")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    begin: int
+    end: int
+    chunk_begin: int
+    term: int
+    closed_length: int
+    def __init__(self, file: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., chunk_begin: _Optional[int] = ..., term: _Optional[int] = ..., closed_length: _Optional[int] = ...) -> None: ...
+
+class ShipReply(_message.Message):
+    __slots__ = ("opened", "ack", "refusal")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    ACK_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    opened: Opened
+    ack: Ack
+    refusal: Refusal
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Opened(_message.Message):
+    __slots__ = ("cluster", "version", "files", "refused", "lost", "lineage")
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    version: str
+    files: _containers.RepeatedCompositeFieldContainer[FileRanges]
+    refused: _containers.RepeatedCompositeFieldContainer[RoadRefusal]
+    lost: _containers.RepeatedCompositeFieldContainer[FileRanges]
+    lineage: _containers.RepeatedCompositeFieldContainer[TermMark]
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RoadRefusal, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ...) -> None: ...
+
+class FileRanges(_message.Message):
+    __slots__ = ("file", "ranges", "losses")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    losses: int
+    def __init__(self, file: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., losses: _Optional[int] = ...) -> None: ...
+
+class RoadRefusal(_message.Message):
+    __slots__ = ("table", "group", "refusal")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    table: bytes
+    group: str
+    refusal: Refusal
+    def __init__(self, table: _Optional[bytes] = ..., group: _Optional[str] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Ack(_message.Message):
+    __slots__ = ("file", "ranges")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, file: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("reason", "what", "remedy", "file", "begin", "end", "expected", "table")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REMEDY_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    reason: Reason
+    what: str
+    remedy: str
+    file: str
+    begin: int
+    end: int
+    expected: int
+    table: bytes
+    def __init__(self, reason: _Optional[_Union[Reason, str]] = ..., what: _Optional[str] = ..., remedy: _Optional[str] = ..., file: _Optional[str] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ..., table: _Optional[bytes] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DescribeReply(_message.Message):
+    __slots__ = ("cluster", "version", "protocol", "role", "role_epoch", "replicated", "peers")
+    class ReplicatedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class PeersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICATED_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    cluster: str
+    version: str
+    protocol: int
+    role: str
+    role_epoch: int
+    replicated: _containers.ScalarMap[str, int]
+    peers: _containers.ScalarMap[str, str]
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., protocol: _Optional[int] = ..., role: _Optional[str] = ..., role_epoch: _Optional[int] = ..., replicated: _Optional[_Mapping[str, int]] = ..., peers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class GetSchemaRequest(_message.Message):
+    __slots__ = ("hash",)
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    hash: bytes
+    def __init__(self, hash: _Optional[bytes] = ...) -> None: ...
+
+class GetTableRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class TableReply(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class ProgressRequest(_message.Message):
+    __slots__ = ("files",)
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, files: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProgressReply(_message.Message):
+    __slots__ = ("applied",)
+    class AppliedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    applied: _containers.ScalarMap[str, int]
+    def __init__(self, applied: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Sequences(_message.Message):
+    __slots__ = ("stream", "last")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    last: int
+    def __init__(self, stream: _Optional[str] = ..., last: _Optional[int] = ...) -> None: ...
+
+class ReachedRequest(_message.Message):
+    __slots__ = ("streams",)
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[Sequences]
+    def __init__(self, streams: _Optional[_Iterable[_Union[Sequences, _Mapping]]] = ...) -> None: ...
+
+class Reach(_message.Message):
+    __slots__ = ("stream", "durable", "applied", "visible", "held_by", "comes")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    VISIBLE_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    COMES_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    durable: bool
+    applied: bool
+    visible: bool
+    held_by: str
+    comes: bool
+    def __init__(self, stream: _Optional[str] = ..., durable: _Optional[bool] = ..., applied: _Optional[bool] = ..., visible: _Optional[bool] = ..., held_by: _Optional[str] = ..., comes: _Optional[bool] = ...) -> None: ...
+
+class ReachedReply(_message.Message):
+    __slots__ = ("streams",)
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[Reach]
+    def __init__(self, streams: _Optional[_Iterable[_Union[Reach, _Mapping]]] = ...) -> None: ...
+
+class OpenRoadRequest(_message.Message):
+    __slots__ = ("source", "expected", "road")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    ROAD_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    expected: str
+    road: Road
+    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., road: _Optional[_Union[Road, _Mapping]] = ...) -> None: ...
+
+class RoadReply(_message.Message):
+    __slots__ = ("refusal",)
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class LostReply(_message.Message):
+    __slots__ = ("files",)
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedCompositeFieldContainer[FileRanges]
+    def __init__(self, files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ...) -> None: ...
+
+class CompareRequest(_message.Message):
+    __slots__ = ("open", "question")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    open: CompareOpen
+    question: bytes
+    def __init__(self, open: _Optional[_Union[CompareOpen, _Mapping]] = ..., question: _Optional[bytes] = ...) -> None: ...
+
+class CompareOpen(_message.Message):
+    __slots__ = ("protocol", "source", "expected", "version")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    source: str
+    expected: str
+    version: str
+    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class CompareReply(_message.Message):
+    __slots__ = ("refusal", "answer")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    answer: bytes
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., answer: _Optional[bytes] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("tables", "table", "read", "buckets", "keys")
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    tables: bool
+    table: TableQuestion
+    read: ReadQuestion
+    buckets: bool
+    keys: bytes
+    def __init__(self, tables: _Optional[bool] = ..., table: _Optional[_Union[TableQuestion, _Mapping]] = ..., read: _Optional[_Union[ReadQuestion, _Mapping]] = ..., buckets: _Optional[bool] = ..., keys: _Optional[bytes] = ...) -> None: ...
+
+class TableQuestion(_message.Message):
+    __slots__ = ("table", "name")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    table: bytes
+    name: str
+    def __init__(self, table: _Optional[bytes] = ..., name: _Optional[str] = ...) -> None: ...
+
+class ReadQuestion(_message.Message):
+    __slots__ = ("table", "groups", "as_of")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    as_of: int
+    def __init__(self, table: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., as_of: _Optional[int] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("refusal", "tables", "table", "digest", "buckets", "rows", "end")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    tables: TablesAnswer
+    table: TableAnswer
+    digest: DigestAnswer
+    buckets: bytes
+    rows: bytes
+    end: bool
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., tables: _Optional[_Union[TablesAnswer, _Mapping]] = ..., table: _Optional[_Union[TableAnswer, _Mapping]] = ..., digest: _Optional[_Union[DigestAnswer, _Mapping]] = ..., buckets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class TablesAnswer(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, tables: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class TableAnswer(_message.Message):
+    __slots__ = ("table", "groups", "replicated", "earliest", "taken")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATED_FIELD_NUMBER: _ClassVar[int]
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    replicated: int
+    earliest: int
+    taken: bool
+    def __init__(self, table: _Optional[str] = ..., groups: _Optional[_Iterable[str]] = ..., replicated: _Optional[int] = ..., earliest: _Optional[int] = ..., taken: _Optional[bool] = ...) -> None: ...
+
+class DigestAnswer(_message.Message):
+    __slots__ = ("rows", "content")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    content: bytes
+    def __init__(self, rows: _Optional[int] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class ReadRequest(_message.Message):
+    __slots__ = ("protocol", "cluster", "file", "ranges", "heads")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    cluster: str
+    file: str
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    heads: bool
+    def __init__(self, protocol: _Optional[int] = ..., cluster: _Optional[str] = ..., file: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., heads: _Optional[bool] = ...) -> None: ...
+
+class ReadReply(_message.Message):
+    __slots__ = ("refusal", "content", "crc32c", "end")
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    refusal: Refusal
+    content: bytes
+    crc32c: int
+    end: bool
+    def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class ReplicationStatus(_message.Message):
+    __slots__ = ("closed", "begin", "needed", "shipped", "applied")
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    SHIPPED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    closed: bool
+    begin: int
+    needed: int
+    shipped: _containers.RepeatedCompositeFieldContainer[Range]
+    applied: int
+    def __init__(self, closed: _Optional[bool] = ..., begin: _Optional[int] = ..., needed: _Optional[int] = ..., shipped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., applied: _Optional[int] = ...) -> None: ...

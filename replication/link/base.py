@@ -1,0 +1,321 @@
+"""The link's words and its two ends: ``PeerLink`` on the sender's side, ``ReceiverService`` on the peer's.
+
+The messages are those of ``proto/walship.proto``. Payload goes forward only; only positions come back. A refusal of a
+whole call is raised as PeerRefusedError on both sides; a refusal of one Data message comes back as ``Refusal`` beside
+the Acks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+from uuid import UUID
+
+from replication.core.coverage import Span
+from replication.core.frame import Buffer
+from replication.core.freshness import Reach
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.lineage import Lineage
+from replication.core.phase import Phase
+from replication.core.roads import Carried
+from replication.core.schema import SchemaVersion, TableSpec
+from replication.errors import PeerRefusedError
+
+PROTOCOL = 1
+
+
+class Reason(StrEnum):
+    """Why something was refused; the names of the protobuf enum."""
+
+    CORRUPT = "CORRUPT"
+    WRONG_CLUSTER = "WRONG_CLUSTER"
+    UNKNOWN_TABLE = "UNKNOWN_TABLE"
+    STALE_TERM = "STALE_TERM"
+    STALE_EPOCH = "STALE_EPOCH"
+    DISK_FULL = "DISK_FULL"
+    VERSION = "VERSION"
+    HOLE = "HOLE"
+    DIVERGENCE = "DIVERGENCE"
+    LOOP = "LOOP"
+    TOO_LARGE = "TOO_LARGE"
+    NOT_READY = "NOT_READY"
+    UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
+    TABLE_CONFLICT = "TABLE_CONFLICT"
+    ID_CLASH = "ID_CLASH"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was refused, why, and what a person or the sender should do.
+
+    ``file``, ``begin`` and ``end`` repeat the refused Data; ``expected`` is the offset to go on from, for HOLE;
+    ``table`` names the one table that is the cause, so that the others can go on.
+    """
+
+    reason: Reason
+    what: str
+    remedy: str
+    file: FileId | None = None
+    begin: int = 0
+    end: int = 0
+    expected: int = -1
+    table: UUID | None = None
+
+    def error(self) -> PeerRefusedError:
+        """The same as an error to raise."""
+        return PeerRefusedError(self.what, self.remedy, reason=self.reason.value, expected=self.expected)
+
+    @staticmethod
+    def of(error: PeerRefusedError) -> Refusal:
+        """The same as a value to send."""
+        reason = Reason(error.reason) if error.reason else Reason.NOT_READY
+        return Refusal(reason, error.what, error.hint, expected=error.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """One (table, group) that goes to a peer: its definition, schema versions in use, and what is owed per WAL.
+
+    ``carried`` are the origins whose frames it brings besides its sender's own. ``bootstrap_bytes`` is about how much
+    room rows from before will take there, 0 when none are to be sent. A ``closed`` one owes nothing more.
+    """
+
+    spec: TableSpec
+    group: str
+    remote_table: str
+    generation: int
+    owed: Mapping[FileId, int] = field(default_factory=dict)
+    schemas: tuple[SchemaVersion, ...] = ()
+    carried: tuple[Carried, ...] = ()
+    phase: Phase = Phase.LIVE
+    bootstrap_bytes: int = 0
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """How a sender opens a stream. ``files``: whose resume ranges it wants, and the term it ships them under.
+
+    ``lineage`` tells it from a copy of it. Roads up to ``generation`` that are not among ``roads`` have ended.
+    """
+
+    source: ClusterId
+    expected: ClusterId
+    role_epoch: int
+    version: str
+    roads: tuple[Road, ...] = ()
+    files: tuple[tuple[FileId, int], ...] = ()
+    protocol: int = PROTOCOL
+    lineage: Lineage = ()
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A peer gave up landing files: the how manieth time, and all that it has of the sender's file since then."""
+
+    count: int
+    kept: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The peer's answer: who it is, what it has of the files asked for, and the roads it keeps closed.
+
+    Of files in ``lost`` the peer has no more than that, whatever was acked before.
+    """
+
+    cluster: ClusterId
+    version: str
+    files: Mapping[FileId, tuple[Span, ...]] = field(default_factory=dict)
+    refused: Mapping[tuple[UUID, str], Refusal] = field(default_factory=dict)
+    lost: Mapping[FileId, Loss] = field(default_factory=dict)
+    lineage: Lineage = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Whole frames of ``[begin, end)`` of a file, what was skipped left out.
+
+    ``chunk_begin`` is where the sender's tiling began; ``closed_length`` the file's final length once it is CLOSED,
+    else 0.
+    """
+
+    file: FileId
+    begin: int
+    end: int
+    chunk_begin: int
+    term: int
+    frames: Buffer
+    closed_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """``spans`` of the file are durable at the peer and registered in its ledger."""
+
+    file: FileId
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """Who a cluster is: its role, replicated time per origin (microseconds since 1970), and its peers' ZooKeepers."""
+
+    cluster: ClusterId
+    version: str
+    role: str
+    role_epoch: int
+    replicated: Mapping[ClusterId, int] = field(default_factory=dict)
+    protocol: int = PROTOCOL
+    peers: Mapping[str, str] = field(default_factory=dict)
+
+
+Reply = Ack | Refusal
+Known = SchemaVersion | TableSpec  # what a receiver must know before frames that need it
+
+
+class ShipSession(Protocol):
+    """An open stream to one receiver. One thread uses it."""
+
+    opened: Opened
+
+    def send(self, message: Data | tuple[Known, ...]) -> None:
+        """Hand over one message; blocks while the transport is behind.
+
+        Raises:
+            PeerUnavailableError: the stream has ended; what was not acked may or may not be there.
+        """
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        """The next reply; None when none came within ``timeout_s`` (0: do not wait) or before ``nudge``.
+
+        Raises as ``send`` does.
+        """
+
+    def nudge(self) -> None:
+        """Have ``receive`` return at once when it waits, now or when it is called next. For any thread."""
+
+    def close(self) -> None:
+        """End the stream. Idempotent."""
+
+
+class Conversation(Protocol):
+    """Questions about tables and their answers, as bytes that ``link/questions.py`` reads; both ends have one.
+
+    One thread asks, one (maybe the same) takes answers; any may close.
+    """
+
+    def ask(self, question: bytes) -> None:
+        """Hand over a question; blocks while the other end is behind.
+
+        Raises:
+            PeerUnavailableError: the conversation has ended.
+        """
+
+    def answer(self) -> bytes:
+        """The next answer, when it has come.
+
+        Raises:
+            PeerUnavailableError: the conversation has ended.
+            PeerRefusedError: the peer ended it, and says why.
+        """
+
+    def close(self) -> None:
+        """End it; whoever waits for an answer is told. Idempotent."""
+
+
+class PeerLink(Protocol):
+    """A sender's connection to one receiver. Every call has a deadline and raises PeerUnavailableError past it."""
+
+    def describe(self) -> Description:
+        """Who is there."""
+
+    def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
+        """The schema version of that hash, when the peer knows it."""
+
+    def get_table(self, name: str) -> TableSpec | None:
+        """The definition of the table of that name there, when there is one."""
+
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
+        """How far each of the caller's files is applied there, as a prefix."""
+
+    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
+        """Those of the caller's files of which bytes that were durable there are so no more."""
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        """Whether everything up to these sequences is there, by whatever road it came."""
+
+    def open_road(self, source: ClusterId, expected: ClusterId, road: Road) -> None:
+        """Make a table ready there. PeerRefusedError names the remedy."""
+
+    def ship(self, hello: Hello) -> ShipSession:
+        """Open a stream. PeerRefusedError when the peer wants none from this sender."""
+
+    def compare(self, source: ClusterId, expected: ClusterId) -> Conversation:
+        """Begin to ask about tables there. PeerRefusedError when the peer answers none to this cluster, or none now."""
+
+    def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
+        """Registered bytes of a file on that host of the caller's own cluster, span by span.
+
+        Raises:
+            PeerRefusedError: not from there, or not to this caller; says why.
+            CorruptFrameError: they were damaged on the way.
+        """
+
+    def read_heads(self, cluster: ClusterId, file: FileId, begin: int, end: int) -> Iterator[bytes]:
+        """Envelopes and sealed headers of all frames in ``[begin, end)``, as ``read``, in pieces of any size."""
+
+    def close(self) -> None:
+        """Let go of the connection. Idempotent."""
+
+
+class Inbound(Protocol):
+    """One open stream on the peer's side. Calls come from one thread; they block while landing is behind."""
+
+    def data(self, message: Data) -> None:
+        """Take one message; an Ack or a Refusal follows through the reply function, sooner or later."""
+
+    def schemas(self, known: Sequence[Known]) -> None:
+        """Take in schema versions and table definitions before frames that need them come."""
+
+    def close(self) -> None:
+        """The stream has ended; replies go nowhere from now on. Idempotent."""
+
+
+class ReceiverService(Protocol):
+    """What a cluster answers. ``caller`` holds the cluster names of the caller's certificate; None without TLS."""
+
+    def describe(self) -> Description:
+        """Who this is."""
+
+    def get_schema(self, name: bytes) -> SchemaVersion | None:
+        """The schema version of that hash."""
+
+    def get_table(self, name: str) -> TableSpec | None:
+        """The definition of the table of that name; None when there is none."""
+
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
+        """How far each source file is applied here."""
+
+    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
+        """Those source files of which bytes that were durable here are so no more."""
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        """Whether everything up to these sequences is here, by whatever road it came."""
+
+    def open_road(self, source: ClusterId, expected: ClusterId, road: Road, caller: frozenset[str] | None) -> None:
+        """Make a table ready. PeerRefusedError otherwise."""
+
+    def ship(
+        self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
+    ) -> tuple[Opened, Inbound]:
+        """Open a stream. PeerRefusedError otherwise."""
+
+    def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:
+        """Begin to answer about tables. PeerRefusedError otherwise."""
+
+    def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
+        """Answer a ReadRequest of ``link/ranges.py`` with ReadReplies."""

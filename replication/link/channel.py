@@ -1,0 +1,70 @@
+"""gRPC settings of the link, for both ends: limits, keepalive, names of the calls.
+
+Without ``grpc.http2.ping_timeout_ms`` a frozen peer is noticed after a minute rather than after keepalive plus
+time-out; without ``grpc.so_reuseport=0`` two processes can silently listen on one port.
+"""
+
+from __future__ import annotations
+
+from replication.core.frame import FRAME_BYTES_MAX
+
+SERVICE = "walship.Link"
+SHIP = f"/{SERVICE}/Ship"
+DESCRIBE = f"/{SERVICE}/Describe"
+GET_SCHEMA = f"/{SERVICE}/GetSchema"
+GET_TABLE = f"/{SERVICE}/GetTable"
+PROGRESS = f"/{SERVICE}/Progress"
+LOST = f"/{SERVICE}/Lost"
+REACHED = f"/{SERVICE}/Reached"
+OPEN_ROAD = f"/{SERVICE}/OpenRoad"
+COMPARE = f"/{SERVICE}/Compare"
+READ = f"/{SERVICE}/Read"
+
+CONNECT_S = 5.0
+KEEPALIVE_S = 10.0
+KEEPALIVE_TIMEOUT_S = 5.0
+_OVERHEAD_BYTES = 64 << 10
+
+Options = list[tuple[str, int | str]]
+
+
+def options(message_bytes_max: int) -> Options:
+    """What both ends share. A single frame always fits, whatever ``message_bytes_max``."""
+    limit = max(message_bytes_max, FRAME_BYTES_MAX) + _OVERHEAD_BYTES
+    return [
+        ("grpc.max_receive_message_length", limit),
+        ("grpc.max_send_message_length", limit),
+        ("grpc.max_metadata_size", 16 << 10),
+        ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
+        ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+        ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 900)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.lookahead_bytes", 4 << 20),
+    ]
+
+
+def client_options(message_bytes_max: int, peer: str | None) -> Options:
+    """For a channel; ``peer`` is the cluster name that the receiver's certificate must carry, None in plain text."""
+    extra: Options = [
+        ("grpc.use_local_subchannel_pool", 1),  # one connection per link, so that a stuck one holds up no other
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", int(CONNECT_S * 1000)),  # what one attempt may take, handshakes included
+        ("grpc.max_reconnect_backoff_ms", 5000),
+    ]
+    if peer is not None:
+        extra.append(("grpc.ssl_target_name_override", peer))
+    return options(message_bytes_max) + extra
+
+
+def server_options(message_bytes_max: int, streams_max: int) -> Options:
+    """For a receiver's port."""
+    return [
+        *options(message_bytes_max),
+        ("grpc.so_reuseport", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 4000),
+        ("grpc.http2.max_ping_strikes", 5),
+        ("grpc.max_concurrent_streams", streams_max),
+    ]

@@ -1,0 +1,321 @@
+"""The sender's end of the link over gRPC.
+
+One channel per link. A stream has two threads beside its user: gRPC's own, which sends, and one that collects
+replies; both end with the session.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import grpc
+
+from replication import __version__
+from replication.core.coverage import Span
+from replication.core.freshness import Reach
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.schema import SchemaVersion, TableSpec
+from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
+from replication.link import channel, ranges, wire
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import PROTOCOL, Data, Description, Hello, Known, Loss, Opened, Refusal, Reply, Road
+from replication.link.tls import LinkTls, check_plaintext
+
+COMPARE_S_MAX = 3600.0
+READ_S_MAX = 120.0  # one call brings 64 MiB at most, or one frame
+_ENDED_S = 0.5
+_SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
+
+
+def connect(
+    address: str,
+    peer: str,
+    *,
+    tls: LinkTls | None = None,
+    allow_plaintext: bool = False,
+    message_bytes_max: int = 8 << 20,
+    timeout_s: float = 5.0,
+) -> GrpcLink:
+    """A link to the receiver at ``address`` (host:port) of the cluster named ``peer``. Connects when first used.
+
+    Without ``tls`` it is plain text; ``timeout_s`` is the deadline of every call, and of opening a stream.
+
+    Raises:
+        ConfigError: plain text to another host, and the configuration does not allow it.
+    """
+    check_plaintext(address, tls, allow_plaintext)
+    if tls is None:
+        made = grpc.insecure_channel(address, options=channel.client_options(message_bytes_max, None))
+    else:
+        made = grpc.secure_channel(address, tls.client(), options=channel.client_options(message_bytes_max, peer))
+    return GrpcLink(made, address, timeout_s)
+
+
+class GrpcLink:
+    """``PeerLink`` over one gRPC channel."""
+
+    def __init__(self, made: grpc.Channel, address: str, timeout_s: float) -> None:
+        self._channel = made
+        self._address = address
+        self._timeout_s = timeout_s
+
+    def describe(self) -> Description:
+        """Who is there."""
+        return wire.decode_description(self._call(channel.DESCRIBE, b""))
+
+    def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
+        """The schema version of that hash, when the peer knows it."""
+        return wire.decode_schema(self._call(channel.GET_SCHEMA, pb.GetSchemaRequest(hash=name).SerializeToString()))
+
+    def get_table(self, name: str) -> TableSpec | None:
+        """The definition of the table of that name there, when there is one."""
+        return wire.decode_table(self._call(channel.GET_TABLE, pb.GetTableRequest(name=name).SerializeToString()))
+
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
+        """How far each of the caller's files is applied there, as a prefix."""
+        asked = pb.ProgressRequest(files=[str(file) for file in files]).SerializeToString()
+        answer = pb.ProgressReply.FromString(self._call(channel.PROGRESS, asked))
+        return {FileId.parse(file): applied for file, applied in answer.applied.items()}
+
+    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
+        """Those of the caller's files of which bytes that were durable there are so no more."""
+        asked = pb.ProgressRequest(files=[str(file) for file in files]).SerializeToString()
+        return wire.decode_lost(self._call(channel.LOST, asked))
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        """Whether everything up to these sequences is there, by whatever road it came."""
+        return wire.decode_reached(self._call(channel.REACHED, wire.encode_sequences(sequences)))
+
+    def open_road(self, source: ClusterId, expected: ClusterId, road: Road) -> None:
+        """Make a table ready there."""
+        asked = pb.OpenRoadRequest(source=str(source), expected=str(expected), road=wire.encode_road(road))
+        answer = pb.RoadReply.FromString(self._call(channel.OPEN_ROAD, asked.SerializeToString()))
+        if answer.HasField("refusal"):
+            raise wire.decode_refusal(answer.refusal).error()
+
+    def ship(self, hello: Hello) -> GrpcShipSession:
+        """Open a stream."""
+        return GrpcShipSession(self._channel, self._address, hello, self._timeout_s)
+
+    def compare(self, source: ClusterId, expected: ClusterId) -> GrpcConversation:
+        """Begin to ask about tables there."""
+        return GrpcConversation(self._channel, self._address, source, expected)
+
+    def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
+        """Registered bytes of a file on that host of the caller's own cluster, span by span."""
+        for some in ranges.batches(spans):
+            pieces = self._pieces(ranges.ReadAsk(cluster, file, tuple(some)))
+            yield from ranges.reassemble(pieces, some, self._address)
+
+    def read_heads(self, cluster: ClusterId, file: FileId, begin: int, end: int) -> Iterator[bytes]:
+        """Envelopes and sealed headers of all frames in ``[begin, end)``."""
+        return self._pieces(ranges.ReadAsk(cluster, file, ((begin, end),), heads=True))
+
+    def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
+        """Pieces of one call, which is cancelled when nobody takes them any more."""
+        try:
+            call = self._channel.unary_stream(channel.READ)(ranges.encode_ask(ask), timeout=READ_S_MAX)
+        except ValueError:
+            raise PeerUnavailableError(f"the link to {self._address} was closed") from None
+        first = threading.Timer(self._timeout_s, call.cancel)  # a host that is gone is told sooner than a slow one
+        first.start()
+        try:
+            yield from ranges.decode_pieces(_stopping(call, first.cancel), self._address)
+        except grpc.RpcError as error:
+            raise _unavailable(self._address, error) from None
+        finally:
+            first.cancel()
+            call.cancel()
+
+    def close(self) -> None:
+        """Close the channel; open streams end."""
+        self._channel.close()
+
+    def _call(self, method: str, request: bytes) -> bytes:
+        try:
+            call = self._channel.unary_unary(method)
+            return cast(bytes, call(request, timeout=self._timeout_s, wait_for_ready=False))
+        except grpc.RpcError as error:
+            raise _unavailable(self._address, error) from None
+        except ValueError:
+            raise PeerUnavailableError(f"the link to {self._address} was closed") from None
+
+
+class GrpcShipSession:
+    """``ShipSession`` over one bidirectional call."""
+
+    def __init__(self, made: grpc.Channel, address: str, hello: Hello, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._outgoing: queue.Queue[bytes | None] = queue.Queue(_SEND_QUEUE)
+        self._replies: queue.SimpleQueue[Reply | Opened | TransferError | None] = queue.SimpleQueue()
+        self._nudged = False
+        self._failed: TransferError | None = None
+        self._closed = False
+        self._outgoing.put(wire.encode_request(hello))
+        try:
+            self._call: Any = made.stream_stream(channel.SHIP)(self._requests())
+        except ValueError:
+            raise PeerUnavailableError(f"the link to {address} was closed") from None
+        self._reader = threading.Thread(target=self._collect, name=f"replies {address}", daemon=True)
+        self._reader.start()
+        try:
+            answer = self._next(timeout_s)
+            if isinstance(answer, Refusal):
+                raise answer.error()
+            if not isinstance(answer, Opened):
+                raise PeerUnavailableError(f"{address} did not answer within {timeout_s:g} s")
+        except BaseException:
+            self.close()
+            raise
+        self.opened = answer
+
+    def send(self, message: Data | tuple[Known, ...]) -> None:
+        """Hand over one message; blocks while the transport is behind, ``timeout_s`` at most."""
+        if self._failed:
+            raise self._failed
+        try:
+            self._outgoing.put(wire.encode_request(message), timeout=self._timeout_s)
+        except queue.Full:
+            raise PeerUnavailableError(f"{self._address} takes no more bytes") from None
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        """The next reply, or None when none came in time."""
+        reply = self._next(timeout_s)
+        assert not isinstance(reply, Opened), "a stream is opened once"
+        return reply
+
+    def nudge(self) -> None:
+        """An empty place in the queue of replies, one at most."""
+        if not self._nudged:
+            self._nudged = True
+            self._replies.put(None)
+
+    def close(self) -> None:
+        """Cancel the call and join the reader."""
+        if not self._closed:
+            self._closed = True
+            self._call.cancel()
+            while True:  # room for the end mark: gRPC's thread then leaves _requests
+                try:
+                    self._outgoing.put_nowait(None)
+                    break
+                except queue.Full:
+                    with_room = self._outgoing.get_nowait
+                    try:
+                        with_room()
+                    except queue.Empty:
+                        continue
+            self._reader.join()
+
+    def _next(self, timeout_s: float) -> Reply | Opened | None:
+        if self._failed:
+            raise self._failed
+        try:
+            reply = self._replies.get(timeout_s > 0, timeout_s or None)
+            if reply is None:
+                self._nudged = False
+                reply = self._replies.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(reply, TransferError):
+            self._failed = reply
+            raise reply
+        return reply
+
+    def _requests(self) -> Iterator[bytes]:
+        while (raw := self._outgoing.get()) is not None:
+            yield raw
+
+    def _collect(self) -> None:
+        try:
+            for raw in self._call:
+                self._replies.put(wire.decode_reply(raw))
+            end: TransferError = PeerUnavailableError(f"{self._address} ended the stream")
+        except grpc.RpcError as error:
+            end = _unavailable(self._address, error)
+        except FormatError as error:
+            end = PeerRefusedError(f"{self._address}: {error.what}", "Upgrade walship here", reason="VERSION")
+        self._replies.put(end)
+
+
+class GrpcConversation:
+    """``Conversation`` over one bidirectional call, of an hour at most."""
+
+    def __init__(self, made: grpc.Channel, address: str, source: ClusterId, expected: ClusterId) -> None:
+        self._address = address
+        self._outgoing: queue.Queue[bytes | None] = queue.Queue(2)
+        opening = pb.CompareOpen(protocol=PROTOCOL, source=str(source), expected=str(expected), version=__version__)
+        self._outgoing.put(pb.CompareRequest(open=opening).SerializeToString())
+        self._closed = threading.Event()
+        try:
+            self._call: Any = made.stream_stream(channel.COMPARE)(self._requests(), timeout=COMPARE_S_MAX)
+        except ValueError:
+            raise PeerUnavailableError(f"the link to {address} was closed") from None
+        try:
+            self._next()
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, question: bytes) -> None:
+        """Hand over a question."""
+        if self._closed.is_set():
+            raise PeerUnavailableError(f"the conversation with {self._address} has ended")
+        self._outgoing.put(pb.CompareRequest(question=question).SerializeToString())
+
+    def answer(self) -> bytes:
+        """The next answer."""
+        return bytes(self._next().answer)
+
+    def close(self) -> None:
+        """Cancel the call."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._call.cancel()
+
+    def _next(self) -> Any:
+        try:
+            reply = pb.CompareReply.FromString(next(self._call))
+        except StopIteration:
+            raise PeerUnavailableError(f"{self._address} ended the conversation") from None
+        except grpc.RpcError as error:
+            raise _unavailable(self._address, error) from None
+        if reply.HasField("refusal"):
+            raise wire.decode_refusal(reply.refusal).error()
+        return reply
+
+    def _requests(self) -> Iterator[bytes]:
+        while not self._closed.is_set():
+            try:
+                raw = self._outgoing.get(timeout=_ENDED_S)
+            except queue.Empty:
+                continue
+            if raw is not None:
+                yield raw
+
+
+def _stopping(replies: Iterator[bytes], stop: Callable[[], object]) -> Iterator[bytes]:
+    """``replies``; ``stop`` is called when the first has come."""
+    for reply in replies:
+        stop()
+        yield reply
+
+
+def _unavailable(address: str, error: grpc.RpcError) -> TransferError:
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return PeerRefusedError(
+            f"{address} is no walship receiver of this version", "Upgrade walship there", reason="VERSION"
+        )
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return PeerUnavailableError(f"{address} did not answer in time")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return PeerRefusedError(f"{address} is at a limit: {details}", "It is tried again later", reason="NOT_READY")
+    return PeerUnavailableError(
+        f"{address} cannot be reached ({code.name.lower()}: {details[:200]})", "Is its receiver up?"
+    )

@@ -1,0 +1,264 @@
+"""The peer's end of the link over gRPC: unpacks, says who called, and leaves every decision to a ``ReceiverService``.
+
+A stream takes one of the server's threads, which sends replies, and one that reads requests, so that acks go out
+while the next messages come in. Reading blocks while landing is behind; HTTP/2 flow control then holds the sender.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import structlog
+
+from replication.core.ids import ClusterId, FileId
+from replication.errors import ConfigError, FormatError, PeerRefusedError, PeerUnavailableError, ReplicationError
+from replication.link import channel, wire
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import (
+    PROTOCOL,
+    Conversation,
+    Data,
+    Hello,
+    Inbound,
+    Opened,
+    Reason,
+    ReceiverService,
+    Refusal,
+    Reply,
+)
+from replication.link.tls import LinkTls, caller_names, check_plaintext
+
+STREAMS_MAX = 64
+_log = structlog.get_logger(__name__)
+
+
+class LinkServer:
+    """Listens from construction on; serves from ``start`` to ``stop``.
+
+    Args:
+        service: what answers.
+        listen: host:port; port 0 takes a free one, which ``port`` then tells.
+        streams_max: calls served at once; more are refused.
+
+    Raises:
+        ConfigError: the port is taken, or plain text off loopback and not allowed.
+    """
+
+    def __init__(
+        self,
+        service: ReceiverService,
+        listen: str,
+        *,
+        tls: LinkTls | None = None,
+        allow_plaintext: bool = False,
+        message_bytes_max: int = 8 << 20,
+        streams_max: int = STREAMS_MAX,
+    ) -> None:
+        check_plaintext(listen, tls, allow_plaintext)
+        self._service = service
+        self._has_tls = tls is not None
+        self._threads = ThreadPoolExecutor(streams_max, thread_name_prefix="link")
+        self._server = grpc.server(
+            self._threads,
+            options=channel.server_options(message_bytes_max, streams_max),
+            maximum_concurrent_rpcs=streams_max,
+        )
+        unary = grpc.unary_unary_rpc_method_handler
+        handlers = {
+            "Ship": grpc.stream_stream_rpc_method_handler(self._ship),
+            "Describe": unary(self._describe),
+            "GetSchema": unary(self._get_schema),
+            "GetTable": unary(self._get_table),
+            "Progress": unary(self._progress),
+            "Lost": unary(self._lost),
+            "Reached": unary(self._reached),
+            "OpenRoad": unary(self._open_road),
+            "Compare": grpc.stream_stream_rpc_method_handler(self._compare),
+            "Read": grpc.unary_stream_rpc_method_handler(self._read),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(channel.SERVICE, handlers),))
+        try:
+            if tls is None:
+                self.port = self._server.add_insecure_port(listen)
+            else:
+                self.port = self._server.add_secure_port(listen, tls.server())
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            self._threads.shutdown()
+            raise ConfigError(
+                f"the receiver cannot listen on {listen}", "Another process may have the port: set receiver.listen"
+            )
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+
+    def stop(self, grace_s: float = 0.5) -> None:
+        """End all streams and join the threads."""
+        self._server.stop(grace_s).wait()
+        self._threads.shutdown()
+
+    def _describe(self, _: bytes, context: grpc.ServicerContext) -> bytes:
+        return wire.encode_description(self._answer(context, self._service.describe))
+
+    def _get_schema(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        name = pb.GetSchemaRequest.FromString(raw).hash
+        return wire.encode_schema(self._answer(context, lambda: self._service.get_schema(name)))
+
+    def _get_table(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        name = pb.GetTableRequest.FromString(raw).name
+        return wire.encode_table(self._answer(context, lambda: self._service.get_table(name)))
+
+    def _progress(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
+        applied = self._answer(context, lambda: self._service.progress(files))
+        return bytes(pb.ProgressReply(applied={str(f): n for f, n in applied.items()}).SerializeToString())
+
+    def _lost(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
+        return wire.encode_lost(self._answer(context, lambda: self._service.lost(files)))
+
+    def _reached(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        sequences = wire.decode_sequences(raw)
+        return wire.encode_reached(self._answer(context, lambda: self._service.reached(sequences)))
+
+    def _open_road(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        asked = pb.OpenRoadRequest.FromString(raw)
+        try:
+            self._service.open_road(
+                ClusterId.parse(asked.source),
+                ClusterId.parse(asked.expected),
+                wire.decode_road(asked.road),
+                self._caller(context),
+            )
+        except PeerRefusedError as error:
+            return bytes(pb.RoadReply(refusal=wire.encode_refusal(Refusal.of(error))).SerializeToString())
+        return bytes(pb.RoadReply().SerializeToString())
+
+    def _caller(self, context: grpc.ServicerContext) -> frozenset[str] | None:
+        return caller_names(context.auth_context()) if self._has_tls else None
+
+    def _answer(self, context: grpc.ServicerContext, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except ReplicationError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+    def _compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        first = next(requests, None)
+        if first is None:
+            return
+        opening = pb.CompareRequest.FromString(first).open
+        try:
+            if opening.protocol != PROTOCOL:
+                raise Refusal(
+                    Reason.VERSION,
+                    f"walship {opening.version} speaks protocol {opening.protocol}, not {PROTOCOL}",
+                    "Upgrade walship on the older side",
+                ).error()
+            source, expected = ClusterId.parse(opening.source), ClusterId.parse(opening.expected)
+            conversation = self._service.compare(source, expected, self._caller(context))
+        except PeerRefusedError as error:
+            yield _refused(error)
+            return
+        if not context.add_callback(conversation.close):
+            conversation.close()
+            return
+        reader = threading.Thread(target=_ask, args=(requests, conversation), name="questions", daemon=True)
+        try:
+            yield bytes(pb.CompareReply().SerializeToString())
+            reader.start()
+            while True:
+                yield bytes(pb.CompareReply(answer=conversation.answer()).SerializeToString())
+        except PeerRefusedError as error:
+            yield _refused(error)
+        except PeerUnavailableError:
+            return
+        finally:
+            context.cancel()
+            conversation.close()
+            if reader.ident is not None:
+                reader.join()
+
+    def _read(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        return self._service.read(raw, self._caller(context))
+
+    def _ship(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        try:
+            opened, inbound = self._open(next(requests), replies.put, context)
+        except StopIteration:
+            return
+        except PeerRefusedError as error:
+            yield wire.encode_reply(Refusal.of(error))
+            return
+        context.add_callback(lambda: replies.put(None))
+        reader = threading.Thread(
+            target=_read, args=(requests, inbound, replies.put, context.cancel), name="requests", daemon=True
+        )
+        try:
+            yield wire.encode_reply(opened)
+            reader.start()
+            while (reply := replies.get()) is not None:
+                yield wire.encode_reply(reply)
+        finally:
+            context.cancel()
+            inbound.close()
+            if reader.ident is not None:
+                reader.join()
+
+    def _open(
+        self, raw: bytes, reply: Callable[[Reply], None], context: grpc.ServicerContext
+    ) -> tuple[Opened, Inbound]:
+        try:
+            hello = wire.decode_request(raw)
+        except FormatError as error:
+            raise Refusal(Reason.VERSION, error.what, "Upgrade walship on the older side").error() from None
+        if not isinstance(hello, Hello):
+            raise Refusal(Reason.VERSION, "a stream begins with Open", "Upgrade walship on the older side").error()
+        return self._service.ship(hello, reply, self._caller(context))
+
+
+def _refused(error: PeerRefusedError) -> bytes:
+    return bytes(pb.CompareReply(refusal=wire.encode_refusal(Refusal.of(error))).SerializeToString())
+
+
+def _ask(requests: Iterator[bytes], conversation: Conversation) -> None:
+    try:
+        for raw in requests:
+            conversation.ask(pb.CompareRequest.FromString(raw).question)
+    except Exception as error:  # a call that was cancelled ends with a bare Exception
+        _log.debug("conversation_ended", error=repr(error))
+    finally:
+        conversation.close()
+
+
+def _read(
+    requests: Iterator[bytes], inbound: Inbound, reply: Callable[[Reply | None], None], cancel: Callable[[], Any]
+) -> None:
+    try:
+        for raw in requests:
+            message = wire.decode_request(raw)
+            if isinstance(message, Data):
+                inbound.data(message)
+            elif isinstance(message, tuple):
+                inbound.schemas(message)
+        return
+    except grpc.RpcError:
+        return
+    except FormatError as error:
+        reply(Refusal(Reason.CORRUPT, error.what, "Nothing to do: it is sent again"))
+    except ReplicationError as error:
+        _log.warning("stream_failed", error=str(error))
+        reply(Refusal(Reason.NOT_READY, error.what, error.hint))
+    except Exception as error:
+        if not isinstance(error, grpc.RpcError):  # a stream that was cancelled ends with a bare Exception
+            _log.debug("stream_ended", error=repr(error))
+    finally:
+        reply(None)

@@ -1,0 +1,228 @@
+"""The link without a network: sender and ``ReceiverService`` in one process; messages get lost, late, doubled.
+
+For tests and the simulator. Faults are drawn from a seeded generator, so a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from replication.core.coverage import Span
+from replication.core.freshness import Reach
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.schema import SchemaVersion, TableSpec
+from replication.errors import PeerUnavailableError
+from replication.link import ranges, wire
+from replication.link.base import Conversation, Data, Description, Hello, Known, Loss, ReceiverService, Reply, Road
+
+
+@dataclass
+class Faults:
+    """Chances, per message or reply, of going wrong; change them while the link is in use.
+
+    ``down`` makes every call fail and ends streams. ``cut_after`` ends a stream after that many more messages (-1:
+    never).
+    """
+
+    seed: int = 0
+    lose: float = 0.0
+    lose_reply: float = 0.0
+    repeat: float = 0.0
+    reorder: float = 0.0
+    flip: float = 0.0
+    down: bool = False
+    cut_after: int = -1
+
+
+class MemoryLink:
+    """``PeerLink`` straight to a service; messages pass through their wire form all the same."""
+
+    def __init__(
+        self, service: ReceiverService, faults: Faults | None = None, caller: frozenset[str] | None = None
+    ) -> None:
+        self._service = service
+        self._caller = caller
+        self.faults = faults or Faults()
+        self._random = random.Random(self.faults.seed)
+        self._closed = False
+
+    def describe(self) -> Description:
+        """Who is there."""
+        self._check()
+        return wire.decode_description(wire.encode_description(self._service.describe()))
+
+    def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
+        """The schema version of that hash, when the peer knows it."""
+        self._check()
+        return wire.decode_schema(wire.encode_schema(self._service.get_schema(name)))
+
+    def get_table(self, name: str) -> TableSpec | None:
+        """The definition of the table of that name there, when there is one."""
+        self._check()
+        return wire.decode_table(wire.encode_table(self._service.get_table(name)))
+
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
+        """How far each of the caller's files is applied there."""
+        self._check()
+        return self._service.progress(files)
+
+    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
+        """Those of the caller's files of which bytes that were durable there are so no more."""
+        self._check()
+        return wire.decode_lost(wire.encode_lost(self._service.lost(files)))
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        """Whether everything up to these sequences is there."""
+        self._check()
+        asked = wire.decode_sequences(wire.encode_sequences(sequences))
+        return wire.decode_reached(wire.encode_reached(self._service.reached(asked)))
+
+    def open_road(self, source: ClusterId, expected: ClusterId, road: Road) -> None:
+        """Make a table ready there."""
+        self._check()
+        self._service.open_road(source, expected, wire.decode_road(wire.encode_road(road)), self._caller)
+
+    def ship(self, hello: Hello) -> MemoryShipSession:
+        """Open a stream."""
+        self._check()
+        return MemoryShipSession(self, hello, self._service, self._random, self._caller)
+
+    def compare(self, source: ClusterId, expected: ClusterId) -> Conversation:
+        """Begin to ask about tables there."""
+        self._check()
+        return self._service.compare(source, expected, self._caller)
+
+    def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
+        """Registered bytes of a file there, span by span."""
+        for some in ranges.batches(spans):
+            pieces = self._pieces(ranges.ReadAsk(cluster, file, tuple(some)))
+            yield from ranges.reassemble(pieces, some, "memory")
+
+    def read_heads(self, cluster: ClusterId, file: FileId, begin: int, end: int) -> Iterator[bytes]:
+        """Envelopes and sealed headers of all frames in ``[begin, end)``."""
+        return self._pieces(ranges.ReadAsk(cluster, file, ((begin, end),), heads=True))
+
+    def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
+        self._check()
+        for piece in ranges.decode_pieces(self._service.read(ranges.encode_ask(ask), self._caller), "memory"):
+            self._check()
+            yield piece
+
+    def close(self) -> None:
+        """Open streams fail from now on."""
+        self._closed = True
+
+    def _check(self) -> None:
+        if self.faults.down or self._closed:
+            raise PeerUnavailableError("the peer cannot be reached (memory link is down)")
+
+
+class MemoryShipSession:
+    """``ShipSession`` whose messages arrive while ``send`` runs, or are held back until the next one."""
+
+    def __init__(
+        self,
+        link: MemoryLink,
+        hello: Hello,
+        service: ReceiverService,
+        chance: random.Random,
+        caller: frozenset[str] | None,
+    ) -> None:
+        self._link = link
+        self._random = chance
+        self._held: list[bytes] = []
+        self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._ended = False
+        decoded = wire.decode_request(wire.encode_request(hello))
+        assert isinstance(decoded, Hello)
+        opened, self._inbound = service.ship(decoded, self._reply, caller)
+        answer = wire.decode_reply(wire.encode_reply(opened))
+        assert not isinstance(answer, Reply)
+        self.opened = answer
+
+    def send(self, message: Data | tuple[Known, ...]) -> None:
+        """Hand over one message."""
+        self._check()
+        faults = self._link.faults
+        raw = wire.encode_request(message)
+        if isinstance(message, Data):
+            if self._happens(faults.lose):
+                return
+            if self._happens(faults.flip) and len(message.frames):
+                damaged = bytearray(raw)
+                damaged[-1 - self._random.randrange(len(message.frames))] ^= 1 << self._random.randrange(8)
+                raw = bytes(damaged)
+            if self._happens(faults.reorder):
+                self._held.append(raw)
+                return
+            if self._happens(faults.repeat):
+                self._deliver(raw)
+        self._deliver(raw)
+        self._flush()
+
+    def receive(self, timeout_s: float) -> Reply | None:
+        """The next reply, or None."""
+        self._check()
+        self._flush()
+        try:
+            raw = self._replies.get(timeout_s > 0, timeout_s or None)
+            while raw is None:
+                raw = self._replies.get_nowait()
+        except queue.Empty:
+            return None
+        answer = wire.decode_reply(raw)
+        assert isinstance(answer, Reply)
+        return answer
+
+    def nudge(self) -> None:
+        """An empty place in the queue of replies."""
+        self._replies.put(None)
+
+    def close(self) -> None:
+        """End the stream."""
+        if not self._ended:
+            self._ended = True
+            self._inbound.close()
+
+    def _check(self) -> None:
+        try:
+            self._link._check()
+            if self._ended:
+                raise PeerUnavailableError("the stream has ended")
+        except PeerUnavailableError:
+            self.close()
+            raise
+
+    def _deliver(self, raw: bytes) -> None:
+        faults = self._link.faults
+        if faults.cut_after == 0:
+            faults.cut_after = -1
+            self.close()
+            raise PeerUnavailableError("the stream was cut")
+        faults.cut_after -= faults.cut_after > 0
+        message = wire.decode_request(raw)
+        if isinstance(message, Data):
+            self._inbound.data(message)
+        elif isinstance(message, tuple):
+            self._inbound.schemas(message)
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        for raw in held:
+            self._deliver(raw)
+
+    def _reply(self, reply: Reply) -> None:
+        with self._lock:
+            if self._happens(self._link.faults.lose_reply):
+                return
+            for _ in range(1 + self._happens(self._link.faults.repeat)):
+                self._replies.put(wire.encode_reply(reply))
+
+    def _happens(self, chance: float) -> bool:
+        return chance > 0 and self._random.random() < chance

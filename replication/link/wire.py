@@ -1,0 +1,392 @@
+"""The link's messages as bytes of ``proto/walship.proto``, and back.
+
+A ShipRequest ends with its frames, so they are appended to the encoded rest, and on arrival cut out as a view:
+whatever the size, frames are copied once on the way out and not at all on the way in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+from replication.core.coverage import Span
+from replication.core.freshness import Reach
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.lineage import Lineage
+from replication.core.phase import Phase
+from replication.core.roads import Carried
+from replication.core.schema import SchemaVersion, TableSpec
+from replication.errors import FormatError
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import Ack, Data, Description, Hello, Known, Loss, Opened, Reason, Refusal, Reply, Road
+
+_FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
+_EMPTY = memoryview(b"")
+
+Request = Hello | Data | tuple[Known, ...]
+
+
+def encode_request(message: Request) -> bytes:
+    """One ShipRequest."""
+    if isinstance(message, Data):
+        head = pb.ShipRequest(
+            data=pb.Data(
+                file=str(message.file),
+                begin=message.begin,
+                end=message.end,
+                chunk_begin=message.chunk_begin,
+                term=message.term,
+                closed_length=message.closed_length,
+            )
+        ).SerializeToString()
+        return b"".join((head, bytes((_FRAMES_TAG,)), _varint(len(message.frames)), message.frames))
+    if isinstance(message, Hello):
+        return bytes(pb.ShipRequest(open=_hello(message)).SerializeToString())
+    schemas = [_schema(known) for known in message if isinstance(known, SchemaVersion)]
+    tables = [known.to_json() for known in message if isinstance(known, TableSpec)]
+    return bytes(pb.ShipRequest(schemas=pb.Schemas(schemas=schemas, tables=tables)).SerializeToString())
+
+
+def decode_request(raw: bytes) -> Request:
+    """One ShipRequest; FormatError when it is none."""
+    head, frames = _cut_frames(raw)
+    try:
+        request = pb.ShipRequest.FromString(head)
+        if request.HasField("data"):
+            data = request.data
+            return Data(
+                FileId.parse(data.file), data.begin, data.end, data.chunk_begin, data.term, frames, data.closed_length
+            )
+        if request.HasField("open"):
+            return _read_hello(request.open)
+        tables = [TableSpec.from_json(table) for table in request.schemas.tables]
+        return (*tables, *(_read_schema(s) for s in request.schemas.schemas))
+    except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
+        raise FormatError(f"a message of the link cannot be read: {error}") from None
+
+
+def _cut_frames(raw: bytes) -> tuple[bytes, memoryview]:
+    """The encoded fields before ``frames``, and the frames themselves."""
+    at = 0
+    size = len(raw)
+    while at < size:
+        tag = raw[at]
+        if tag & 7 != 2:
+            raise FormatError(f"a message of the link has an unknown field (tag {tag})")
+        length, content = _read_varint(raw, at + 1)
+        if content + length > size:
+            raise FormatError("a message of the link is cut short")
+        if tag == _FRAMES_TAG:
+            if content + length != size:
+                raise FormatError("a message of the link has fields after its frames")
+            return raw[:at], memoryview(raw)[content:]
+        at = content + length
+    return raw, _EMPTY
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < len(raw) and shift < 64:
+        byte = raw[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise FormatError("a message of the link is cut short")
+
+
+def encode_reply(reply: Reply | Opened) -> bytes:
+    """One ShipReply."""
+    if isinstance(reply, Ack):
+        message = pb.ShipReply(ack=pb.Ack(file=str(reply.file), ranges=_ranges(reply.spans)))
+    elif isinstance(reply, Refusal):
+        message = pb.ShipReply(refusal=encode_refusal(reply))
+    else:
+        message = pb.ShipReply(
+            opened=pb.Opened(
+                cluster=str(reply.cluster),
+                version=reply.version,
+                files=[pb.FileRanges(file=str(f), ranges=_ranges(spans)) for f, spans in reply.files.items()],
+                refused=[
+                    pb.RoadRefusal(table=table.bytes, group=group, refusal=encode_refusal(refusal))
+                    for (table, group), refusal in reply.refused.items()
+                ],
+                lost=_losses(reply.lost),
+                lineage=_lineage(reply.lineage),
+            )
+        )
+    return bytes(message.SerializeToString())
+
+
+def decode_reply(raw: bytes) -> Reply | Opened:
+    """One ShipReply; FormatError when it is none."""
+    try:
+        message = pb.ShipReply.FromString(raw)
+        kind = message.WhichOneof("reply")
+        if kind == "ack":
+            return Ack(FileId.parse(message.ack.file), _spans(message.ack.ranges))
+        if kind == "refusal":
+            return decode_refusal(message.refusal)
+        opened = message.opened
+        return Opened(
+            ClusterId.parse(opened.cluster),
+            opened.version,
+            {FileId.parse(f.file): _spans(f.ranges) for f in opened.files},
+            {(UUID(bytes=r.table), r.group): decode_refusal(r.refusal) for r in opened.refused},
+            _read_losses(opened.lost),
+            _read_lineage(opened.lineage),
+        )
+    except (DecodeError, ValueError) as error:
+        raise FormatError(f"a reply of the link cannot be read: {error}") from None
+
+
+def encode_refusal(refusal: Refusal) -> pb.Refusal:
+    """As a message of its own."""
+    return pb.Refusal(
+        reason=pb.Reason.Value(refusal.reason.value),
+        what=refusal.what,
+        remedy=refusal.remedy,
+        file=str(refusal.file) if refusal.file else "",
+        begin=refusal.begin,
+        end=refusal.end,
+        expected=refusal.expected + 1,
+        table=refusal.table.bytes if refusal.table else b"",
+    )
+
+
+def decode_refusal(message: pb.Refusal) -> Refusal:
+    """Read one; a reason from a newer version counts as NOT_READY."""
+    name = pb.Reason.Name(message.reason) if message.reason in pb.Reason.values() else ""
+    return Refusal(
+        Reason(name) if name in Reason.__members__ else Reason.NOT_READY,
+        message.what,
+        message.remedy,
+        FileId.parse(message.file) if message.file else None,
+        message.begin,
+        message.end,
+        message.expected - 1,
+        UUID(bytes=message.table) if message.table else None,
+    )
+
+
+def encode_road(road: Road) -> pb.Road:
+    """As a message of its own."""
+    return pb.Road(
+        table=road.spec.to_json(),
+        group=road.group,
+        remote_table=road.remote_table,
+        generation=road.generation,
+        owed=[pb.Owed(wal=str(wal), sequence=sequence) for wal, sequence in road.owed.items()],
+        schemas=[_schema(version) for version in road.schemas],
+        carried=[
+            pb.Carried(
+                origin=str(c.origin),
+                path=[str(hop) for hop in c.path],
+                silent_since=c.silent_since,
+                awaits_bootstrap=c.awaits_bootstrap,
+            )
+            for c in road.carried
+        ],
+        phase=road.phase.value,
+        bootstrap_bytes=road.bootstrap_bytes,
+        closed=road.closed,
+    )
+
+
+def decode_road(message: pb.Road) -> Road:
+    """Read one; FormatError when it is none."""
+    try:
+        return Road(
+            TableSpec.from_json(message.table),
+            message.group,
+            message.remote_table,
+            message.generation,
+            {FileId.parse(o.wal): o.sequence for o in message.owed},
+            tuple(_read_schema(s) for s in message.schemas),
+            tuple(
+                Carried(
+                    ClusterId.parse(c.origin), tuple(map(ClusterId.parse, c.path)), c.silent_since, c.awaits_bootstrap
+                )
+                for c in message.carried
+            ),
+            Phase(message.phase or Phase.LIVE),
+            message.bootstrap_bytes,
+            message.closed,
+        )
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise FormatError(f"a road cannot be read: {error}") from None
+
+
+def encode_description(there: Description) -> bytes:
+    """A DescribeReply."""
+    return bytes(
+        pb.DescribeReply(
+            cluster=str(there.cluster),
+            version=there.version,
+            protocol=there.protocol,
+            role=there.role,
+            role_epoch=there.role_epoch,
+            replicated={str(origin): time for origin, time in there.replicated.items()},
+            peers=dict(there.peers),
+        ).SerializeToString()
+    )
+
+
+def decode_description(raw: bytes) -> Description:
+    """Read a DescribeReply."""
+    there = pb.DescribeReply.FromString(raw)
+    replicated = {ClusterId.parse(origin): time for origin, time in there.replicated.items()}
+    return Description(
+        ClusterId.parse(there.cluster),
+        there.version,
+        there.role,
+        there.role_epoch,
+        replicated,
+        there.protocol,
+        dict(there.peers),
+    )
+
+
+def encode_sequences(sequences: Mapping[StreamId, int]) -> bytes:
+    """A ReachedRequest."""
+    asked = [pb.Sequences(stream=str(stream), last=last) for stream, last in sequences.items()]
+    return bytes(pb.ReachedRequest(streams=asked).SerializeToString())
+
+
+def decode_sequences(raw: bytes) -> dict[StreamId, int]:
+    """Read a ReachedRequest."""
+    return {StreamId.parse(each.stream): each.last for each in pb.ReachedRequest.FromString(raw).streams}
+
+
+def encode_reached(reached: Mapping[StreamId, Reach]) -> bytes:
+    """A ReachedReply."""
+    streams = [
+        pb.Reach(
+            stream=str(stream),
+            durable=each.durable,
+            applied=each.applied,
+            visible=each.visible,
+            held_by=each.held_by,
+            comes=each.comes,
+        )
+        for stream, each in reached.items()
+    ]
+    return bytes(pb.ReachedReply(streams=streams).SerializeToString())
+
+
+def decode_reached(raw: bytes) -> dict[StreamId, Reach]:
+    """Read a ReachedReply."""
+    return {
+        StreamId.parse(each.stream): Reach(each.durable, each.applied, each.visible, each.held_by, each.comes)
+        for each in pb.ReachedReply.FromString(raw).streams
+    }
+
+
+def encode_lost(losses: Mapping[FileId, Loss]) -> bytes:
+    """A LostReply."""
+    return bytes(pb.LostReply(files=_losses(losses)).SerializeToString())
+
+
+def decode_lost(raw: bytes) -> dict[FileId, Loss]:
+    """Read a LostReply."""
+    return _read_losses(pb.LostReply.FromString(raw).files)
+
+
+def encode_schema(version: SchemaVersion | None) -> bytes:
+    """A Schema; empty for None."""
+    return bytes(_schema(version).SerializeToString()) if version else b""
+
+
+def decode_schema(raw: bytes) -> SchemaVersion | None:
+    """Read a Schema; None when it is empty."""
+    return _read_schema(pb.Schema.FromString(raw)) if raw else None
+
+
+def encode_table(spec: TableSpec | None) -> bytes:
+    """A TableReply."""
+    return bytes(pb.TableReply(table=spec.to_json() if spec else "").SerializeToString())
+
+
+def decode_table(raw: bytes) -> TableSpec | None:
+    """Read a TableReply; FormatError when it is none."""
+    try:
+        text = pb.TableReply.FromString(raw).table
+        return TableSpec.from_json(text) if text else None
+    except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
+        raise FormatError(f"a table's definition cannot be read: {error}") from None
+
+
+def _losses(losses: Mapping[FileId, Loss]) -> list[pb.FileRanges]:
+    return [pb.FileRanges(file=str(f), ranges=_ranges(loss.kept), losses=loss.count) for f, loss in losses.items()]
+
+
+def _read_losses(files: Iterable[pb.FileRanges]) -> dict[FileId, Loss]:
+    return {FileId.parse(f.file): Loss(f.losses, _spans(f.ranges)) for f in files}
+
+
+def _schema(version: SchemaVersion) -> pb.Schema:
+    return pb.Schema(table=version.table.bytes, group=version.group, hash=version.hash, body=version.body)
+
+
+def _path(hops: Iterable[str]) -> tuple[ClusterId, ...]:
+    return tuple(ClusterId.parse(hop) for hop in hops)
+
+
+def _read_schema(message: pb.Schema) -> SchemaVersion:
+    return SchemaVersion.load(UUID(bytes=message.table), message.group, message.hash, message.body)
+
+
+def _ranges(spans: Iterable[Span]) -> list[pb.Range]:
+    return [pb.Range(begin=begin, end=end) for begin, end in spans]
+
+
+def _spans(ranges: Sequence[pb.Range]) -> tuple[Span, ...]:
+    return tuple((r.begin, r.end) for r in ranges)
+
+
+def _lineage(lineage: Lineage) -> list[pb.TermMark]:
+    return [pb.TermMark(term=term, mark=mark) for term, mark in lineage]
+
+
+def _read_lineage(marks: Iterable[pb.TermMark]) -> Lineage:
+    return tuple((each.term, each.mark) for each in marks)
+
+
+def _hello(hello: Hello) -> pb.Open:
+    return pb.Open(
+        protocol=hello.protocol,
+        source=str(hello.source),
+        expected=str(hello.expected),
+        version=hello.version,
+        role_epoch=hello.role_epoch,
+        roads=[encode_road(road) for road in hello.roads],
+        files=[pb.FileTerm(file=str(file), term=term) for file, term in hello.files],
+        lineage=_lineage(hello.lineage),
+        generation=hello.generation,
+    )
+
+
+def _read_hello(message: pb.Open) -> Hello:
+    return Hello(
+        ClusterId.parse(message.source),
+        ClusterId.parse(message.expected),
+        message.role_epoch,
+        message.version,
+        tuple(decode_road(road) for road in message.roads),
+        tuple((FileId.parse(f.file), f.term) for f in message.files),
+        message.protocol,
+        _read_lineage(message.lineage),
+        message.generation,
+    )

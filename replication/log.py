@@ -1,0 +1,142 @@
+"""Structured logs: a constant event name plus fields, as JSON lines for machines or coloured lines for people.
+
+For every floor above the words; ``core/`` is silent. INFO is a durable change, WARNING will be retried, ERROR needs
+a person. Usual fields: cluster, peer, table, file, begin, end, epoch. Fields that name a secret, and passwords inside
+URLs, are masked before anything is written, whatever the caller passed.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+Level = Literal["debug", "info", "warning", "error"]
+Format = Literal["json", "console"]
+
+_SECRET_FIELD = re.compile(
+    r"passw|secret|token|credential|private|(access|account|api|client|tls)[-_.]?key", re.IGNORECASE
+)
+_URL_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^@\s]*@")
+_QUERY_PASSWORD = re.compile(r"((?:password|secret|token)\w*=)[^&;\s]+", re.IGNORECASE)
+_MASK = "***"
+
+
+def configure(level: Level = "info", path: Path | None = None, format: Format = "json", **fields: object) -> None:
+    """Send this process's logs to ``path`` (appended to) or to standard error; called once, by whoever starts it.
+
+    Args:
+        level: the least that is written.
+        path: a file whose folder is made when missing; None for standard error.
+        format: ``json``, one object a line, or ``console``.
+        fields: put into every line, for instance ``cluster="east", role="worker"``.
+    """
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.StreamHandler(sys.stderr) if path is None else logging.FileHandler(path, encoding="utf-8")
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer(default=str)
+        if format == "json"
+        else structlog.dev.ConsoleRenderer(
+            colors=path is None and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+    )
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        _Fields(fields),
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,  # as text without locals, so that masking reaches it
+                mask_secrets,
+                renderer,
+            ],
+            foreign_pre_chain=shared,
+        )
+    )
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        if isinstance(old.formatter, structlog.stdlib.ProcessorFormatter):
+            root.removeHandler(old)
+            old.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    for chatty in ("kazoo", "py4j", "pyiceberg", "sqlalchemy", "asyncio", "urllib3"):
+        logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def as_library() -> None:
+    """Hand what is logged to Python's own ``logging`` unless configured: a library prints nothing by itself."""
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[structlog.stdlib.filter_by_level, mask_secrets, structlog.stdlib.render_to_log_kwargs],
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+
+
+def get(name: str, **fields: object) -> structlog.stdlib.BoundLogger:
+    """A logger for one part, with fields bound into each of its lines.
+
+    Example: ``get(__name__, peer="west").info("chunk shipped", file=file, begin=begin, end=end)``.
+    """
+    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name, **fields)
+    return logger
+
+
+def mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Mask fields that name a secret and passwords inside texts, at any depth; a structlog processor."""
+    for key, value in event.items():
+        event[key] = _masked(key, value)
+    return event
+
+
+def redact(text: str) -> str:
+    """The text with passwords in URLs masked; for messages that quote a configured address."""
+    return _QUERY_PASSWORD.sub(rf"\1{_MASK}", _URL_PASSWORD.sub(rf"\1:{_MASK}@", text))
+
+
+def _masked(key: str, value: Any) -> Any:
+    if _SECRET_FIELD.search(key) and not isinstance(value, bool | int | None):
+        return _MASK
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {k: _masked(str(k), v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked("", item) for item in value]
+    if isinstance(value, BaseException):
+        return redact(str(value))
+    return value
+
+
+class _Fields:
+    """Adds the process's own fields."""
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        self._fields = fields
+
+    def __call__(self, _logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for key, value in self._fields.items():
+            event.setdefault(key, value)
+        return event

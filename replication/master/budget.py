@@ -1,0 +1,82 @@
+"""Each peer's disk budget: what it lacks is sampled for forecasts, and let go when it stayed away for too long."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+
+from replication import log
+from replication.ledger.base import Ledger
+
+SAMPLE_US = 10_000_000
+KEEP_US = 3_600_000_000
+_log = log.get(__name__)
+
+
+def backlog_gauge(peer: str) -> str:
+    """Under which name the bytes of local files that a peer lacks are sampled."""
+    return f"backlog {peer}"
+
+
+def disk_gauge(host: str) -> str:
+    """Under which name the bytes that are used of a host's disk are sampled."""
+    return f"disk {host}"
+
+
+class Budgets:
+    """Watches the budgets of one cluster from one master.
+
+    Args:
+        ledger: of the cluster.
+        host: this host's slot.
+        data_dir: on the disk that is watched.
+        budget: bytes that may be kept for a peer; None for no limit.
+        spills: files past the budget go to a store, so none is let go.
+        clock: microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        host: str,
+        data_dir: str,
+        budget: int | None,
+        spills: bool,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._data_dir = data_dir
+        self._budget = budget
+        self._spills = spills
+        self._clock = clock
+        self._sampled = 0
+
+    def watch(self) -> None:
+        """On every host, elected or not: sample its disk when that is due."""
+        now = self._clock()
+        if now - self._sampled >= SAMPLE_US:
+            self._sampled = now
+            used = shutil.disk_usage(self._data_dir).used
+            self._ledger.sending.sample(disk_gauge(self._host), now, used, now - KEEP_US)
+
+    def keep(self, term: int) -> None:
+        """As elected master: sample what peers lack, and let go of what is past the budget.
+
+        Raises:
+            StaleTermError: a newer master was elected; nothing was let go.
+        """
+        now = self._clock()
+        backlogs = self._ledger.files.backlogs()
+        for backlog in backlogs:
+            self._ledger.sending.sample(backlog_gauge(backlog.peer), now, backlog.local_bytes, now - KEEP_US)
+        budget = self._budget
+        if budget is None or self._spills or all(backlog.local_bytes <= budget for backlog in backlogs):
+            return
+        for gone in self._ledger.files.let_go(budget, term):
+            for table in gone.tables:
+                spec = self._ledger.tables.by_uuid(table)
+                name = str(table) if spec is None else spec.name
+                _log.error("table_needs_bootstrap", peer=gone.peer, table=name, files=len(gone.files), bytes=gone.bytes)
+            _log.warning("files_let_go", peer=gone.peer, files=len(gone.files), bytes=gone.bytes, limit=budget)

@@ -1,0 +1,251 @@
+"""The master of a cluster: stands for election and, while elected, observes → plans → acts about once a second.
+
+Being elected is no proof of anything (rule 6). A new master first raises the term in the ledger; it decides only while
+the ledger's term is its own; assignments are written only over the version they were planned from; the ledger refuses
+what comes under an older term. Nothing that runs depends on the master: if it dies at any point, workers go on with
+what they have, and the next one plans from what is there.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from replication import __version__, log
+from replication.config import Config
+from replication.coordination.base import Public
+from replication.coordination.paths import Quorum
+from replication.coordination.session import Coordination
+from replication.coordination.tls import ZookeeperTls
+from replication.coordination.zookeeper import connect_public
+from replication.core.chunk import ChunkAssignment, Tail
+from replication.core.planner import Assign, Limits, PeerView, Plan, Retire, RetryLater, Revoke, plan
+from replication.errors import CoordinationError, ReplicationError, StaleTermError
+from replication.files.base import Files
+from replication.files.local import LocalFiles
+from replication.ledger.base import Ledger
+from replication.master.budget import Budgets
+from replication.master.neighbours import Neighbours, ReadPublic
+from replication.master.observe import Observed, Observer
+from replication.master.retire import Sweeper, retire
+
+_log = log.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MasterTimes:
+    """How often things are done, in seconds."""
+
+    interval_s: float = 1.0
+    retire_interval_s: float = 5.0
+    sweep_interval_s: float = 30.0
+    orphan_age_s: float = 60.0
+    poll_s: float = 5.0
+    retry_min_s: float = 1.0
+    retry_max_s: float = 60.0
+
+
+class Master:
+    """One candidate for master.
+
+    Args:
+        ledger: of the cluster; stays open.
+        coordination: of the cluster; stays open.
+        files: this host's file system.
+        host: this host's slot, also the candidate's name.
+        directories: where this host keeps WALs and landing files.
+        read_public: reads a peer's public part, given its ZooKeepers.
+        limits: for the planner.
+        times: how often things are done.
+        budgets: watches the disk budget of each peer.
+        peer_bytes_max: that budget, past which files are kept until finished there, not applied.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        coordination: Coordination,
+        files: Files,
+        host: str,
+        directories: Sequence[str],
+        read_public: ReadPublic,
+        limits: Limits,
+        times: MasterTimes,
+        peer_bytes_max: int | None = None,
+        budgets: Budgets | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._coordination = coordination
+        self._files = files
+        self._host = host
+        self._limits = limits
+        self._times = times
+        self._budgets = budgets
+        self._neighbours = Neighbours(
+            read_public,
+            random.random,
+            poll_s=times.poll_s,
+            retry_min_s=times.retry_min_s,
+            retry_max_s=times.retry_max_s,
+        )
+        self._observer = Observer(ledger, coordination, self._neighbours, peer_bytes_max, limits)
+        self._sweeper = Sweeper(ledger, files, host, directories, age_s=times.orphan_age_s)
+        self._candidacy = coordination.stand(host)
+        self._term = 0
+        self._retire_due_s = self._sweep_due_s = 0.0
+        self._waiting: frozenset[RetryLater] = frozenset()
+        self._settled = False
+        self._trouble = ""
+
+    @property
+    def term(self) -> int:
+        """The term under which this master leads; 0 while it does not."""
+        return self._term
+
+    def run(self, stop: threading.Event) -> None:
+        """Do rounds until ``stop`` is set; what goes wrong in one is logged, and the next starts from what is there."""
+        while not stop.is_set():
+            try:
+                self.round()
+                self._trouble = ""
+            except ReplicationError as error:
+                self._tell(error)
+            stop.wait(self._times.interval_s)
+
+    def close(self) -> None:
+        """Withdraw from the election and join the threads that read from peers. Idempotent."""
+        try:
+            self._candidacy.withdraw()
+        except CoordinationError:
+            _log.info("candidate_left_to_expire", host=self._host)  # its node ends with the session
+        self._neighbours.close()
+
+    def round(self) -> None:
+        """One round; whoever is not elected only sweeps its own host.
+
+        Raises:
+            StaleTermError: a newer master was elected; what was not yet done is not done.
+            CoordinationError: ZooKeeper or the ledger could not be reached, or another master wrote first.
+        """
+        now_s = time.monotonic()
+        if self._candidacy.leads():
+            self._take_term()
+            retiring = now_s >= self._retire_due_s
+            observed = self._observer.observe(now_s, retiring=retiring)
+            if retiring:
+                self._retire_due_s = now_s + self._times.retire_interval_s
+                if self._budgets is not None:
+                    self._budgets.keep(self._term)
+                for rule in self._ledger.rules.settle(self._term, time.time_ns() // 1000):
+                    _log.info("rule_settled", peer=rule.peer, table=rule.remote_table, group=rule.group)
+            self._publish(observed.receivers)
+            self._act(plan(observed.snapshot, self._limits), observed)
+        elif self._term:
+            _log.warning("master_stands_down", host=self._host, epoch=self._term)
+            self._term = 0
+        if self._budgets is not None:
+            self._budgets.watch()
+        if now_s >= self._sweep_due_s:
+            self._sweep_due_s = now_s + self._times.sweep_interval_s
+            self._sweeper.sweep(now_s)
+
+    def _tell(self, error: ReplicationError) -> None:
+        """Log a failed round, once for as long as the same thing fails."""
+        trouble = type(error).__name__
+        if trouble != self._trouble:
+            report = _log.warning if error.retryable or isinstance(error, StaleTermError) else _log.error
+            report("master_round_failed", host=self._host, epoch=self._term, error=str(error))
+        self._trouble = trouble
+
+    def _take_term(self) -> None:
+        """Have the ledger's term be this master's, before anything is decided."""
+        if self._term == 0 or self._ledger.terms.current() != self._term:
+            self._term = self._ledger.terms.raise_to_next()
+            _log.info("master_elected", host=self._host, epoch=self._term)
+
+    def _check_term(self) -> None:
+        current = self._ledger.terms.current()
+        if current != self._term:
+            raise StaleTermError(f"the master of term {self._term} was followed by one of term {current}")
+
+    def _publish(self, receivers: tuple[str, ...]) -> None:
+        """Show peers who we are; while no receiver is there, those that were, since they come back where they were."""
+        public = self._coordination.public()
+        self._coordination.publish(Public(self._ledger.cluster, __version__, receivers or public.receivers))
+
+    def _act(self, made: Plan, observed: Observed) -> None:
+        if made.fence:
+            self._check_term()
+            self._term = self._ledger.terms.raise_to_next()
+        for slot, assignment in made.assignments.items():
+            self._check_term()
+            content = replace(assignment, term=self._term).encode()
+            self._coordination.set_assignment(slot, content, observed.versions.get(slot, -1))
+        for decision in made.decisions:
+            if isinstance(decision, Retire):
+                row = observed.retirable[decision.file]
+                retire(self._ledger, self._files, row, self._term, self._host, observed.policy)
+            elif isinstance(decision, Assign):
+                _log.info("work_assigned", host=decision.slot, epoch=self._term, **_fields(decision.work))
+            elif isinstance(decision, Revoke):
+                why = {"reason": decision.reason, **_fields(decision.work)}
+                _log.info("work_revoked", host=decision.slot, epoch=self._term, **why)
+        waiting = frozenset(decision for decision in made.decisions if isinstance(decision, RetryLater))
+        for later in waiting - self._waiting:
+            _log.warning("peer_waits", peer=later.peer, error=later.reason)
+        self._tell_waiting(waiting, {peer.name: peer for peer in observed.snapshot.peers})
+        self._waiting = waiting
+
+    def _tell_waiting(self, waiting: frozenset[RetryLater], peers: Mapping[str, PeerView]) -> None:
+        """Have ``status`` show why a peer is given no work; that it is paused shows anyway."""
+        told = {later.peer: later for later in waiting if later.peer in peers and not peers[later.peer].paused}
+        now, now_s = time.time_ns() // 1000, time.monotonic()
+        for later in told.values():
+            if later not in self._waiting:
+                failures = max(1, peers[later.peer].backoff.failures)
+                next_at = now + int((later.until_s - now_s) * 1e6) if later.until_s else 0
+                self._ledger.sending.attempted(later.peer, "", "plan", failures, next_at, now, later.reason)
+        for attempt in self._ledger.sending.attempts() if waiting != self._waiting or not self._settled else ():
+            if attempt.work == "plan" and attempt.failures and attempt.peer not in told:
+                self._ledger.sending.attempted(attempt.peer, "", "plan", 0, 0, now, "")
+        self._settled = True
+
+
+def _fields(work: Tail | ChunkAssignment) -> dict[str, object]:
+    """What a log says of work."""
+    if isinstance(work, Tail):
+        return {"peer": work.peer, "receivers": work.receivers}
+    return {"peer": work.peer, "file": str(work.file), "begin": work.begin, "end": work.end}
+
+
+def run_master(config: Config, ledger: Ledger, coordination: Coordination, stop: threading.Event) -> None:
+    """Stand for master, and be it when elected, until ``stop`` is set; ``ledger`` and ``coordination`` stay open."""
+    section = config.master
+    master = Master(
+        ledger,
+        coordination,
+        LocalFiles(),
+        config.cluster.host,
+        (str(config.wal_dir), str(config.landing_dir)),
+        partial(read_public, tls=ZookeeperTls.of(config.zookeeper)),
+        Limits(range_bytes=section.range_bytes, streams=config.worker.streams_max),
+        MasterTimes(interval_s=section.interval_s, retry_min_s=section.retry_min_s, retry_max_s=section.retry_max_s),
+        section.peer_bytes_max,
+        Budgets(
+            ledger, config.cluster.host, str(config.data_dir), section.peer_bytes_max, spills=bool(section.spill_url)
+        ),
+    )
+    try:
+        master.run(stop)
+    finally:
+        master.close()
+
+
+def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> Public:
+    """Read a peer's public part from ``host:port[,…]/root``."""
+    quorum = Quorum.parse(zookeepers)
+    return connect_public(quorum.servers, quorum.root, tls=tls)

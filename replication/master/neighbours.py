@@ -1,0 +1,100 @@
+"""What is known of peers from their own ZooKeepers, kept fresh off the master's path: a slow peer delays no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from replication import log
+from replication.coordination.base import Public
+from replication.core.backoff import Backoff
+from replication.errors import ReplicationError
+from replication.ledger.base import Peer
+
+ReadPublic = Callable[[str], Public]
+
+_log = log.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A peer's public part as last read (None: the last reading failed), when that was, and how it fails."""
+
+    zookeepers: str
+    public: Public | None = None
+    read_s: float = float("-inf")
+    backoff: Backoff = Backoff()
+
+
+class Neighbours:
+    """Reads the public parts of peers in a few threads of its own, each peer at most once at a time.
+
+    Args:
+        read_public: reads a public part from ``host:port[,…]/root`` with a short time-out; raises ReplicationError.
+        jitter: uniform in [0, 1).
+        poll_s: how old a public part may get.
+        retry_min_s: the wait after a first failure.
+        retry_max_s: the longest wait.
+    """
+
+    def __init__(
+        self,
+        read_public: ReadPublic,
+        jitter: Callable[[], float],
+        *,
+        poll_s: float = 5.0,
+        retry_min_s: float = 1.0,
+        retry_max_s: float = 60.0,
+    ) -> None:
+        self._read_public = read_public
+        self._jitter = jitter
+        self._poll_s = poll_s
+        self._retry_min_s, self._retry_max_s = retry_min_s, retry_max_s
+        self._known: dict[str, Neighbour] = {}
+        self._under_way: dict[str, Future[Public]] = {}
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="neighbours")
+
+    def look(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, Neighbour]:
+        """What is known now of each peer, by name; starts readings that are due. Never waits.
+
+        Args:
+            peers: those to look at; others are forgotten.
+            failing: names of those that workers cannot ship to, which counts as failing too.
+            now_s: of any one clock.
+        """
+        before = self._known
+        self._known = {}
+        for peer in peers:
+            known = before.get(peer.name)
+            if known is None or known.zookeepers != peer.zookeepers:
+                known = Neighbour(peer.zookeepers)
+            known = self._collect(peer, known, now_s)
+            if peer.name in failing and known.backoff.due(now_s):
+                known = replace(known, backoff=self._failed(known.backoff, now_s))
+            elif peer.name not in failing and known.public is not None:
+                known = replace(known, backoff=Backoff())
+            self._known[peer.name] = known
+            due_s = known.backoff.until_s if known.public is None else known.read_s + self._poll_s
+            if peer.name not in self._under_way and now_s >= due_s:
+                self._under_way[peer.name] = self._threads.submit(self._read_public, peer.zookeepers)
+        return dict(self._known)
+
+    def close(self) -> None:
+        """Join the threads; a reading under way is waited for, which its own time-out bounds."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _collect(self, peer: Peer, known: Neighbour, now_s: float) -> Neighbour:
+        reading = self._under_way.get(peer.name)
+        if reading is None or not reading.done():
+            return known
+        del self._under_way[peer.name]
+        try:
+            return replace(known, public=reading.result(), read_s=now_s)
+        except ReplicationError as error:
+            if known.backoff.failures == 0:
+                _log.warning("peer_unreadable", peer=peer.name, error=str(error))
+            return replace(known, public=None, read_s=now_s, backoff=self._failed(known.backoff, now_s))
+
+    def _failed(self, backoff: Backoff, now_s: float) -> Backoff:
+        return backoff.failed(now_s, self._jitter(), retry_min_s=self._retry_min_s, retry_max_s=self._retry_max_s)

@@ -1,0 +1,151 @@
+"""One immutable snapshot of ledger and ZooKeeper for the planner, with what it takes to act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from replication import log
+from replication.coordination.base import HostRecord, keeps_tables
+from replication.coordination.paths import Kind
+from replication.coordination.session import Coordination
+from replication.core.chunk import Assignment
+from replication.core.ids import FileId
+from replication.core.planner import FileView, HostView, Limits, PeerView, Snapshot
+from replication.core.retention import RetentionPolicy
+from replication.errors import FormatError
+from replication.ledger.base import FileRow, Ledger
+from replication.master.neighbours import Neighbours
+
+ALONE = Limits()
+_log = log.get(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A snapshot, the versions of the assignment nodes it read, live receivers, and the rows of what may be retired.
+
+    ``policy`` is what retiring was decided with.
+    """
+
+    snapshot: Snapshot
+    versions: Mapping[str, int]
+    receivers: tuple[str, ...]
+    retirable: Mapping[FileId, FileRow]
+    policy: RetentionPolicy
+
+
+class Observer:
+    """Takes snapshots; remembers between them only since when workers are gone and what is known of peers.
+
+    Args:
+        ledger: of this cluster.
+        coordination: of this cluster.
+        neighbours: of this cluster; closed by whoever made it.
+        peer_bytes_max: the disk budget per peer, for retiring; None for no limit.
+        limits: what the planner does; of files it could do nothing about, none is looked at.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        coordination: Coordination,
+        neighbours: Neighbours,
+        peer_bytes_max: int | None = None,
+        limits: Limits = ALONE,
+    ) -> None:
+        self._ledger = ledger
+        self._coordination = coordination
+        self._neighbours = neighbours
+        self._peer_bytes_max = peer_bytes_max
+        self._limits = limits
+        self._gone_since: dict[str, float] = {}
+
+    def observe(self, now_s: float, *, retiring: bool) -> Observed:
+        """Read everything once.
+
+        Args:
+            now_s: monotonic seconds.
+            retiring: whether to ask the ledger for files that may be deleted, which costs more than the rest.
+        """
+        records = self._coordination.hosts()
+        policy = RetentionPolicy(keeps_tables(records), self._peer_bytes_max)
+        hosts = self._hosts(records, now_s)
+        assigned, versions = self._assigned()
+        files = self._files(hosts, assigned) if _shared(hosts) or self._limits.streams > 1 else ()
+        retirable = (
+            {row.file: row for host in hosts for row in self._ledger.files.retirable(host.slot, policy)}
+            if retiring
+            else {}
+        )
+        snapshot = Snapshot(
+            now_s=now_s,
+            hosts=hosts,
+            peers=self._peers(now_s, self._failing() if files else frozenset()),
+            files=files,
+            assigned=assigned,
+            retirable=tuple(sorted(retirable)),
+        )
+        receivers = self._coordination.members(Kind.RECEIVERS)
+        addresses = tuple(sorted(str(member.fields["address"]) for member in receivers if "address" in member.fields))
+        return Observed(snapshot, versions, addresses, retirable, policy)
+
+    def _hosts(self, hosts: Sequence[HostRecord], now_s: float) -> tuple[HostView, ...]:
+        working = {member.name for member in self._coordination.members(Kind.WORKERS)}
+        gone = {host.slot for host in hosts} - working
+        self._gone_since = {slot: self._gone_since.get(slot, now_s) for slot in gone}
+        return tuple(HostView(host.slot, host.store, self._absent(host.slot, now_s)) for host in hosts)
+
+    def _absent(self, slot: str, now_s: float) -> float:
+        """Seconds since the worker went; above zero from the first time that it is not there."""
+        return max(now_s - self._gone_since[slot], 1e-9) if slot in self._gone_since else 0.0
+
+    def _failing(self) -> frozenset[str]:
+        return self._ledger.files.failing()
+
+    def _peers(self, now_s: float, failing: frozenset[str]) -> tuple[PeerView, ...]:
+        named = {rule.peer for rule in self._ledger.rules.all()}
+        peers = [peer for peer in self._ledger.rules.peers() if peer.name in named]
+        known = self._neighbours.look(peers, failing, now_s)
+        views = []
+        for peer in peers:
+            neighbour = known[peer.name]
+            public = neighbour.public
+            views.append(
+                PeerView(
+                    name=peer.name,
+                    cluster=peer.cluster,
+                    paused=peer.paused,
+                    answers_as=None if public is None else public.cluster,
+                    receivers=() if public is None else public.receivers,
+                    backoff=neighbour.backoff,
+                )
+            )
+        return tuple(views)
+
+    def _files(self, hosts: Sequence[HostView], assigned: Mapping[str, Assignment]) -> tuple[FileView, ...]:
+        """Files that chunks are assigned of, that are large enough to be cut, or whose host has no worker."""
+        chunked = {chunk.file for assignment in assigned.values() for chunk in assignment.chunks}
+        working = {host.slot for host in hosts if host.absent_s == 0.0}
+        large = self._limits.large_bytes
+        return tuple(
+            view
+            for view in self._ledger.files.lacking()
+            if view.closed and (view.length >= large or view.host not in working) or view.file in chunked
+        )
+
+    def _assigned(self) -> tuple[dict[str, Assignment], dict[str, int]]:
+        assigned, versions = {}, {}
+        for slot, read in self._coordination.assignments().items():
+            versions[slot] = read.version
+            try:
+                assigned[slot] = Assignment.decode(read.content)
+            except FormatError as error:
+                _log.error("assignment_unreadable", host=slot, error=str(error))  # the plan will write it anew
+        return assigned, versions
+
+
+def _shared(hosts: tuple[HostView, ...]) -> bool:
+    """Whether any worker can read another's files; else tails cover all but large closed ones."""
+    stores = [host.store for host in hosts if host.store]
+    return len(stores) > len(set(stores))

@@ -1,0 +1,112 @@
+"""Deleting files (rule 2): first their rows, in the ledger's transaction, then the bytes; and finding what was left.
+
+A master may die between the two, and files of other hosts are out of its reach. So the master process of every host,
+elected or not, sweeps its own directories for files that the ledger does not know any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from replication import log
+from replication.core.retention import RetentionPolicy
+from replication.errors import RequestError, StorageError
+from replication.files.base import Files
+from replication.files.store import store_of
+from replication.ledger.base import KEEP, FileRow, Ledger
+
+_NAME = re.compile(r"(\d{12})\.(wal|len)\Z")
+_log = log.get(__name__)
+
+
+def retire(ledger: Ledger, files: Files, row: FileRow, term: int, host: str, policy: RetentionPolicy = KEEP) -> bool:
+    """Drop the row under ``term``, and delete the file when it is on ``host``; False when something holds it after all.
+
+    Idempotent: what is not deleted now, the next sweep of its host deletes.
+
+    Raises:
+        StaleTermError: a newer master was elected; nothing happened.
+    """
+    try:
+        ledger.files.retire(row.file, term, policy)
+    except RequestError as error:
+        _log.info("file_held", file=str(row.file), error=str(error))
+        return False
+    if row.is_stored:
+        try:
+            store_of(row.path).remove(row.path)
+        except StorageError as error:  # the worker of its host finds it when it starts
+            _log.warning("object_left", file=row.path, error=str(error))
+    elif row.host == host:
+        delete(files, row.path)
+    _log.info("file_retired", file=str(row.file), end=row.length, epoch=term)
+    return True
+
+
+def delete(files: Files, path: str) -> None:
+    """Delete a file and its counters, durably; nothing happens when they are gone."""
+    files.remove(path)
+    files.remove(str(PurePath(path).with_suffix(".len")))
+    files.sync_directory(str(PurePath(path).parent))
+
+
+class Sweeper:
+    """Removes orphans of one host: files on its disk that the ledger let go.
+
+    A file counts as an orphan when its number is *below* the newest that the ledger knows for this host, since the
+    ledger gives numbers out before files are made. One at or above it was made after the ledger was last right, as when
+    an older copy of the ledger was restored: its bytes may exist nowhere else, so it stays, and a person is told.
+
+    Args:
+        ledger: of this cluster.
+        files: the host's file system.
+        host: its slot.
+        directories: where WALs and landing files are; nothing else is looked at.
+        age_s: how long a file must have been unknown, or a known one missing, before anything is done about it.
+    """
+
+    def __init__(
+        self, ledger: Ledger, files: Files, host: str, directories: Sequence[str], *, age_s: float = 60.0
+    ) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._host = host
+        self._directories = tuple(directories)
+        self._age_s = age_s
+        self._since: dict[str, float] = {}
+        self._told: set[str] = set()
+
+    def sweep(self, now_s: float) -> list[str]:
+        """Look once, remove what has been an orphan for long enough, and return its paths."""
+        # The disk is read before the ledger: a file made between the two is not seen, and one that is seen is known.
+        folders = [str(PurePath(folder)) for folder in self._directories]
+        on_disk = {f"{folder}/{name}" for folder in folders for name in self._files.names(folder)}
+        rows = self._ledger.files.all(self._host)
+        known = {row.path for row in rows}
+        newest = max((row.file.number for row in rows if row.file.slot == self._host), default=-1)
+        unknown = {path for path in on_disk if _NAME.search(path) and _data_file(path) not in known}
+        durable = {row.path for row in rows if row.needed}  # of one that was never written nothing is lost
+        missing = {path for path in durable - on_disk if str(PurePath(path).parent) in folders}
+        self._since = {path: self._since.get(path, now_s) for path in unknown | missing}
+        old = {path for path, since in self._since.items() if now_s - since >= self._age_s}
+        beyond = {path for path in unknown if int(PurePath(path).stem) >= newest}
+        self._tell("file_missing", old & missing)
+        self._tell("file_unknown_to_ledger", old & beyond)
+        orphans = sorted((old & unknown) - beyond)
+        for path in orphans:
+            self._files.remove(path)
+            _log.info("orphan_removed", file=path)
+        for folder in {str(PurePath(path).parent) for path in orphans}:
+            self._files.sync_directory(folder)
+        return orphans
+
+    def _tell(self, event: str, paths: set[str]) -> None:
+        for path in sorted(paths - self._told):
+            _log.error(event, file=path, host=self._host)
+        self._told |= paths
+
+
+def _data_file(path: str) -> str:
+    return f"{path.rpartition('.')[0]}.wal"

@@ -1,0 +1,214 @@
+"""The sections and keys of a cluster's configuration, with their defaults and one line on each.
+
+For ``replication/config.py``, which reads and checks them, and for parts that take a section as an argument.
+Units come last in a key's name; byte sizes may also be text such as "64 MiB".
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationInfo,
+)
+
+from replication.core.ids import check_name
+from replication.errors import FormatError
+
+_MIB = 1 << 20
+_BYTES = TypeAdapter(ByteSize)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as (host, port); ValueError when it is neither."""
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not host:port")
+    return host, int(port)
+
+
+def _name(value: str) -> str:
+    try:
+        return check_name(value, "name")
+    except FormatError as e:
+        raise ValueError(str(e)) from None
+
+
+def _address(value: str) -> str:
+    split_address(value)
+    return value
+
+
+def _path(value: Path, info: ValidationInfo) -> Path:
+    folder: Path = (info.context or {}).get("folder", Path.cwd())
+    return Path(os.path.abspath(folder / value.expanduser()))
+
+
+def _ledger_url(value: str, info: ValidationInfo) -> str:
+    scheme, found, file = value.partition(":///")
+    if value and "://" not in value:
+        raise ValueError("not an SQLAlchemy URL such as sqlite:///ledger.db or postgresql+psycopg://host/database")
+    return f"{scheme}:///{_path(Path(file), info)}" if found and scheme.startswith("sqlite") else value
+
+
+def _bytes(value: object) -> object:
+    return int(_BYTES.validate_python(value)) if isinstance(value, str) else value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Address = Annotated[str, AfterValidator(_address)]
+OptionalAddress = Annotated[Address | Literal[""], Field(union_mode="left_to_right")]
+PathFromFile = Annotated[Path, AfterValidator(_path)]
+OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
+LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
+Bytes = Annotated[PositiveInt, BeforeValidator(_bytes)]  # 1048576 or "1 MiB"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class ClusterSection(_Section):
+    """Who and where this cluster is."""
+
+    name: Name
+    host: Name = Field("h0", description="this host's slot: its name in file ids; one per host, never reused")
+    data_dir: PathFromFile = Field(Path("."), description="WALs, landing files, ledger and warehouse live here")
+    location: str = Field("", description="where it stands, in your own words; shown by status")
+
+
+class ZooKeeperSection(_Section):
+    """Where what is small and live is kept."""
+
+    embedded: bool = Field(True, description="start a real ZooKeeper server of its own (needs PySpark's jars)")
+    port: int = Field(2181, ge=1, le=65535, description="of the embedded server; each cluster on a machine its own")
+    listen: str = Field("127.0.0.1", description="where the embedded server listens")
+    servers: str = Field("", description="host:port,... of an ensemble; empty means the embedded server")
+    root: str = Field("", description="empty means /walship/<name>")
+    ca: OptionalPath = Field(None, description="PEM file: with cert and key, TLS to ZooKeeper, this one and the peers'")
+    cert: OptionalPath = Field(None, description="PEM file: certificate of this host, of the embedded server too")
+    key: OptionalPath = Field(None, description="PEM file: and its key")
+    session_timeout_s: PositiveFloat = 10.0
+
+    @property
+    def secured(self) -> bool:
+        """Whether ZooKeeper is spoken to over mutual TLS."""
+        return self.ca is not None and self.cert is not None and self.key is not None
+
+
+class LedgerSection(_Section):
+    """The SQL database of rules, statuses, coverage and landings."""
+
+    url: LedgerUrl = Field("", repr=False, description="SQLAlchemy URL; empty means SQLite in data_dir")
+    busy_timeout_s: PositiveFloat = 30.0
+
+
+class WriterSection(_Section):
+    """From append to ack."""
+
+    wal_bytes_max: Bytes = Field(256 * _MIB, description="a WAL rolls at this size ...")
+    wal_age_max_s: PositiveFloat = Field(600.0, description="... or age")
+    buffer_bytes_max: Bytes = Field(64 * _MIB, description="appends block when this much waits for the disk")
+    append_timeout_s: PositiveFloat = 30.0
+    lease_s: PositiveFloat = Field(10.0, description="a role change waits this long for writers at most")
+    codec: Literal["lz4", "zstd", "none"] = "lz4"
+
+
+class WorkerSection(_Section):
+    """From WAL to peer."""
+
+    window_bytes: Bytes = Field(16 * _MIB, description="unacknowledged bytes per stream to a peer")
+    streams_max: PositiveInt = Field(4, description="for large files, as many of these as bring more bytes")
+    message_bytes_max: Bytes = 4 * _MIB
+    poll_busy_s: PositiveFloat = 0.0007
+    poll_idle_s: PositiveFloat = 0.01
+    register_interval_s: PositiveFloat = 0.05
+    progress_interval_s: PositiveFloat = 0.1
+    closed_time_interval_s: PositiveFloat = 1.0
+    heartbeat_interval_s: PositiveFloat = 1.0
+    retry_min_s: PositiveFloat = 0.2
+    retry_max_s: PositiveFloat = 60.0
+    ack_timeout_s: PositiveFloat = Field(12.0, description="a peer silent for longer counts as gone")
+    dropped_tables: Literal["hold", "skip"] = Field(
+        "hold", description="rows of a table dropped here and at the peer: hold them, or skip them"
+    )
+
+
+class ReceiverSection(_Section):
+    """The peer's end of the link."""
+
+    listen: Address = Field("127.0.0.1:0", description="host:port; port 0 means any free one")
+    advertise: OptionalAddress = Field("", description="host:port that peers use; empty means listen")
+    message_bytes_max: Bytes = 8 * _MIB
+    landing_bytes_max: Bytes = Field(64 << 30, description="refuses more when this much waits for replay")
+    disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more when less is free")
+    group_delay_s: float = Field(0.0, ge=0, description="wait this long for company before an fdatasync")
+
+
+class MasterSection(_Section):
+    """Observe, plan, act."""
+
+    enabled: bool = Field(True, description="whether this host takes part in the election")
+    interval_s: PositiveFloat = 1.0
+    range_bytes: Bytes = Field(256 * _MIB, description="larger closed files are cut, for several workers")
+    retry_min_s: PositiveFloat = 1.0
+    retry_max_s: PositiveFloat = 60.0
+    peer_bytes_max: Bytes = Field(64 << 30, description="disk budget per peer: past it the oldest files are let go")
+    spill_url: str = Field("", description="s3://... or file:///...: past the budget files move there instead")
+
+
+class ReplaySection(_Section):
+    """From landed frames to tables."""
+
+    enabled: bool = Field(True, description="false: this cluster keeps no tables and only passes frames on")
+    interval_s: PositiveFloat = 0.2
+    fold_interval_s: PositiveFloat = 60.0
+    fold_hold_s: PositiveFloat = 600.0
+    changes_retention_s: PositiveFloat = 7 * 86400.0
+    history_s: PositiveFloat = Field(3 * 86400.0, description="default of new tables: how late a version may come")
+    maintenance_interval_s: PositiveFloat = 300.0
+    spark_master: str = "local[2]"
+    driver_memory: str = Field("1g", pattern=r"^\d+[kmgt]$")
+    jars: tuple[PathFromFile, ...] = Field((), description="Iceberg and JDBC jars; empty means the fetched ones")
+    spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
+
+
+class TlsSection(_Section):
+    """Mutual TLS between clusters."""
+
+    ca: OptionalPath = Field(None, description="PEM file: who may connect, on either side")
+    cert: OptionalPath = Field(None, description="PEM file: this cluster's certificate")
+    key: OptionalPath = Field(None, description="PEM file: and its key")
+    allow_plaintext: bool = Field(False, description="without TLS, also off loopback")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether links use mutual TLS."""
+        return self.ca is not None and self.cert is not None and self.key is not None
+
+
+class CatalogSection(_Section):
+    """Iceberg catalog properties, passed through; empty means JDBC beside the ledger."""
+
+    warehouse: str = Field("", description="file:///... or s3://... of tables' files; empty means in data_dir")
+    spark: dict[str, str] = Field(default_factory=dict, repr=False)
+    pyiceberg: dict[str, str] = Field(default_factory=dict, repr=False)
+
+
+class LogSection(_Section):
+    """What the processes say."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console"] = "json"

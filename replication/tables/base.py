@@ -1,0 +1,228 @@
+"""What walship asks of a warehouse: tables appended to and rewritten by compare-and-swap, and read by snapshot.
+
+Two protocols, since readers need neither Spark nor Java: ``Catalog`` (create, look at, open in DuckDB) and ``Tables``
+(that and commits). Implemented over Iceberg (``catalog.py``, ``iceberg.py``) and in memory (``memory.py``). SQL
+handed in is portable between Spark and DuckDB but for names, which come from ``ref`` and ``Dialect``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import duckdb
+import pyarrow as pa
+
+from replication.core.schema import Column, TableSpec
+
+LABEL = "_label"
+Rows: TypeAlias = pa.Table | str  # rows, or the query for them
+
+
+def open_duckdb() -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory for merging what changed into what is there."""
+    connection = duckdb.connect(":memory:", config={"threads": 2, "preserve_insertion_order": False})
+    connection.execute("set timezone = 'UTC'")
+    # Hash the side of a join that is written second, here always what changed: DuckDB may guess that it is the larger.
+    connection.execute("set disabled_optimizers = 'build_side_probe_side'")
+    return connection
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one SQL engine quotes names."""
+
+    quote: str
+
+    def name(self, name: str) -> str:
+        """``name`` as an identifier."""
+        return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
+
+    def text(self, value: str) -> str:
+        """``value`` as a string literal; values are checked names, so they hold neither quotes nor backslashes."""
+        assert "'" not in value and "\\" not in value, value
+        return f"'{value}'"
+
+
+SPARK = Dialect("`")
+DUCKDB = Dialect('"')
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit of a table; ``at`` in microseconds since 1970."""
+
+    id: int
+    parent: int | None
+    sequence: int
+    operation: str
+    summary: Mapping[str, str]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A table's snapshots as they are now; ``current`` is None before the first commit."""
+
+    current: int | None
+    snapshots: Mapping[int, Snapshot]
+    tags: Mapping[str, int] = field(default_factory=dict)
+
+    def chain(self) -> Iterator[Snapshot]:
+        """The current snapshot and its ancestors, newest first, as far as they are not expired."""
+        at = self.current
+        while at is not None and at in self.snapshots:
+            yield self.snapshots[at]
+            at = self.snapshots[at].parent
+
+    @property
+    def whole(self) -> bool:
+        """Whether the chain reaches the table's first snapshot, so that nothing of it has expired."""
+        last: Snapshot | None = None
+        for last in self.chain():  # noqa: B007
+            pass
+        return last is None or last.parent is None
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Rows to be made by executors.
+
+    Each row of ``tasks`` is the input of one task. ``run`` turns batches of such rows into batches of ``schema``; it
+    is pickled, so it must be a pure function of importable parts. The int32 column ``_label`` of what it yields
+    indexes ``labels``, each giving values for the columns ``label_columns``, spelt out by the engine rather than
+    sent. ``constants`` are the same for all rows. ``size`` is how many bytes ``run`` reads, None when nobody counted.
+    """
+
+    tasks: pa.Table
+    run: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
+    schema: pa.Schema
+    label_columns: tuple[str, ...]
+    labels: Sequence[tuple[str, ...]]
+    constants: Mapping[str, int]
+    size: int | None = None
+
+
+class Catalog(Protocol):
+    """Tables as they stand."""
+
+    def create(self, spec: TableSpec) -> None:
+        """Make the Iceberg tables of ``spec`` that are not there, and the others fit it. Idempotent.
+
+        Columns are told apart by uuid: they are added, renamed, widened and dropped as ``spec`` has them; sort order
+        and properties follow.
+
+        Raises:
+            SchemaError: somebody else changed the Iceberg table so that it cannot fit; says what, and what to do.
+            CommitConflictError: others commit to it all the time; try again.
+        """
+
+    def fits(self, spec: TableSpec) -> bool:
+        """Whether the Iceberg tables of ``spec`` are there and have its very columns."""
+
+    def drop(self, spec: TableSpec) -> None:
+        """Remove the Iceberg tables of ``spec`` and their files."""
+
+    def exists(self, name: str) -> bool:
+        """Whether ``namespace.name`` is there."""
+
+    def specs(self) -> list[TableSpec]:
+        """The definitions of the walship tables that are there, by name, as they were when last made or changed."""
+
+    def history(self, name: str) -> History:
+        """The snapshots of one table; UnknownTableError when it is not there."""
+
+    def attach(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        view: str,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        where: str = "",
+        columns: Sequence[Column] | None = None,
+    ) -> None:
+        """Make ``view`` in a DuckDB connection show a table, at a snapshot or as it is now.
+
+        ``where`` is a filter (``_replay > 4 or _commit > 17``) that may only leave out files none of whose rows pass
+        it. With ``columns`` the view has these in place of the table's own user columns, whatever they are called
+        there; where the table does not have one yet, it is NULL. Those under the nil uuid are walship's own columns,
+        by name.
+        """
+
+
+class Tables(Catalog, Protocol):
+    """Tables that can be committed to. Not safe for threads, but for different tables."""
+
+    dialect: Dialect
+
+    def ref(self, name: str) -> str:
+        """A table's name as the engine's SQL wants it."""
+
+    def append(
+        self,
+        name: str,
+        rows: Decode | Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int:
+        """Append rows (decoded, given, or of a query) in one snapshot that carries ``summary``; return its id.
+
+        Args:
+            name: ``namespace.name``.
+            rows: what to append.
+            expect: the snapshot that was looked at, None when there was none.
+            summary: for the snapshot.
+            shape: the definition that ``rows`` were made by; none for rows that do not depend on how columns are
+                called, and for decoded ones, whose columns carry their uuids.
+
+        Raises:
+            CommitConflictError: rows were added since snapshot ``expect`` (with a ``shape``, anything was committed),
+                or the table's columns are not called as in ``shape``, or as those of ``rows`` that carry a uuid;
+                nothing was changed.
+            PoisonFrameError: an executor could not decode a frame; nothing was changed.
+            HostAwayError: an executor could not read frames on another host; nothing was changed.
+        """
+
+    def replace(
+        self,
+        name: str,
+        key: Sequence[str],
+        gone: Rows,
+        rows: Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int:
+        """In one step for readers: delete the rows whose key ``gone`` lists and append ``rows``; ``shape`` as above.
+
+        Raises:
+            CommitConflictError: the table is no longer at snapshot ``expect``, or no longer of this shape; nothing was
+                changed.
+        """
+
+    def delete(self, name: str, where: str) -> None:
+        """Delete the rows a condition names; does not count as added rows for ``append``'s check."""
+
+    def query(self, sql: str) -> pa.Table:
+        """Run a query whose result is small."""
+
+    def tag(self, name: str, tag: str, snapshot: int) -> None:
+        """Name a snapshot, so that expiry passes over it; moves an existing tag."""
+
+    def untag(self, name: str, tag: str) -> None:
+        """Let go of a tag; nothing happens when there is none."""
+
+    def expire(self, name: str, older_than: int, keep: int) -> None:
+        """Forget snapshots older than a time but the last ``keep``, and delete files only they use.
+
+        ``older_than`` is in microseconds since 1970.
+        """
+
+    def compact(self, name: str, min_files: int) -> int:
+        """Rewrite small files and deletes into full files; return how many files went. Rows stay what they are."""
+
+    def close(self) -> None:
+        """Let go of the engine."""

@@ -1,0 +1,340 @@
+"""Commits to Iceberg tables with Spark, by DataFrame and SQL calls only.
+
+Appends compare-and-swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
+snapshot named (on a table without one: since ever), where a plain append lets two writers both succeed. ``replace``
+of few rows is one commit made here (``row_delta.py``). That of many writes deletes and rows to a branch and then
+fast-forwards ``main`` to it, which is one step for readers and refused when ``main`` has moved; only key columns are
+read and nothing is shuffled, as ``MERGE`` would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+from replication.core.schema import Column, TableSpec
+from replication.errors import CommitConflictError, EngineLostError, HostAwayError, PoisonFrameError, ReplicationError
+from replication.tables.append import WriteFiles, append_decoded, fits
+from replication.tables.base import LABEL, SPARK, Decode, History, Rows
+from replication.tables.catalog import CATALOG, IcebergCatalog
+from replication.tables.evolve import check_columns, check_shape
+from replication.tables.row_delta import replace_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
+    from pyspark.sql.types import StructType
+
+_BRANCH = "walship_fold"
+_AWAY = re.compile(r"host (\S+) does not give its files: (.*)")
+_NOTHING = pa.table({})
+_POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (.*)")
+_CONFLICT = re.compile(
+    "Found conflicting files|CommitFailedException|Cannot determine history|Cannot fast-forward|not an ancestor"
+    "|has changed"
+)
+_SOON = wait_random(0.0, 0.2)
+_FILE_BYTES = 128 << 20
+_SMALL_FILE_BYTES = 8 << 20
+
+
+class IcebergTables:
+    """A catalog and a Spark session that commits to it. Not safe for threads, but for different tables."""
+
+    dialect = SPARK
+
+    def __init__(self, catalog: IcebergCatalog, spark: SparkSession) -> None:
+        self._catalog = catalog
+        self._spark = spark
+        self._numbers = count()
+
+    def create(self, spec: TableSpec) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.create(spec)
+
+    def fits(self, spec: TableSpec) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.fits(spec)
+
+    def drop(self, spec: TableSpec) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.drop(spec)
+
+    def exists(self, name: str) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.exists(name)
+
+    def specs(self) -> list[TableSpec]:
+        """See ``base.Catalog``."""
+        return self._catalog.specs()
+
+    def history(self, name: str) -> History:
+        """See ``base.Catalog``."""
+        return self._catalog.history(name)
+
+    def attach(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        view: str,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        where: str = "",
+        columns: Sequence[Column] | None = None,
+    ) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
+
+    def ref(self, name: str) -> str:
+        """A table's name as Spark SQL wants it."""
+        return ".".join(SPARK.name(part) for part in (CATALOG, *name.split(".")))
+
+    def append(
+        self,
+        name: str,
+        rows: Decode | Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int:
+        """See ``base.Tables``."""
+        from pyspark.sql import functions as F
+
+        if shape is not None and not isinstance(rows, Decode):
+            return self.replace(name, (), _NOTHING, rows, expect, summary, shape)
+        if isinstance(rows, Decode):
+            table = self._catalog.load(name)
+            check_columns(table.metadata, name, rows.schema)
+            if fits(table):
+                return append_decoded(table, rows, expect, summary, lambda write, tasks: self._run(name, write, tasks))
+        frame = self._decoded(name, rows) if isinstance(rows, Decode) else self._frame(name, rows)
+        writer = frame.writeTo(self.ref(name)).option("isolation-level", "serializable")
+        if expect is not None:
+            writer = writer.option("validate-from-snapshot-id", str(expect))
+        with _refusals(name):
+            _with_summary(writer, summary).overwrite(F.lit(False))
+        return self._committed(name, summary)
+
+    def replace(
+        self,
+        name: str,
+        key: Sequence[str],
+        gone: Rows,
+        rows: Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int:
+        """See ``base.Tables``."""
+        if expect is None and shape is None:
+            return self.append(name, rows, None, summary)
+        if not isinstance(gone, str) and not isinstance(rows, str):
+            loaded = self._catalog.load(name)
+            if fits(loaded):
+                check_shape(loaded.metadata, name, shape)
+                return replace_rows(loaded, key, gone, rows, expect, summary)
+        table = self.ref(name)
+        with _refusals(name):
+            at = "" if expect is None else f" as of version {expect}"
+            self._spark.sql(f"alter table {table} create or replace branch {_BRANCH}{at}")
+            self._write_branch(name, key, gone, rows, summary)
+            if shape is not None and not self.fits(shape):  # rows are matched by name, so columns may have got others'
+                raise CommitConflictError(f"{name} was altered meanwhile")
+            self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{_BRANCH}')").collect()
+        self._spark.sql(f"alter table {table} drop branch if exists {_BRANCH}")
+        return self._committed(name, summary)
+
+    def _write_branch(self, name: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]) -> None:
+        """Delete and append on the branch, which nobody reads."""
+        branch = f"{self.ref(name)}.{SPARK.name('branch_' + _BRANCH)}"
+        if key:
+            columns = ", ".join(SPARK.name(column) for column in key)
+            listed = f"walship_gone_{next(self._numbers)}"
+            frame = self._frame(name, gone)
+            frame.createOrReplaceTempView(listed)
+            conditions = self._ranges(key, listed, gone)
+            if conditions is not None:
+                inside = f"({columns}) in (select {columns} from {listed})"
+                self._spark.sql(f"delete from {branch} where {' and '.join([*conditions, inside])}")
+            self._spark.catalog.dropTempView(listed)
+        _with_summary(self._frame(name, rows).writeTo(branch), summary).append()
+
+    def delete(self, name: str, where: str) -> None:
+        """See ``base.Tables``."""
+        with _refusals(name):
+            self._spark.sql(f"delete from {self.ref(name)} where {where}")
+
+    def query(self, sql: str) -> pa.Table:
+        """See ``base.Tables``."""
+        return self._spark.sql(sql).toArrow()
+
+    def tag(self, name: str, tag: str, snapshot: int) -> None:
+        """See ``base.Tables``."""
+        self._refer(name, f"create or replace tag {SPARK.name(tag)} as of version {snapshot}")
+
+    def untag(self, name: str, tag: str) -> None:
+        """See ``base.Tables``."""
+        self._refer(name, f"drop tag if exists {SPARK.name(tag)}")
+
+    @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
+    def _refer(self, name: str, change: str) -> None:
+        """Change a tag, again when another commit comes between: Iceberg itself gives up at the first that does."""
+        with _refusals(name):
+            self._spark.sql(f"alter table {self.ref(name)} {change}")
+
+    def expire(self, name: str, older_than: int, keep: int) -> None:
+        """See ``base.Tables``."""
+        at = datetime.fromtimestamp(older_than / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        with _refusals(name):
+            self._spark.sql(
+                f"call {CATALOG}.system.expire_snapshots("
+                f"table => '{name}', older_than => timestamp '{at}', retain_last => {keep})"
+            ).collect()
+
+    def compact(self, name: str, min_files: int) -> int:
+        """Rewrite small files, and files many of whose rows are deleted; return how many files went.
+
+        Files above 8 MiB are left alone, so that a growing table is not rewritten again and again.
+        """
+        with _refusals(name):
+            result = self._spark.sql(
+                f"call {CATALOG}.system.rewrite_data_files(table => '{name}', options => map("
+                f"'min-input-files', '{min_files}', 'target-file-size-bytes', '{_FILE_BYTES}',"
+                f" 'min-file-size-bytes', '{_SMALL_FILE_BYTES}', 'max-file-size-bytes', '{2 * _FILE_BYTES}',"
+                " 'remove-dangling-deletes', 'true'))"
+            ).collect()
+        return sum(row["rewritten_data_files_count"] for row in result)
+
+    def close(self) -> None:
+        """Stop the Spark session, and let go of the catalog."""
+        self._spark.stop()
+        self._catalog.close()
+
+    def _committed(self, name: str, summary: Mapping[str, str]) -> int:
+        for snapshot in self._catalog.history(name).chain():
+            if summary.items() <= snapshot.summary.items():
+                return snapshot.id
+        raise CommitConflictError(
+            f"the commit to {name} is no longer among its snapshots", "Somebody rolled the table back"
+        )
+
+    def _run(self, name: str, write: WriteFiles, tasks: pa.Table) -> pa.Table:
+        """Write data files in executors."""
+        with _refusals(name):
+            return self._spark.createDataFrame(tasks).mapInArrow(write, "files binary, poison binary").toArrow()
+
+    def _decoded(self, name: str, rows: Decode) -> DataFrame:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import IntegerType, StructField, StructType
+
+        types = self._table_types(name)
+        made = StructType(
+            [
+                StructField(LABEL, IntegerType()) if n == LABEL else StructField(n, types[n].dataType)
+                for n in rows.schema.names
+            ]
+        )
+        frame = self._spark.createDataFrame(rows.tasks).mapInArrow(rows.run, made)
+        return frame.select(*(_column(F, field.name, field.dataType, rows) for field in types.fields))
+
+    def _frame(self, name: str, rows: Rows) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        if isinstance(rows, str):
+            return self._spark.sql(rows)
+        types = self._table_types(name)
+        return self._spark.createDataFrame(rows, StructType([types[column] for column in rows.column_names]))
+
+    def _table_types(self, name: str) -> StructType:
+        return self._spark.table(self.ref(name)).schema
+
+    def _ranges(self, key: Sequence[str], listed: str, gone: Rows) -> list[str] | None:
+        """Conditions that let Iceberg skip files and partitions; None when no key is gone."""
+        if isinstance(gone, str):
+            bounds = ", ".join(f"min({SPARK.name(c)}), max({SPARK.name(c)})" for c in key)
+            row = list(self._spark.sql(f"select {bounds} from {listed}").collect()[0])
+        else:
+            found = [pc.min_max(gone.column(c)) for c in key]
+            row = [bound.as_py() for extremes in found for bound in (extremes["min"], extremes["max"])]
+        if row[0] is None:
+            return None
+        conditions: list[str] = []
+        for at, column in enumerate(key):
+            low, high = _literal(row[2 * at]), _literal(row[2 * at + 1])
+            if low is not None and high is not None:
+                conditions.append(f"{SPARK.name(column)} between {low} and {high}")
+        return conditions
+
+
+def _column(F: Any, name: str, wanted: Any, rows: Decode) -> SparkColumn:
+    made: SparkColumn
+    if name in rows.schema.names:
+        made = F.col(name)
+    elif name in rows.label_columns:
+        at = rows.label_columns.index(name)
+        values = [label[at] for label in rows.labels]
+        if len(set(values)) == 1:
+            made = F.lit(values[0])
+        else:
+            made = F.element_at(F.array(*(F.lit(value) for value in values)), F.col(LABEL) + 1)
+    else:
+        made = F.lit(rows.constants.get(name)).cast(wanted)
+    return made.alias(name)
+
+
+def _with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> DataFrameWriterV2:
+    for key, value in summary.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    return writer
+
+
+def _literal(value: Any) -> str | None:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | Decimal():
+            return str(value)
+        case str():
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+        case datetime():  # a local time; instants come as UTC, the session's zone
+            return f"timestamp_ntz '{value.replace(tzinfo=None).isoformat(sep=' ')}'" if value.tzinfo is None else None
+        case date():
+            return f"date '{value.isoformat()}'"
+        case bytes() | bytearray():
+            return f"x'{bytes(value).hex()}'"
+        case _:
+            return None
+
+
+@contextlib.contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """Turn Spark's many ways to say "conflict" or "bad frame" into the two errors callers act on."""
+    try:
+        yield
+    except ReplicationError:
+        raise
+    except Exception as error:  # of several packages, some of them there with Spark Connect only
+        text = str(error)
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            raise EngineLostError(f"Spark went away during a commit to {name}: {text}", "Start replay again") from None
+        poison = _POISON.search(text)
+        if poison is not None:
+            raise PoisonFrameError(poison[2], int(poison[1]), poison[3]) from None
+        away = _AWAY.search(text)
+        if away is not None:
+            raise HostAwayError(away[1], away[2]) from None
+        if _CONFLICT.search(text):
+            line = next(line for line in text.splitlines() if _CONFLICT.search(line))
+            raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {line.strip()[:300]}") from None
+        raise

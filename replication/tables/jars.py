@@ -1,0 +1,211 @@
+"""Java and the jars that Spark needs besides its own: found, fetched once, checked, then used offline.
+
+For the Spark session, the embedded ZooKeeper and set-up. The jars and their SHA-256 sums are in ``jars.sha256``;
+Spark's own resolver fetches them, so that a site's mirrors and proxies hold as for any Spark job. They are kept per
+user in ``$WALSHIP_CACHE/jars``, by default ``$XDG_CACHE_HOME/walship/jars`` or ``~/.cache/walship/jars``.
+Imports nothing but the standard library and ``replication.errors``: set-up calls it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from replication.errors import ConfigError, SparkMissingError
+
+JAVA_VERSIONS = (17, 21)
+FETCH_TIMEOUT_S = 900
+POSTGRESQL = "postgresql"
+_SUMS = Path(__file__).with_name("jars.sha256")
+_WITH_SPARK = "Install walship[spark], or name jars that are there under [replay] jars"
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """A jar by its Maven coordinates and the SHA-256 sum it must have."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def coordinates(self) -> str:
+        """``group:artifact:version``."""
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        """``artifact-version.jar``."""
+        return f"{self.artifact}-{self.version}.jar"
+
+    @property
+    def ivy_name(self) -> str:
+        """The name Spark's resolver gives the file."""
+        return f"{self.group}_{self.file_name}"
+
+
+def pinned_jars(also: str = "") -> list[Jar]:
+    """What ``jars.sha256`` names, and what ``jars-<also>.sha256`` does, of which few have need."""
+    lines = _SUMS.read_text(encoding="ascii").splitlines()
+    if also:
+        lines += _SUMS.with_name(f"jars-{also}.sha256").read_text(encoding="ascii").splitlines()
+    found = []
+    for line in lines:
+        sha256, coordinates = line.split()
+        group, artifact, version = coordinates.split(":")
+        found.append(Jar(group, artifact, version, sha256))
+    return found
+
+
+def cache_dir() -> Path:
+    """Where this user's jars are kept."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("WALSHIP_CACHE") or Path(base) / "walship") / "jars"
+
+
+def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
+    """Paths of the jars for ``spark.jars``, each with its pinned sum; offline when they are cached.
+
+    Args:
+        given: jars that the configuration names (``replay.jars``). They are taken as they are, and nothing is fetched.
+        also: ``POSTGRESQL`` for that driver, too; for a catalog there.
+
+    Raises:
+        ConfigError: a given jar is not there, or the jars can neither be found nor fetched, or a sum is wrong.
+        SparkMissingError: they must be fetched and PySpark is not installed.
+    """
+    if given:
+        absent = [str(path) for path in given if not path.is_file()]
+        if absent:
+            raise ConfigError(f"There is no jar {', '.join(absent)}", "Correct [replay] jars")
+        return list(given)
+    folder, jars = cache_dir(), pinned_jars(also)
+    missing = [jar for jar in jars if not _is_sound(folder / jar.file_name, jar)]
+    if missing:
+        _fetch(folder, missing)
+    return [folder / jar.file_name for jar in jars]
+
+
+def java_home_check() -> str:
+    """``JAVA_HOME`` of a Java 17 or 21, preferring the environment's own, then ``java`` on the path, then usual places.
+
+    Raises:
+        ConfigError: there is none; one line on what was found instead and what to do.
+    """
+    wrong: list[str] = []
+    for home in _java_homes():
+        version = _java_version(home)
+        if version in JAVA_VERSIONS:
+            return str(home)
+        if version is not None and (label := f"Java {version}") not in wrong:
+            wrong.append(label)
+    found = f"only {', '.join(wrong)} found" if wrong else "no Java found"
+    raise ConfigError(
+        f"Java 17 or 21 is needed, {found}",
+        "Install one of them (openjdk-17-jre-headless, openjdk@17) or set JAVA_HOME",
+    )
+
+
+def _java_homes() -> Iterator[Path]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home)
+    if java := shutil.which("java"):
+        yield Path(java).resolve().parent.parent
+    for pattern in (
+        "/usr/lib/jvm/*",
+        "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+        "/opt/homebrew/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home",
+        "/usr/local/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home",
+    ):
+        yield from sorted(Path("/").glob(pattern[1:]))
+
+
+def _java_version(home: Path) -> int | None:
+    """The major version, from the ``release`` file when there is one; None when this is no Java."""
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return None
+    try:
+        text = (home / "release").read_text(encoding="utf-8")
+    except OSError:
+        try:
+            done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        text = done.stderr
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
+
+
+def _is_sound(path: Path, jar: Jar) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == jar.sha256
+    except OSError:
+        return False
+
+
+def _fetch(folder: Path, jars: list[Jar]) -> None:
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkMissingError("PySpark is not installed, so the jars it needs cannot be fetched", _WITH_SPARK)
+    java_home = java_home_check()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+            _resolve(Path(scratch), jars, java_home)
+            for jar in jars:
+                fetched = Path(scratch) / "jars" / jar.ivy_name
+                if not _is_sound(fetched, jar):
+                    raise ConfigError(
+                        f"{jar.coordinates} was fetched, but its SHA-256 sum is not the pinned one",
+                        "Something between here and the repository changed it: find out what before going on",
+                    )
+                os.replace(fetched, folder / jar.file_name)  # whole or not at all, also with others fetching
+    except OSError as e:
+        raise ConfigError(
+            f"The jars cannot be kept in {folder}: {e.strerror}", "Make room, or set WALSHIP_CACHE to another folder"
+        ) from None
+
+
+def _resolve(scratch: Path, jars: list[Jar], java_home: str) -> None:
+    """Let Spark's resolver put the jars and nothing else under ``scratch``; it has no entry point but a session."""
+    script = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate().stop()"
+    conf = {
+        "spark.master": "local[1]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.jars.ivy": str(scratch),
+        "spark.jars.packages": ",".join(jar.coordinates for jar in jars),
+    }
+    properties = scratch / "fetch.conf"
+    properties.write_text("".join(f"{key} {value}\n" for key, value in conf.items()), encoding="utf-8")
+    environ = {
+        **os.environ,
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f'--properties-file "{properties}" pyspark-shell',
+    }
+    log = scratch / "fetch.log"
+    with log.open("wb") as out:
+        command = [sys.executable, "-c", script]
+        try:
+            code = subprocess.run(command, env=environ, stdout=out, stderr=out, timeout=FETCH_TIMEOUT_S).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+    if code:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        told = [line.strip() for line in lines if "not found" in line or "Exception" in line or "rror" in line]
+        raise ConfigError(
+            f"Spark could not fetch {conf['spark.jars.packages']}: {(told or ['no answer in time'])[-1][:300]}",
+            "Check the network or Spark's repository settings (spark.jars.ivySettings), or set [replay] jars",
+        )

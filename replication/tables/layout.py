@@ -1,0 +1,141 @@
+"""Which Iceberg tables a walship table has, and their columns. Pure.
+
+A keyed table ``ns.name`` has ``ns.name__changes`` (every version received), ``ns.name`` (the newest live row of each
+key, with each group's version) and ``ns.name__tombstones`` (deletes that must still win over late older versions). A
+keyless table has only ``ns.name``, with each row's place of origin. User columns start with a letter, so names with
+``_`` in front are free.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import pyarrow as pa
+
+from replication.core.ids import NIL_UUID
+from replication.core.schema import Column, TableSpec
+
+CHANGES, TOMBSTONES = "__changes", "__tombstones"
+VERSION = ("_ts", "_commit", "_origin", "_wal", "_seq", "_row")
+CELL_GROUP = "cell"
+SPEC = "walship.spec"  # the property that has a table's definition, for a ledger that was lost
+_TYPES = {
+    "_group": pa.string(),
+    "_op": pa.int32(),
+    "_ts": pa.int64(),
+    "_commit": pa.int64(),
+    "_origin": pa.string(),
+    "_wal": pa.string(),
+    "_seq": pa.int64(),
+    "_row": pa.int32(),
+    "_replay": pa.int64(),
+    "_through": pa.string(),
+    "_applied": pa.int64(),
+}
+#: Of every row that replay appends; ``_replay`` is the number of the replay commit that brought it, ``_applied`` when
+#: that was (microseconds since 1970), ``_through`` the names of the clusters the frame came through, this one last.
+LOGGED = ("_group", "_op", *VERSION, "_replay", "_through", "_applied")
+LOGGED_KEYLESS = ("_commit", "_origin", "_wal", "_seq", "_row", "_replay")
+
+_CODEC = "write.parquet.compression-codec"
+_SMALL = {
+    "format-version": "2",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "10",
+    "write.distribution-mode": "none",
+    "write.delete.distribution-mode": "none",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    _CODEC: "zstd",
+    "commit.manifest-merge.enabled": "true",  # for PyIceberg, whose default differs
+    "commit.manifest.min-count-to-merge": "20",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One Iceberg table to be.
+
+    ``column_uuids`` maps user columns to the uuids they keep for ever, ``dropped`` has those of columns that it had,
+    ``unset`` the names of properties that have their defaults again.
+    """
+
+    name: str
+    schema: pa.Schema
+    partition: tuple[str, ...]
+    sort: tuple[str, ...]
+    properties: Mapping[str, str]
+    column_uuids: Mapping[str, UUID]
+    dropped: frozenset[UUID] = frozenset()
+    unset: tuple[str, ...] = ()
+
+
+def merge_groups(spec: TableSpec) -> tuple[str, ...]:
+    """The groups whose versions are ordered apart. A cell's key says which group it is in, so cell tables have one."""
+    return (CELL_GROUP,) if spec.kind == "cell" else tuple(group.name for group in spec.groups)
+
+
+def group_columns(spec: TableSpec, group: str) -> tuple[str, ...]:
+    """The non-key columns of a merge group."""
+    return ("value",) if spec.kind == "cell" else spec.group_columns(group)
+
+
+def version_column(field: str, group: str) -> str:
+    """The column of ``<table>`` that holds a version field of a group: ``_commit_default``."""
+    return f"{field}_{re.sub('[^a-z0-9]', lambda m: f'_{ord(m[0]):02x}', group)}"
+
+
+def shown_columns(spec: TableSpec) -> tuple[Column, ...]:
+    """What a view of ``<table>`` has, whether it has been made to fit ``spec`` yet or not.
+
+    These are the user columns, and under the nil uuid the version fields of every group.
+    """
+    if not spec.key:
+        return spec.columns
+    versions = [Column(NIL_UUID, version_column(f, g), _TYPES[f]) for g in merge_groups(spec) for f in VERSION]
+    return (*spec.columns, *versions)
+
+
+def landing_name(spec: TableSpec) -> str:
+    """Where replay appends: ``__changes``, or the table itself when it has no key."""
+    return spec.name + CHANGES if spec.key else spec.name
+
+
+def layouts(spec: TableSpec) -> tuple[Layout, ...]:
+    """The Iceberg tables of a walship table, the one replay appends to first."""
+    user = [pa.field(column.name, column.type) for column in spec.columns]
+    properties = {**_SMALL, **spec.properties, "walship.table": str(spec.uuid), SPEC: spec.to_json()}
+    if codec := spec.setting("codec"):
+        properties[_CODEC] = codec
+    unset = tuple(name for name in spec.settings if "." in name and name not in properties)
+
+    def layout(suffix: str, schema: list[pa.Field], columns: Sequence[str], *, shown: bool = False) -> Layout:
+        return Layout(
+            spec.name + suffix,
+            pa.schema(schema),
+            spec.partition if shown else (),
+            spec.sort if shown else (),
+            properties,
+            {name: spec.by_name[name].uuid for name in columns},
+            frozenset(spec.dropped),
+            unset,
+        )
+
+    every = tuple(spec.by_name)
+    if not spec.key:
+        return (layout("", [*user, *_fields(LOGGED_KEYLESS)], every, shown=True),)
+    keys = [pa.field(name, spec.by_name[name].type) for name in spec.key]
+    versions = [pa.field(version_column(f, g), _TYPES[f]) for g in merge_groups(spec) for f in VERSION]
+    return (
+        layout(CHANGES, [*user, *_fields(LOGGED)], every),
+        layout("", [*user, *versions], every, shown=True),
+        layout(TOMBSTONES, [*keys, *_fields(("_group", "_op", *VERSION))], spec.key),
+    )
+
+
+def _fields(names: tuple[str, ...]) -> list[pa.Field]:
+    return [pa.field(name, _TYPES[name]) for name in names]

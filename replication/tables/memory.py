@@ -1,0 +1,289 @@
+"""Tables in memory, for tests and simulations: snapshots of Arrow tables, compare-and-swap, and ways to fail.
+
+``fail`` is called with a step's name (``append ops.t``, ``appended ops.t``, ...) and may raise: before the step
+nothing has changed, after it (the past tense) everything has. SQL runs in DuckDB.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from uuid import UUID
+
+import duckdb
+import pyarrow as pa
+
+from replication.core.evolution import carried_uuids
+from replication.core.ids import NIL_UUID
+from replication.core.schema import Column, TableSpec
+from replication.errors import CommitConflictError, SchemaError, UnknownTableError
+from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot
+from replication.tables.layout import layouts
+
+
+@dataclass(slots=True)
+class _Table:
+    schema: pa.Schema
+    columns: dict[UUID, str]
+    current: int | None = None
+    snapshots: dict[int, Snapshot] = field(default_factory=dict)
+    rows: dict[int, pa.Table] = field(default_factory=dict)
+    tags: dict[str, int] = field(default_factory=dict)
+
+
+def _nothing(step: str) -> None:
+    """Fail never."""
+
+
+class MemoryTables:
+    """A warehouse in this process, shared by any number of users of the object."""
+
+    dialect = DUCKDB
+
+    def __init__(self, fail: Callable[[str], None] = _nothing) -> None:
+        self.fail = fail
+        self._tables: dict[str, _Table] = {}
+        self._specs: dict[str, TableSpec] = {}
+        self._ids = count(1)
+        self._lock = threading.RLock()
+        self._duckdb = duckdb.connect(":memory:", config={"threads": 1})
+        self._duckdb.execute("set timezone = 'UTC'")
+
+    def create(self, spec: TableSpec) -> None:
+        """See ``base.Catalog``."""
+        with self._lock:
+            self._specs[spec.name] = spec
+            for layout in layouts(spec):
+                columns = {uuid: name for name, uuid in layout.column_uuids.items()}
+                table = self._tables.setdefault(layout.name, _Table(layout.schema, columns))
+                if ahead := table.columns.keys() - columns.keys() - layout.dropped:
+                    names = ", ".join(sorted(table.columns[uuid] for uuid in ahead))
+                    raise SchemaError(f"{layout.name} has {names}, which its definition here does not know yet")
+                was = {columns[uuid]: name for uuid, name in table.columns.items() if uuid in columns}
+                user = set(columns.values())
+                for snapshot, rows in table.rows.items():
+                    found = [(n, was.get(n) if n in user else n) for n in layout.schema.names]
+                    kept = {name: rows.column(old) for name, old in found if old in rows.column_names}
+                    table.rows[snapshot] = _shaped(kept, layout.schema, rows.num_rows)
+                table.schema, table.columns = layout.schema, columns
+
+    def fits(self, spec: TableSpec) -> bool:
+        """See ``base.Catalog``."""
+        return all(
+            layout.name in self._tables
+            and self._tables[layout.name].columns == {uuid: name for name, uuid in layout.column_uuids.items()}
+            and set(layout.schema.names) <= set(self._tables[layout.name].schema.names)
+            for layout in layouts(spec)
+        )
+
+    def drop(self, spec: TableSpec) -> None:
+        """See ``base.Catalog``."""
+        with self._lock:
+            for layout in layouts(spec):
+                if self._tables.pop(layout.name, None) is not None:
+                    self._duckdb.unregister(layout.name)
+
+    def exists(self, name: str) -> bool:
+        """See ``base.Catalog``."""
+        return name in self._tables
+
+    def specs(self) -> list[TableSpec]:
+        """See ``base.Catalog``."""
+        return [self._specs[name] for name in sorted(self._specs) if name in self._tables]
+
+    def history(self, name: str) -> History:
+        """See ``base.Catalog``."""
+        with self._lock:
+            table = self._get(name)
+            return History(table.current, dict(table.snapshots), dict(table.tags))
+
+    def attach(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        view: str,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        where: str = "",
+        columns: Sequence[Column] | None = None,
+    ) -> None:
+        """See ``base.Catalog``."""
+        table, rows = self._get(name), self._rows(name, snapshot)
+        if columns is not None:
+            here = {c.name: rows.column(table.columns[c.uuid]) for c in columns if c.uuid in table.columns}
+            own = [column.name for column in columns if column.uuid == NIL_UUID]
+            here |= {name: rows.column(name) for name in own if name in rows.column_names}
+            system = [f for f in table.schema if f.name not in table.columns.values() and f.name not in own]
+            here |= {field.name: rows.column(field.name) for field in system}
+            shown = pa.schema([*(pa.field(c.name, c.type) for c in columns), *system])
+            rows = _shaped(here, shown, rows.num_rows)
+        connection.register(view, rows)
+
+    def ref(self, name: str) -> str:
+        """A table's name as DuckDB wants it."""
+        return DUCKDB.name(name)
+
+    def append(
+        self,
+        name: str,
+        rows: Decode | Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int:
+        """See ``base.Tables``."""
+        self.fail(f"append {name}")
+        added = _decoded(rows) if isinstance(rows, Decode) else self._given(rows)
+        with self._lock:
+            table = self._get(name)
+            self._check_unmoved(name, table, expect)
+            self._check_shape(name, shape)
+            if isinstance(rows, Decode):
+                for uuid, column in carried_uuids(rows.schema).items():
+                    if table.columns.get(uuid) != column:
+                        raise CommitConflictError(f"{name} has been altered: its column {column} is not there")
+            made = pa.concat_tables([self._rows(name, None), _shaped_table(added, table.schema)])
+            snapshot = self._commit(table, made, "append", summary)
+        self.fail(f"appended {name}")
+        return snapshot
+
+    def replace(
+        self,
+        name: str,
+        key: Sequence[str],
+        gone: Rows,
+        rows: Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int:
+        """See ``base.Tables``."""
+        self.fail(f"replace {name}")
+        with self._lock:
+            table = self._get(name)
+            if table.current != expect:
+                raise CommitConflictError(f"{name} is no longer at snapshot {expect}")
+            self._check_shape(name, shape)
+            columns = ", ".join(DUCKDB.name(column) for column in key)
+            self._duckdb.register("gone keys", self._given(gone))
+            kept = self.query(
+                f'select * from {self.ref(name)} where ({columns}) not in (select ({columns}) from "gone keys")'
+            )
+            self._duckdb.unregister("gone keys")
+            made = pa.concat_tables([_shaped_table(kept, table.schema), _shaped_table(self._given(rows), table.schema)])
+            snapshot = self._commit(table, made, "append", summary)
+        self.fail(f"replaced {name}")
+        return snapshot
+
+    def delete(self, name: str, where: str) -> None:
+        """See ``base.Tables``."""
+        with self._lock:
+            table = self._get(name)
+            kept = self.query(f"select * from {self.ref(name)} where not coalesce({where}, false)")
+            self._commit(table, _shaped_table(kept, table.schema), "delete", {})
+
+    def query(self, sql: str) -> pa.Table:
+        """See ``base.Tables``."""
+        with self._lock:
+            for name in self._tables:
+                if name in sql:
+                    self._duckdb.register(name, self._rows(name, None))
+            return self._duckdb.sql(sql).to_arrow_table()
+
+    def tag(self, name: str, tag: str, snapshot: int) -> None:
+        """See ``base.Tables``."""
+        self._get(name).tags[tag] = snapshot
+
+    def untag(self, name: str, tag: str) -> None:
+        """See ``base.Tables``."""
+        self._get(name).tags.pop(tag, None)
+
+    def expire(self, name: str, older_than: int, keep: int) -> None:
+        """Forget snapshots older than a time but the last ``keep``; what is tagged stays."""
+        with self._lock:
+            table = self._get(name)
+            kept = [snapshot.id for snapshot in self.history(name).chain()][:keep]
+            for snapshot in list(table.snapshots.values()):
+                if snapshot.id not in kept and snapshot.id not in table.tags.values() and snapshot.at < older_than:
+                    del table.snapshots[snapshot.id], table.rows[snapshot.id]
+
+    def compact(self, name: str, min_files: int) -> int:
+        """A snapshot with the same rows and no summary, as rewriting files makes one."""
+        with self._lock:
+            table = self._get(name)
+            if table.current is None:
+                return 0
+            self._commit(table, table.rows[table.current], "replace", {})
+            return min_files
+
+    def rollback(self, name: str, snapshot: int) -> None:
+        """Make an earlier snapshot current, as a person might."""
+        table = self._get(name)
+        assert snapshot in table.snapshots
+        table.current = snapshot
+
+    def copy_to(self, other: MemoryTables) -> None:
+        """Have another warehouse hold what this one holds now, as a backup would."""
+        with self._lock:
+            for name, table in self._tables.items():
+                copied = replace(table, snapshots=dict(table.snapshots), rows=dict(table.rows), tags=dict(table.tags))
+                other._tables[name] = copied
+            other._specs = dict(self._specs)
+            other._ids = count(max((s for t in self._tables.values() for s in t.snapshots), default=0) + 1)
+
+    def close(self) -> None:
+        """Nothing to let go of; the tables stay."""
+
+    def _given(self, rows: Rows) -> pa.Table:
+        return self.query(rows) if isinstance(rows, str) else rows
+
+    def _get(self, name: str) -> _Table:
+        if name not in self._tables:
+            raise UnknownTableError(f"there is no table {name}")
+        return self._tables[name]
+
+    def _rows(self, name: str, snapshot: int | None) -> pa.Table:
+        table = self._get(name)
+        at = table.current if snapshot is None else snapshot
+        return table.schema.empty_table() if at is None else table.rows[at]
+
+    def _commit(self, table: _Table, rows: pa.Table, operation: str, summary: Mapping[str, str]) -> int:
+        number = next(self._ids)
+        table.snapshots[number] = Snapshot(number, table.current, number, operation, dict(summary), number)
+        table.rows[number] = rows
+        table.current = number
+        return number
+
+    def _check_shape(self, name: str, shape: TableSpec | None) -> None:
+        if shape is not None and not self.fits(shape):
+            raise CommitConflictError(f"{name} was altered meanwhile")
+
+    def _check_unmoved(self, name: str, table: _Table, expect: int | None) -> None:
+        for snapshot in History(table.current, table.snapshots).chain():
+            if snapshot.id == expect:
+                return
+            if snapshot.operation == "append":
+                raise CommitConflictError(f"rows were added to {name} since snapshot {expect}")
+        if expect is not None:
+            raise CommitConflictError(f"snapshot {expect} of {name} is not among its current ancestors")
+
+
+def _decoded(rows: Decode) -> pa.Table:
+    made = pa.Table.from_batches(list(rows.run(iter(rows.tasks.to_batches()))), rows.schema)
+    labels = made.column(LABEL).to_pylist()
+    for at, column in enumerate(rows.label_columns):
+        made = made.append_column(column, pa.array([rows.labels[label][at] for label in labels], pa.string()))
+    for column, value in rows.constants.items():
+        made = made.append_column(column, pa.repeat(pa.scalar(value, pa.int64()), made.num_rows))
+    return made.drop_columns([LABEL])
+
+
+def _shaped_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    return _shaped({name: rows.column(name) for name in rows.column_names}, schema, rows.num_rows)
+
+
+def _shaped(rows: Mapping[str, pa.ChunkedArray], schema: pa.Schema, count: int) -> pa.Table:
+    columns = [rows[f.name].cast(f.type) if f.name in rows else pa.nulls(count, f.type) for f in schema]
+    return pa.Table.from_arrays(columns, schema=schema)

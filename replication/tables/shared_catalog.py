@@ -1,0 +1,92 @@
+"""The default catalog of a cluster whose ledger is on PostgreSQL: the same database, in a schema of its own.
+
+Spark reaches it by JDBC and PyIceberg by SQLAlchemy; both are told the same of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import urlencode
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from replication.errors import ConfigError, CoordinationError
+
+SCHEMA = "walship_catalog"
+_ADVISORY_KEY = 0x77616C74
+_JDBC_KEEPS = ("sslmode", "sslrootcert", "connect_timeout")
+_JDBC_NAMES = {"connect_timeout": "connectTimeout"}
+
+
+def shared_catalog(ledger_url: str, warehouse: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The properties of the catalog beside a ledger on PostgreSQL: for Spark, and for PyIceberg.
+
+    Raises:
+        ConfigError: the address is one that JDBC cannot have.
+    """
+    url = make_url(ledger_url).set(drivername="postgresql+psycopg")
+    host = url.host or url.query.get("host")
+    if not isinstance(host, str) or host.startswith("/"):
+        raise ConfigError(
+            "the ledger's address names no host by which Spark could reach the catalog in it",
+            "Write postgresql://user@host:port/database in ledger.url, or set [catalog.spark] and [catalog.pyiceberg]",
+        )
+    port = url.port or int(str(url.query.get("port", "5432")))
+    given = {_JDBC_NAMES.get(key, key): str(url.query[key]) for key in _JDBC_KEEPS if key in url.query}
+    shown = f"[{host}]" if ":" in host else host
+    query = urlencode({"currentSchema": SCHEMA, "tcpKeepAlive": "true", "socketTimeout": "60", **given})
+    spark = {
+        "type": "jdbc",
+        "uri": f"jdbc:postgresql://{shown}:{port}/{url.database}?{query}",
+        "jdbc.schema-version": "V1",
+        "warehouse": warehouse,
+        "cache-enabled": "false",
+    }
+    if url.username:
+        spark["jdbc.user"] = url.username
+    if url.password:
+        spark["jdbc.password"] = str(url.password)
+    pyiceberg = {
+        "type": "sql",
+        "uri": _in_schema(url).render_as_string(hide_password=False),
+        "warehouse": warehouse,
+        "pool_pre_ping": "true",
+    }
+    return spark, pyiceberg
+
+
+def make_schema(uri: str, fill: Callable[[], None]) -> None:
+    """Make the catalog's schema where it is missing, and have ``fill`` make its tables; of several hosts one does.
+
+    Raises:
+        ConfigError: the user may not make it.
+        CoordinationError: the database cannot be reached.
+    """
+    engine = sa.create_engine(uri, poolclass=sa.NullPool)
+    try:
+        with engine.begin() as connection:
+            if connection.exec_driver_sql(f"SELECT to_regclass('{SCHEMA}.iceberg_tables')").scalar():
+                return
+        with engine.connect() as alone:  # its lock ends with its session
+            alone.exec_driver_sql(f"SELECT pg_advisory_lock({_ADVISORY_KEY})")
+            with engine.begin() as connection:
+                connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+            fill()
+    except ProgrammingError as error:
+        raise ConfigError(
+            f"the schema {SCHEMA} cannot be made beside the ledger: {error.orig}",
+            "Let the ledger's user make it, or set [catalog.spark] and [catalog.pyiceberg]",
+        ) from None
+    except OperationalError as error:
+        what = f"the catalog's database cannot be reached: {error.orig}"
+        raise CoordinationError(what, "It is tried again") from None
+    finally:
+        engine.dispose()
+
+
+def _in_schema(url: URL) -> URL:
+    given = url.query.get("options", "")
+    kept = given if isinstance(given, str) else " ".join(given)
+    return url.update_query_dict({"options": f"{kept} -csearch_path={SCHEMA}".strip()})

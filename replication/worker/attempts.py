@@ -1,0 +1,91 @@
+"""How the threads of this host fare with each peer, told to the ledger so that ``status`` can show it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from replication.errors import CoordinationError
+from replication.ledger.base import Ledger
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Telling:
+    failures: int
+    next_at: int
+    at: int
+    error: str
+
+
+class AttemptLog:
+    """Collects what threads say of themselves; ``flush`` writes what changed. Safe for threads.
+
+    Args:
+        ledger: of this cluster.
+        host: this host's slot.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, ledger: Ledger, host: str, clock: Callable[[], float] = time.time) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failing: set[tuple[str, str]] = {
+            (attempt.peer, attempt.work)
+            for attempt in ledger.sending.attempts()
+            if attempt.host == host and attempt.failures
+        }
+        self._waiting: dict[tuple[str, str], _Telling] = {}
+        self._held: dict[tuple[str, str], Mapping[UUID, str]] = {}
+        self._held_changed: set[str] = set()
+
+    def failed(self, peer: str, work: str, failures: int, wait_s: float, error: str) -> None:
+        """The ``failures``-th failure in a row; it is tried again in ``wait_s``."""
+        now = int(self._clock() * 1e6)
+        with self._lock:
+            self._failing.add((peer, work))
+            self._waiting[peer, work] = _Telling(failures, now + int(wait_s * 1e6), now, error)
+
+    def succeeded(self, peer: str, work: str) -> None:
+        """It goes well; cheap when it did before."""
+        if (peer, work) in self._failing:
+            with self._lock:
+                self._failing.discard((peer, work))
+                self._waiting[peer, work] = _Telling(0, 0, int(self._clock() * 1e6), "")
+
+    def withholds(self, peer: str, work: str, held: Mapping[UUID, str]) -> None:
+        """These tables, and no others, are withheld from the peer by this thread now, with the reason."""
+        with self._lock:
+            if self._held.get((peer, work)) != held:
+                self._held[peer, work] = dict(held)
+                self._held_changed.add(peer)
+
+    def flush(self) -> None:
+        """Write what changed; it stays when the ledger cannot take it."""
+        with self._lock:
+            batch, self._waiting = self._waiting, {}
+            changed, self._held_changed = self._held_changed, set()
+            held: dict[str, dict[UUID, str]] = {peer: {} for peer in changed}
+            for (peer, _), tables in self._held.items():
+                if peer in changed:
+                    held[peer] |= tables
+        try:
+            for (peer, work), told in list(batch.items()):
+                self._ledger.sending.attempted(peer, self._host, work, told.failures, told.next_at, told.at, told.error)
+                del batch[peer, work]
+            for peer, tables in held.items():
+                self._ledger.sending.set_held(peer, self._host, tables, int(self._clock() * 1e6))
+                changed.discard(peer)
+        except CoordinationError as error:
+            _log.warning("attempts_not_recorded", error=str(error))
+            with self._lock:
+                self._waiting = {**batch, **self._waiting}
+                self._held_changed |= changed

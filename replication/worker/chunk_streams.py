@@ -1,0 +1,114 @@
+"""The streams that ship chunks to one peer: as many as bring more bytes (``core/streams.py``), each with its share.
+
+A chunk stays with its stream until it is done, unless that stream has not begun it and another has nothing to do. Where
+the peer has several receivers, each stream begins with another of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+
+from replication.core.chunk import ChunkAssignment, Tail
+from replication.core.streams import TRIAL_S, Streams
+from replication.worker.chunks import ChunkThread
+
+Chunks = tuple[ChunkAssignment, ...]
+_log = structlog.get_logger(__name__)
+
+
+class ChunkStreams:
+    """Ships the chunks assigned for one peer until ``stop``. Its methods are for one thread.
+
+    Args:
+        make: starts one stream with its tail, chunks and term.
+        most: streams at the most.
+        clock_s: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        tail: Tail,
+        chunks: Chunks,
+        term: int,
+        make: Callable[[Tail, Chunks, int], ChunkThread],
+        most: int,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._most = most
+        self._clock_s = clock_s
+        self._streams = Streams()
+        self._since_s = clock_s()
+        self._since_bytes = 0
+        self._threads = [make(tail, chunks, term)]
+
+    @property
+    def count(self) -> int:
+        """How many streams there are."""
+        return len(self._threads)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every chunk assigned is at the peer."""
+        return all(thread.is_done for thread in self._threads)
+
+    def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
+        """Go on with these chunks; called about once a second, also when nothing has changed."""
+        self._judge(tail.peer)
+        shares = self._shares(chunks)
+        for at, share in enumerate(shares):
+            turned = replace(tail, receivers=tail.receivers[at:] + tail.receivers[:at])
+            if at < len(self._threads):
+                self._threads[at].update(turned, share, term)
+            else:
+                self._threads.append(self._make(turned, share, term))
+        while len(self._threads) > len(shares):
+            self._threads.pop().stop()
+
+    def reread(self) -> None:
+        """Rules changed, or the peer lost something."""
+        for thread in list(self._threads):
+            thread.reread()
+
+    def is_alive(self) -> bool:
+        """Whether all threads still work."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def stop(self) -> None:
+        """End the streams and join their threads."""
+        for thread in self._threads:
+            thread.stop()
+
+    def _judge(self, peer: str) -> None:
+        """Try one stream more, or one less, when all have been busy for long enough to tell."""
+        now_s = self._clock_s()
+        shipped = sum(thread.shipped_bytes for thread in self._threads)
+        busy = all(thread.current is not None and len(thread.waiting) > 1 for thread in self._threads)
+        if not busy:
+            self._since_s, self._since_bytes = now_s, shipped
+        elif now_s - self._since_s >= TRIAL_S:
+            rate = (shipped - self._since_bytes) / (now_s - self._since_s)
+            before, self._streams = self._streams, self._streams.judged(rate, now_s, self._most)
+            if before.count != self._streams.count:
+                _log.info("streams_changed", peer=peer, streams=self._streams.count, bytes_per_s=int(rate))
+            kept = self._threads[: self._streams.count]
+            self._since_s, self._since_bytes = now_s, sum(thread.shipped_bytes for thread in kept)
+
+    def _shares(self, chunks: Chunks) -> list[Chunks]:
+        """Each stream's chunks, in their order: what it is at or has done stays, the rest is spread evenly."""
+        shares: list[list[ChunkAssignment]] = [[] for _ in range(self._streams.count)]
+        free: list[ChunkAssignment] = []
+        holders = {chunk: at for at, thread in enumerate(self._threads) for chunk in thread.begun}
+        for chunk in chunks:
+            at = holders.get(chunk, len(shares))
+            shares[at].append(chunk) if at < len(shares) else free.append(chunk)
+        waiting = [sum(chunk not in holders for chunk in share) for share in shares]
+        for chunk in free:
+            at = waiting.index(min(waiting))
+            shares[at].append(chunk)
+            waiting[at] += 1
+        return [tuple(share) for share in shares]

@@ -1,0 +1,206 @@
+"""Parts of large closed files, as the master assigned them: shipped one after another to one peer, beside its tail.
+
+A chunk's bounds are offsets, not frames: it has the frames that *start* inside it, found through the file's end record.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from replication.core.chunk import ChunkAssignment, Tail
+from replication.core.coverage import Ranges
+from replication.core.shipping import Window
+from replication.errors import ReplicationError
+from replication.ledger.base import FileRow, Ledger, Progress
+from replication.link.base import PeerLink
+from replication.worker.attempts import AttemptLog
+from replication.worker.host_files import Source
+from replication.worker.limits import ShippingLimits
+from replication.worker.line import Lines, Shipped
+from replication.worker.patience import Patience
+from replication.worker.progress import ProgressLog
+from replication.worker.reading import frame_start
+from replication.worker.roads import Destination, open_shipment
+from replication.worker.ship import Shipment
+from replication.worker.throttle import Throttle
+
+_IDLE_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+class ChunkThread:
+    """Ships the chunks assigned for one peer until stopped; ``stop`` joins it."""
+
+    def __init__(
+        self,
+        tail: Tail,
+        chunks: tuple[ChunkAssignment, ...],
+        term: int,
+        ledger: Ledger,
+        progress: ProgressLog,
+        limits: ShippingLimits,
+        connect: Callable[[str, str], PeerLink],
+        role_epoch: Callable[[], int],
+        throttle: Throttle,
+        attempts: AttemptLog,
+    ) -> None:
+        self._throttle = throttle
+        self._attempts = attempts
+        self._work = (tail, chunks, term)
+        self._ledger = ledger
+        self._progress = progress
+        self._limits = limits
+        self._connect = connect
+        self._role_epoch = role_epoch
+        self._lines = Lines(lambda: [_source(row) for row in ledger.files.all()], Shipped(ledger, tail.peer).is_there)
+        self._done: set[ChunkAssignment] = set()
+        self._current: ChunkAssignment | None = None
+        self._shipped_bytes = 0
+        self._again = False
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"chunks {tail.peer}", daemon=True)
+        self._thread.start()
+
+    def update(self, tail: Tail, chunks: tuple[ChunkAssignment, ...], term: int) -> None:
+        """Go on with other chunks; the one under way is not disturbed when it is among them."""
+        before, self._work = self._work, (tail, chunks, term)
+        if (tail, term) != (before[0], before[2]) or chunks != before[1] and self._current not in chunks:
+            self._wake.set()
+
+    @property
+    def current(self) -> ChunkAssignment | None:
+        """The chunk under way."""
+        return self._current
+
+    @property
+    def begun(self) -> frozenset[ChunkAssignment]:
+        """Assigned chunks that are done or under way."""
+        current = self._current
+        return frozenset(self._done) if current is None else frozenset((*self._done, current))
+
+    @property
+    def waiting(self) -> list[ChunkAssignment]:
+        """Assigned chunks that are not done."""
+        return [chunk for chunk in self._work[1] if chunk not in self._done]
+
+    @property
+    def shipped_bytes(self) -> int:
+        """Bytes that the peer acked, ever."""
+        return self._shipped_bytes
+
+    def reread(self) -> None:
+        """Rules changed, or the peer lost something: open the stream again, and look again at what was done."""
+        self._again = True
+        self._wake.set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every chunk assigned is at the peer."""
+        return self._done.issuperset(self._work[1])
+
+    def is_alive(self) -> bool:
+        """Whether the thread still works; it ends only by ``stop`` or a mistake of its own."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the stream and join the thread."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        patience = Patience(self._limits.retry_min_s, self._limits.retry_max_s)
+        attempt = 0
+        while not self._stopping:
+            self._wake.clear()
+            if self._again:
+                self._again = False
+                self._done.clear()
+            tail, chunks, term = self._work
+            self._done.intersection_update(chunks)
+            todo = [chunk for chunk in chunks if chunk not in self._done]
+            if not todo or not tail.receivers:
+                self._wake.wait(_IDLE_S)
+                continue
+            link = self._connect(tail.receivers[attempt % len(tail.receivers)], tail.peer_cluster.name)
+            try:
+                self._ship_all(link, tail, todo, term, patience)
+            except ReplicationError as error:
+                attempt += 1
+                if patience.tells:
+                    _log.warning("chunk_interrupted", peer=tail.peer, failures=patience.failures + 1, error=str(error))
+                self._progress.report(Progress(todo[0].file, tail.peer, Ranges(), 0, error=str(error)))
+                if not self._stopping:
+                    wait_s = patience.failed()
+                    self._attempts.failed(tail.peer, "chunks", patience.failures, wait_s, str(error))
+                    self._wake.wait(wait_s)
+            finally:
+                self._current = None
+                link.close()
+
+    def _ship_all(self, link: PeerLink, tail: Tail, todo: list[ChunkAssignment], term: int, patience: Patience) -> None:
+        rows = {row.file: row for file in {chunk.file for chunk in todo} if (row := self._ledger.files.get(file))}
+        to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
+        here = [chunk for chunk in todo if chunk.file in rows]
+        self._done.update(chunk for chunk in todo if chunk.file not in rows)  # retired
+        here = [chunk for chunk in here if self._lines.may_begin(_source(rows[chunk.file]), ())]
+        if not here or not to.rules:
+            self._wake.wait(_IDLE_S)
+            return
+        self._current = here[0]
+        window = Window(self._limits.window_bytes)
+        self._progress.flush()
+        shipped = {known.file: known.shipped for known in self._ledger.files.progress(tail.peer)}
+        shipment, resume = open_shipment(
+            link,
+            self._ledger,
+            to,
+            list(dict.fromkeys(chunk.file for chunk in here)),
+            window,
+            self._limits.ship,
+            self._progress.report,
+            self._throttle,
+        )
+        try:
+            for chunk in here:
+                if chunk not in self._work[1]:
+                    continue  # another stream has it now
+                self._current = chunk
+                known = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
+                self._ship(shipment, chunk, rows[chunk.file], known, patience)
+                if self._wake.is_set():
+                    return
+        finally:
+            shipment.close()
+
+    def _ship(
+        self, shipment: Shipment, chunk: ChunkAssignment, row: FileRow, durable: Ranges, patience: Patience
+    ) -> None:
+        begin = frame_start(row.path, chunk.begin, row.needed)
+        end = frame_start(row.path, chunk.end, row.needed)
+        window = shipment.window
+        window.follow(chunk.file, begin, durable)
+        started_s = time.monotonic()
+        while not window.files[chunk.file].finished(end):
+            if self._wake.is_set() or shipment.selection.withheld and window.files[chunk.file].gap(end) is None:
+                break
+            moved = shipment.step(row, end, closed=end >= row.needed)
+            before = shipment.acked_bytes
+            if shipment.drain(0.0 if moved and window.room else self._limits.poll_idle_s) and shipment.acked_bytes:
+                self._shipped_bytes += shipment.acked_bytes - before
+                patience.succeeded()
+                self._attempts.succeeded(chunk.peer, "chunks")
+        else:
+            self._done.add(chunk)
+            seconds = time.monotonic() - started_s
+            _log.info("chunk_shipped", peer=chunk.peer, file=str(chunk.file), begin=begin, end=end, seconds=seconds)
+        shipment.leave(chunk.file)
+
+
+def _source(row: FileRow) -> Source:
+    return Source(row, row.needed, row.closed)

@@ -1,0 +1,146 @@
+"""The worker's own log: a WAL of control frames (closed time, successions), shipped to every peer like any other."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from os.path import dirname
+
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    ZERO_HASH,
+    Codec,
+    EndRecord,
+    Kind,
+    SealedHeader,
+    encode_end_record,
+    encode_envelope,
+    encode_file_header,
+    encode_sealed_header,
+    stream_hash,
+)
+from replication.core.ids import NIL_UUID, StreamId
+from replication.errors import StorageError
+from replication.files.base import AppendFile, Files, append
+from replication.ledger.base import FileKind, FileRow, Ledger
+from replication.writer.durable_length import DurableLength
+
+_NO_SCHEMA = bytes(32)
+
+
+class ControlLog:
+    """Appends control frames, each durable when ``append`` returns. Rolls by size. Not safe for threads.
+
+    ``roll_bytes`` closes a file at that size.
+    """
+
+    def __init__(
+        self, ledger: Ledger, files: Files, directory: str, host: str, boot: str, roll_bytes: int = 1 << 20
+    ) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._directory = directory
+        self._host = host
+        self._boot = boot
+        self._roll_bytes = roll_bytes
+        self._open: _ControlFile | None = None
+
+    def append(self, kind: Kind, payload: bytes, commit: int, role_epoch: int) -> None:
+        """Seal and append one frame; durable and published when this returns.
+
+        Raises:
+            StorageError: the file failed and is closed at its published length; the frame is lost, the next one goes
+            to a new file.
+        """
+        control = self._open
+        if control is None:
+            control = self._open = _ControlFile.create(
+                self._ledger, self._files, self._directory, self._host, self._boot, commit
+            )
+        try:
+            control.append(kind, payload, commit, role_epoch)
+        except StorageError:
+            self._open = None
+            control.poison(self._ledger)
+            raise
+        if control.length >= self._roll_bytes:
+            self.close()
+
+    def close(self) -> None:
+        """Close the open file, in the ledger too."""
+        control, self._open = self._open, None
+        if control is not None:
+            control.finish(self._ledger)
+
+
+class _ControlFile:
+    def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength) -> None:
+        self.length = FILE_HEADER_BYTES
+        self._row = row
+        self._handle = handle
+        self._counters = counters
+        self._sequence = 0
+        self._previous = ZERO_HASH
+
+    @staticmethod
+    def create(ledger: Ledger, files: Files, directory: str, host: str, boot: str, now: int) -> _ControlFile:
+        files.make_directory(directory)
+        row = ledger.files.allocate(host, FileKind.CONTROL, directory, boot)
+        making = row.path + ".new"
+        files.remove(making)
+        handle = files.create(making)
+        try:
+            handle.lock()
+            append(handle, [encode_file_header(row.file, now)])
+            handle.sync()
+            counters = DurableLength.create(row.path, boot, FILE_HEADER_BYTES, 0, files)
+            files.rename(making, row.path)
+            files.sync_directory(dirname(row.path))
+        except BaseException:
+            handle.close()
+            raise
+        return _ControlFile(row, handle, counters)
+
+    def append(self, kind: Kind, payload: bytes, commit: int, role_epoch: int) -> None:
+        header = encode_sealed_header(
+            SealedHeader(
+                kind,
+                Codec.NONE,
+                NIL_UUID,
+                "",
+                self._row.file,
+                self._sequence,
+                role_epoch,
+                commit,
+                commit,
+                0,
+                _NO_SCHEMA,
+                self._previous,
+                sha256(payload).digest(),
+                len(payload),
+            )
+        )
+        envelope = encode_envelope((self._row.file.cluster,), len(header) + len(payload))
+        append(self._handle, [envelope, header, payload])
+        self._handle.sync()
+        self.length += len(envelope) + len(header) + len(payload)
+        self._sequence += 1
+        self._previous = stream_hash(header)
+        self._counters.publish(self.length, commit)
+
+    def finish(self, ledger: Ledger) -> None:
+        streams = (
+            {StreamId(self._row.file, NIL_UUID, ""): (self._sequence - 1, self._previous)} if self._sequence else {}
+        )
+        append(self._handle, [encode_end_record(EndRecord(streams, (FILE_HEADER_BYTES,) if self._sequence else ()))])
+        self._handle.sync()
+        ledger.files.close(self._row.file, self.length)
+        self._let_go()
+
+    def poison(self, ledger: Ledger) -> None:
+        self._counters.poison()
+        ledger.files.close(self._row.file, self.length)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._handle.close()
+        self._counters.close()

@@ -1,0 +1,93 @@
+"""The files of this host and how far each is durable right now.
+
+WALs tell it through their mapped counters, without a call; landing files through the ledger. New files are seen when
+the WAL directory changes, so that a successor is followed from its first frame on.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.files.base import Files
+from replication.ledger.base import FileKind, FileRow, Ledger
+from replication.writer.durable_length import DurableLength
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file to ship from: bytes below ``length`` are durable; ``closed`` says that it will not grow."""
+
+    row: FileRow
+    length: int
+    closed: bool
+
+    @property
+    def file(self) -> FileId:
+        """Its id."""
+        return self.row.file
+
+
+class HostFiles:
+    """What one host has. Safe for threads; ``close`` lets go of the counters."""
+
+    def __init__(self, ledger: Ledger, files: Files, host: str, wal_dir: str) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._host = host
+        self._wal_dir = wal_dir
+        self._lock = threading.Lock()
+        self._rows: dict[FileId, FileRow] = {}
+        self._counters: dict[FileId, DurableLength] = {}
+        self._seen_ns = -1
+
+    def refresh(self) -> None:
+        """Read the ledger's rows again."""
+        seen_ns = self._changed_ns()
+        rows = {row.file: row for row in self._ledger.files.all(self._host)}
+        with self._lock:
+            for file in [f for f in self._counters if f not in rows]:
+                self._counters.pop(file).close()
+            for file, row in rows.items():
+                is_own = row.kind in (FileKind.WAL, FileKind.CONTROL) and not row.is_stored
+                if is_own and file not in self._counters:
+                    counters = DurableLength.open(row.path, row.boot, self._files)
+                    if counters is not None:
+                        self._counters[file] = counters
+            self._rows = rows
+            self._seen_ns = seen_ns
+
+    def poll(self) -> list[Source]:
+        """Every file with its length of this moment, by id; asks the ledger only when the WAL directory changed."""
+        if self._changed_ns() != self._seen_ns:
+            self.refresh()
+        with self._lock:
+            return [Source(row, self._length(row), row.closed) for row in self._rows.values()]
+
+    def promise(self, row: FileRow) -> int | None:
+        """The promise of a WAL's writer, to be read before the length; None when it has no counters."""
+        with self._lock:
+            counters = self._counters.get(row.file)
+            return None if counters is None else counters.promise
+
+    def close(self) -> None:
+        """Let go of the counters."""
+        with self._lock:
+            for counters in self._counters.values():
+                counters.close()
+            self._counters.clear()
+            self._rows = {}
+
+    def _length(self, row: FileRow) -> int:
+        counters = self._counters.get(row.file)
+        published = counters.length if counters is not None else 0
+        return row.closed_length if row.closed else max(row.length, published, FILE_HEADER_BYTES)
+
+    def _changed_ns(self) -> int:
+        try:
+            return os.stat(self._wal_dir).st_mtime_ns
+        except FileNotFoundError:
+            return 0

@@ -1,0 +1,159 @@
+"""Reading files of this host: whole frames for shipping, headers only for registering."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from types import TracebackType
+
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    FRAME_BYTES_MAX,
+    FrameView,
+    end_record_length,
+    read_end_record,
+    scan,
+)
+from replication.errors import CorruptFrameError, MissingFileError, StorageError
+from replication.files.store import is_stored, store_of
+
+_ENVELOPE_BYTES_MAX = 64 << 10
+_STORED_BYTES = 4 << 20
+
+
+class FrameReader:
+    """One open file. Not safe for threads."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._whole = 0
+        self._fd = -1
+        self._store = store_of(path) if is_stored(path) else None
+        if self._store is not None:
+            return
+        try:
+            self._fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise MissingFileError(
+                f"{path} is not there, though the ledger knows it", "Restore it, or give the file up"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error.strerror}") from error
+
+    def read(self, begin: int, end: int, size: int) -> tuple[bytes, list[FrameView]]:
+        """About ``size`` bytes of whole frames from offset ``begin``, at least one frame, none past ``end``.
+
+        Returns:
+            The bytes that were read, and the whole frames in them; frame offsets are the file's.
+
+        Raises:
+            CorruptFrameError: what lies at ``begin`` is no whole frame although ``end`` bytes are durable.
+        """
+        want = max(size, self._whole)
+        while True:
+            content = self._pread(begin, min(end, begin + want))
+            frames = list(scan(content, 0, begin))
+            if frames:
+                self._whole = max(self._whole, max(f.end - f.begin for f in frames) + _ENVELOPE_BYTES_MAX)
+                return content, frames
+            if begin + want >= end or want > FRAME_BYTES_MAX + _ENVELOPE_BYTES_MAX:
+                raise CorruptFrameError(
+                    f"{self.path}: no whole frame at offset {begin}, though {end} bytes are durable",
+                    "Keep the file and look at the disk; walship wal verify tells more",
+                    offset=begin,
+                    lost_bytes=end - begin,
+                )
+            want *= 2
+
+    def close(self) -> None:
+        """Let go. Idempotent."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __enter__(self) -> FrameReader:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def _pread(self, begin: int, end: int) -> bytes:
+        if self._store is not None:
+            return self._store.read(self.path, begin, end)
+        try:
+            content = os.pread(self._fd, end - begin, begin)
+            while len(content) < end - begin:
+                more = os.pread(self._fd, end - begin - len(content), begin + len(content))
+                if not more:
+                    return content
+                content += more
+            return content
+        except OSError as error:
+            raise StorageError(f"cannot read {self.path}: {error.strerror}", "Look at the disk") from error
+
+
+class MappedFrames:
+    """The frames of ``[begin, end)`` of a file; payloads that nobody asks for are not read from the disk.
+
+    The mapping goes with this object. It is never closed early, for an error's traceback may still look at it.
+    """
+
+    def __init__(self, path: str, begin: int, end: int) -> None:
+        self._start = begin - begin % mmap.ALLOCATIONGRANULARITY
+        self._begin = begin
+        try:
+            with open(path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), end - self._start, prot=mmap.PROT_READ, offset=self._start)
+        except FileNotFoundError:
+            raise MissingFileError(
+                f"{path} is not there, though the ledger knows it", "Restore it, or give the file up"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise StorageError(f"cannot read {path}: {error}", "Look at the disk") from error
+        self._view = memoryview(mapped)
+
+    def __iter__(self) -> Iterator[FrameView]:
+        """Frame after frame; CorruptFrameError at one that is damaged."""
+        return scan(self._view, self._begin - self._start, self._start)
+
+    def payload(self, frame: FrameView) -> bytes:
+        """A copy of one frame's payload."""
+        return bytes(self._view[frame.payload_begin - self._start : frame.end - self._start])
+
+
+def frame_start(path: str, at: int, length: int) -> int:
+    """The offset of the first frame of a closed file that starts at or after ``at``; ``length`` when there is none."""
+    if at <= FILE_HEADER_BYTES or at >= length:
+        return min(max(at, FILE_HEADER_BYTES), length)
+    known = max((offset for offset in _index(path) if offset <= at), default=FILE_HEADER_BYTES)
+    frames = _stored_frames(path, known, length) if is_stored(path) else MappedFrames(path, known, length)
+    return next((frame.begin for frame in frames if frame.begin >= at), length)
+
+
+def _stored_frames(path: str, begin: int, end: int) -> Iterator[FrameView]:
+    with closing(FrameReader(path)) as reader:
+        while begin < end:
+            _, frames = reader.read(begin, end, _STORED_BYTES)
+            yield from frames
+            begin = frames[-1].end
+
+
+def _index(path: str) -> tuple[int, ...]:
+    """The end record's frame offsets; nothing when the file was closed without one."""
+    if is_stored(path):
+        store = store_of(path)
+        size = store.size(path)
+        record = end_record_length(store.read(path, max(0, size - 12), size))
+        return read_end_record(store.read(path, size - record, size)).index if record else ()
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            tail = os.pread(file.fileno(), 12, max(0, size - 12))
+            record = end_record_length(tail)
+            return read_end_record(os.pread(file.fileno(), record, size - record)).index if record else ()
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}", "Look at the disk") from error

@@ -1,0 +1,109 @@
+"""Own durable bytes are registered and claimed like landed ones (rule 3); that moves ``needed``.
+
+Batch ids are noted before the bytes that carry them are registered: a writer that repeats one looks in the ledger
+first and then at published bytes that are not registered.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import structlog
+
+from replication.core.frame import FrameView, Kind
+from replication.core.freshness import ClosedNotice
+from replication.errors import CorruptFrameError, ReplicationError
+from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
+from replication.worker.host_files import HostFiles, Source
+from replication.worker.reading import MappedFrames
+
+_BYTES_MAX = 256 << 20
+_CLAIMS_MAX = 20_000
+_log = structlog.get_logger(__name__)
+
+
+class Registrar:
+    """Registers this host's own files. ``run_once`` may be called by several threads; they take turns."""
+
+    def __init__(self, ledger: Ledger, host_files: HostFiles) -> None:
+        self._ledger = ledger
+        self._host_files = host_files
+        self._lock = threading.Lock()
+        self._troubled: set[str] = set()
+
+    def run_once(self) -> None:
+        """Register everything that is durable when this is called."""
+        with self._lock:
+            self._host_files.refresh()
+            for source in self._host_files.poll():
+                if source.row.kind in (FileKind.LANDING, FileKind.BOOTSTRAP):
+                    continue
+                name = str(source.file)
+                try:
+                    self._register(source)
+                    self._troubled.discard(name)
+                except ReplicationError as error:
+                    if name not in self._troubled:
+                        _log.error("register_failed", file=name, error=str(error))
+                    self._troubled.add(name)
+
+    def _register(self, source: Source) -> None:
+        begin = source.row.length
+        while begin < source.length:
+            found = _find(source, begin)
+            if found.claims:
+                for (table, batch_id), parts in found.batches.items():
+                    self._ledger.batches.put(table, batch_id, parts, found.claims[-1].commit)
+                end = found.claims[-1].end
+                divergences = self._ledger.landing.register_own(source.file, begin, end, found.claims, found.notices)
+                for divergence in divergences:
+                    _log.error("own_frame_diverged", file=str(source.file), begin=divergence.claim.begin)
+                begin = end
+            if found.damage is not None:
+                raise found.damage
+            if not found.claims:
+                return
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a stretch of a file holds; ``damage`` ended it early."""
+
+    claims: list[Claim] = field(default_factory=list)
+    notices: list[ClosedNotice] = field(default_factory=list)
+    batches: dict[tuple[UUID, str], list[BatchPart]] = field(default_factory=dict)
+    damage: CorruptFrameError | None = None
+
+
+def _find(source: Source, begin: int) -> _Found:
+    found = _Found()
+    mapped = MappedFrames(source.row.path, begin, source.length)
+    try:
+        for frame in mapped:
+            header = frame.header
+            found.claims.append(_claim(frame))
+            if header.batch_id:
+                part = BatchPart(
+                    header.group,
+                    header.part,
+                    header.parts,
+                    header.payload_sha256,
+                    source.file,
+                    header.sequence,
+                    frame.end,
+                )
+                found.batches.setdefault((header.table, header.batch_id), []).append(part)
+            if header.kind is Kind.CLOSED:
+                found.notices.append(ClosedNotice.decode(mapped.payload(frame)))
+            if len(found.claims) >= _CLAIMS_MAX or frame.end - begin >= _BYTES_MAX:
+                break
+    except CorruptFrameError as error:
+        found.damage = error
+    return found
+
+
+def _claim(frame: FrameView) -> Claim:
+    header = frame.header
+    return Claim(header.stream, header.sequence, header.previous, frame.hash, frame.begin, frame.end, header.commit_hi)

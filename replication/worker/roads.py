@@ -1,0 +1,208 @@
+"""Opening a stream: every session declares the roads of its peer, with what is owed, and the schema versions in use."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+import structlog
+
+from replication import __version__
+from replication.core.chunk import Tail
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.core.roads import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward
+from replication.core.schema import TableSpec
+from replication.core.shipping import Window
+from replication.errors import PeerRefusedError
+from replication.ledger.base import Ledger, PassedOn, Phase, Progress, Rule
+from replication.link.base import Hello, Loss, PeerLink, Reason, Road, ShipSession
+from replication.worker.selection import Selection
+from replication.worker.ship import ShipLimits, Shipment
+from replication.worker.throttle import Throttle
+
+ID_CLASH_REMEDY = "Stop the copy; a cluster that was restored gets a new id: walship reincarnate, on it"
+_log = structlog.get_logger(__name__)
+
+
+def id_clash(cluster: ClusterId, why: str) -> str:
+    """That two clusters speak under one id, in words."""
+    return f"two clusters are called {cluster}, one a copy of the other: {why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the peer has of the files that were asked about, and those of which it lost something."""
+
+    have: Mapping[FileId, Ranges]
+    lost: Mapping[FileId, Loss]
+
+    def durable(self, file: FileId, shipped: Ranges) -> Ranges:
+        """What is durable there of a file of which ``shipped`` was once."""
+        loss = self.lost.get(file)
+        if loss is not None:
+            shipped = shipped.intersect(Ranges.of(*loss.kept))
+        return shipped.union(self.have.get(file, Ranges()))
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A peer as a stream is opened to it: its rules, and the term and role epoch to tell it.
+
+    ``skip_dropped``: what was written to a table that is dropped here and there counts as sent. ``generation`` is that
+    of the newest rule when the rules were read, 0 when nobody looked.
+    """
+
+    peer: str
+    cluster: ClusterId
+    rules: Sequence[Rule]
+    term: int
+    role_epoch: int
+    skip_dropped: bool = False
+    generation: int = 0
+
+    @staticmethod
+    def of(ledger: Ledger, tail: Tail, term: int, role_epoch: int, skip_dropped: bool) -> Destination:
+        """With the rules as they are now."""
+        generation = ledger.rules.generation()  # before the rules, so that none of them is younger than what ended
+        rules = [rule for rule in ledger.rules.all() if rule.peer == tail.peer]
+        return Destination(tail.peer, tail.peer_cluster, rules, term, role_epoch, skip_dropped, generation)
+
+
+def open_shipment(
+    link: PeerLink,
+    ledger: Ledger,
+    to: Destination,
+    files: Sequence[FileId],
+    window: Window,
+    limits: ShipLimits,
+    report: Callable[[Progress], None],
+    throttle: Throttle,
+) -> tuple[Shipment, Resume]:
+    """Open a stream; tables that the peer refuses are withheld, the others go.
+
+    Returns:
+        The shipment, and what the peer has of each of ``files``; what it lost is reported.
+
+    Raises:
+        PeerRefusedError: the peer wants nothing from this cluster, or another cluster answered.
+        PeerUnavailableError: nobody answered.
+    """
+    roads = tuple(roads_of(ledger, to.rules, to.cluster))
+    session = _open(link, ledger, to, roads, files)
+    opened = session.opened
+    selection = Selection.of(to.cluster, to.rules)
+    for rule in to.rules:
+        if rule.phase is Phase.NEEDS_BOOTSTRAP:
+            _log.error("table_needs_bootstrap", peer=to.peer, table=rule.remote_table, group=rule.group)
+    live = {spec.uuid for spec in ledger.tables.all()} if opened.refused and to.skip_dropped else set()
+    for (table, group), refusal in opened.refused.items():
+        if to.skip_dropped and refusal.reason is Reason.UNKNOWN_TABLE and table not in live:
+            _log.warning("dropped_table_skipped", peer=to.peer, table=str(table), group=group)
+            selection = selection.passing_over(table)
+            continue
+        _log.warning("road_refused", peer=to.peer, table=str(table), group=group, error=str(refusal.error()))
+        selection = selection.without(table, str(refusal.error()))
+    shipment = Shipment(
+        session,
+        to.peer,
+        selection,
+        window,
+        limits,
+        term=to.term,
+        generation=max(r.generation for r in to.rules),
+        schema=ledger.tables.schema,
+        spare=ledger.landing.spare,
+        table=partial(_definition, ledger, {(rule.table, rule.group): rule for rule in to.rules}),
+        report=report,
+        losses={file: loss.count for file, loss in opened.lost.items()},
+        throttle=throttle,
+    )
+    for file, loss in opened.lost.items():
+        report(Progress(file, to.peer, Ranges(), 0, losses=loss.count, kept=Ranges.of(*loss.kept)))
+    shipment.knows(version.hash for road in roads for version in road.schemas)
+    return shipment, Resume({file: Ranges.of(*spans) for file, spans in opened.files.items()}, opened.lost)
+
+
+def _open(
+    link: PeerLink, ledger: Ledger, to: Destination, roads: tuple[Road, ...], files: Sequence[FileId]
+) -> ShipSession:
+    """A stream to the very cluster that is meant."""
+    terms = tuple((file, to.term) for file in files)
+    lineage = ledger.terms.lineage()
+    session = link.ship(
+        Hello(
+            ledger.cluster,
+            to.cluster,
+            to.role_epoch,
+            __version__,
+            roads,
+            terms,
+            lineage=lineage,
+            generation=to.generation,
+        )
+    )
+    opened = session.opened
+    clash = ledger.terms.recognise(opened.cluster, opened.lineage) if opened.cluster == to.cluster else ""
+    if clash:
+        session.close()
+        raise PeerRefusedError(id_clash(opened.cluster, clash), ID_CLASH_REMEDY, reason="ID_CLASH")
+    if opened.cluster != to.cluster:
+        session.close()
+        raise PeerRefusedError(
+            f"{opened.cluster} answered instead of {to.cluster}",
+            "The peer was restored or another listens there: define it again (deletecluster, definecluster)",
+            reason="WRONG_CLUSTER",
+        )
+    return session
+
+
+def roads_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Road]:
+    """The roads of a peer's rules, as declared to it: with what comes from elsewhere and goes on there."""
+    inbound: dict[tuple[UUID, str], list[InboundRoad]] = {}
+    for road in ledger.landing.roads():
+        inbound.setdefault((road.table, road.group), []).append(road)
+    now = time.time_ns() // 1000
+    passed_on = ledger.bootstraps.passed_on() if inbound else frozenset()
+    tables = ledger.tables.told({rule.table for rule in rules})
+    roads: list[Road] = []
+    for rule in rules:
+        if rule.table in tables:
+            spec, versions = tables[rule.table]
+            schemas = tuple(version for version in versions if version.group == rule.group)
+            coming = inbound.get((rule.table, rule.group), [])
+            passing_on = {each.source for each in passed_on if (each.peer, each.table) == (rule.peer, rule.table)}
+            carried = carried_onward(coming, ledger.cluster, peer, now, passing_on)
+            owed = owed_onward(coming, peer, rule.owed)
+            remote, generation = rule.remote_table, rule.generation
+            roads.append(Road(rule.told(spec), rule.group, remote, generation, owed, schemas, carried, rule.phase))
+    return roads
+
+
+@dataclass(frozen=True, slots=True)
+class Inflow:
+    """What of the roads into a cluster the roads out of it depend on; two equal ones need no new declaration."""
+
+    roads: frozenset[tuple[ClusterId, UUID, str, int, tuple[Carried, ...], Phase]]
+    owed: tuple[Mapping[FileId, int], ...]
+    silent: frozenset[ClusterId]
+    passed_on: frozenset[PassedOn]
+
+    @staticmethod
+    def of(ledger: Ledger, now: int) -> Inflow:
+        """Of the open roads that come in."""
+        every = ledger.landing.roads()
+        return Inflow(
+            frozenset((r.source, r.table, r.group, r.generation, r.carried, r.phase) for r in every),
+            tuple(road.owed for road in every),
+            frozenset(road.source for road in every if now - road.heard > SILENT_US),
+            ledger.bootstraps.passed_on() if every else frozenset(),
+        )
+
+
+def _definition(ledger: Ledger, rules: Mapping[tuple[UUID, str], Rule], table: UUID, group: str) -> TableSpec | None:
+    spec, rule = ledger.tables.by_uuid(table), rules.get((table, group))
+    return None if spec is None or rule is None else rule.told(spec)

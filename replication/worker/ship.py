@@ -1,0 +1,348 @@
+"""One pass over a file's bytes to one peer: what the window needs is read, picked, sent in large messages, acked.
+
+Payload goes forward only, positions come back. Skipped bytes ride with the message after them; when none follows for
+a while they go alone, so that the peer's prefix moves on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from uuid import UUID
+
+import structlog
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES, FrameView, Kind
+from replication.core.ids import NIL_UUID, FileId
+from replication.core.schema import SchemaVersion, TableSpec
+from replication.core.shipping import Window
+from replication.errors import FormatError, PeerUnavailableError
+from replication.ledger.base import FileKind, FileRow, Progress
+from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
+from replication.worker.reading import FrameReader
+from replication.worker.selection import Selection, Verdict
+from replication.worker.throttle import Throttle
+
+_SKIP_ALONE_S = 0.25
+_READERS_MAX = 64
+_CORRUPT_MAX = 3
+NOTHING_APART: Mapping[UUID, Ranges] = MappingProxyType({})
+_NONE = Ranges()
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ShipLimits:
+    """Bounds of one stream; times in seconds."""
+
+    message_bytes_max: int
+    ack_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What goes of the frames up to ``end``, and the newest one's commit; a withheld one ends at ``withheld_end``.
+
+    ``withheld`` is its table.
+    """
+
+    end: int
+    spans: tuple[tuple[int, int], ...]
+    commit: int
+    withheld_end: int
+    schemas: tuple[tuple[UUID, str, bytes], ...]
+    withheld: UUID = NIL_UUID
+
+
+def pick(frames: list[FrameView], selection: Selection, size_max: int, spare: Ranges = _NONE) -> Picked:
+    """Take frames from the front until ``size_max`` bytes (one at least), or a withheld frame.
+
+    Those inside ``spare`` are skipped: what is claimed elsewhere goes from there.
+    """
+    spans: list[tuple[int, int]] = []
+    schemas: dict[bytes, tuple[UUID, str, bytes]] = {}
+    size = commit = 0
+    end = frames[0].begin
+    withheld_end, withheld = 0, NIL_UUID
+    for frame in frames:
+        verdict = Verdict.SKIP if spare.contains(frame.begin, frame.end) else selection.judge(frame)
+        if verdict is Verdict.WITHHOLD:
+            withheld_end, withheld = frame.end, frame.header.table
+            break
+        if verdict is Verdict.SEND:
+            length = frame.end - frame.begin
+            if size and size + length > size_max:
+                break
+            size += length
+            if spans and spans[-1][1] == frame.begin:
+                spans[-1] = (spans[-1][0], frame.end)
+            else:
+                spans.append((frame.begin, frame.end))
+            header = frame.header
+            commit = max(commit, header.commit_hi)
+            if header.kind in (Kind.DATA, Kind.BOOTSTRAP):
+                schemas[header.schema] = (header.table, header.group, header.schema)
+        end = frame.end
+    return Picked(end, tuple(spans), commit, withheld_end, tuple(schemas.values()), withheld)
+
+
+class Shipment:
+    """A stream to one peer and what is on its way there. One thread uses it; ``close`` ends the stream.
+
+    Args:
+        schema: finds a schema version by hash, for frames of one the peer has not been sent.
+        table: finds the definition that goes to the peer with a schema version that it has not been sent.
+        spare: ranges of a landing file between two offsets that hold frames which are claimed elsewhere.
+        report: takes what was learnt about files at the peer.
+        losses: how often the peer had lost bytes of a file when the stream opened; files not named: never.
+        throttle: the peer's rate on this host.
+    """
+
+    def __init__(
+        self,
+        session: ShipSession,
+        peer: str,
+        selection: Selection,
+        window: Window,
+        limits: ShipLimits,
+        *,
+        term: int,
+        generation: int,
+        schema: Callable[[bytes], SchemaVersion | None],
+        table: Callable[[UUID, str], TableSpec | None],
+        spare: Callable[[FileId, int, int], Ranges],
+        report: Callable[[Progress], None],
+        losses: Mapping[FileId, int],
+        throttle: Throttle,
+    ) -> None:
+        self.selection = selection
+        self.window = window
+        self.acked_bytes = 0
+        self._session = session
+        self._peer = peer
+        self._limits = limits
+        self._message_bytes = limits.message_bytes_max
+        self._term = term
+        self._generation = generation
+        self._schema = schema
+        self._table = table
+        self._spare = spare
+        self._report = report
+        self._losses = losses
+        self._throttle = throttle
+        self._known_schemas: set[bytes] = set()
+        self._readers: dict[FileId, FrameReader] = {}
+        self._starts: dict[FileId, int] = {}
+        self._skipped: dict[FileId, tuple[int, int, float]] = {}  # [begin, end) read and skipped, not sent; since when
+        self._commits: dict[tuple[FileId, int], int] = {}
+        self._told_closed: set[FileId] = set()
+        self._corrupt = 0
+        self._heard_s = time.monotonic()
+
+    def knows(self, hashes: Iterator[bytes]) -> None:
+        """Schema versions that the peer was sent when the stream opened."""
+        self._known_schemas.update(hashes)
+
+    def follow(self, file: FileId, start: int, durable: Ranges) -> None:
+        """Take up a file. What lies before ``start`` is not owed; the peer is told that it is skipped."""
+        self._starts[file] = start
+        self.window.follow(file, FILE_HEADER_BYTES, durable)
+        if durable:
+            self._learnt(file, durable)
+
+    def step(self, row: FileRow, length: int, *, closed: bool) -> bool:
+        """Send at most one message of a file that the window follows; whether there may be more to do now."""
+        file = row.file
+        gap = self.window.files[file].gap(length)
+        if gap is None:
+            self._tell_closed(file, length, closed)
+            return False
+        if not self.window.room or not self._throttle.admits():
+            return False
+        begin, limit = gap
+        size_max = self._throttle.message_bytes(self._message_bytes)
+        at = max(begin, min(self._starts.get(file, begin), limit))
+        skipped = self._skipped.get(file)
+        if skipped is not None and skipped[0] == begin and skipped[1] <= limit:
+            at = max(at, skipped[1])
+        if at < limit:
+            content, frames = self._reader(file, row.path).read(at, limit, size_max)
+            landed = row.kind is FileKind.LANDING
+            spare = self._spare(file, at, frames[-1].end) if landed else _NONE
+            picked = pick(frames, self.selection, size_max, spare)
+        else:
+            content, picked = b"", Picked(at, (), 0, 0, ())
+        if picked.spans:
+            size = sum(high - low for low, high in picked.spans)
+            if not self.window.admits(size):
+                return False
+            self._send_schemas(picked)
+            view = memoryview(content)
+            pieces = [view[low - at : high - at] for low, high in picked.spans]
+            self._send(file, begin, picked.end, pieces[0] if len(pieces) == 1 else b"".join(pieces), length, closed)
+            self._commits[file, picked.end] = picked.commit
+        elif picked.end > begin:
+            self._skip(file, begin, picked.end, length, closed, more=picked.end < limit and not picked.withheld_end)
+        if picked.withheld_end:
+            self.window.withhold(file, picked.end, picked.withheld_end)
+            self._learnt(file, Ranges(), apart={picked.withheld: Ranges.of((picked.end, picked.withheld_end))})
+        return picked.end > at or picked.withheld_end > 0
+
+    def drain(self, timeout_s: float) -> int:
+        """Take in replies, waiting ``timeout_s`` for the first; how many came.
+
+        Raises:
+            PeerRefusedError: a refusal that ends the stream. PeerUnavailableError: the stream ended, or the peer was
+            silent for ``ack_timeout_s`` with bytes on their way.
+        """
+        count = 0
+        while (reply := self._session.receive(timeout_s if count == 0 else 0.0)) is not None:
+            self._take(reply)
+            count += 1
+        now = time.monotonic()
+        if count or not self.window.in_flight:
+            self._heard_s = now
+        elif now - self._heard_s > self._limits.ack_timeout_s:
+            raise PeerUnavailableError(
+                f"{self._peer} has not answered for {self._limits.ack_timeout_s:g} s", "Is its receiver frozen?"
+            )
+        return count
+
+    def nudge(self) -> None:
+        """Have ``drain`` return at once when it waits; for any thread."""
+        self._session.nudge()
+
+    def leave(self, file: FileId) -> None:
+        """Nothing more of a file."""
+        self.window.leave(file)
+        self._starts.pop(file, None)
+        self._skipped.pop(file, None)
+        reader = self._readers.pop(file, None)
+        if reader is not None:
+            reader.close()
+
+    def close(self) -> None:
+        """End the stream; what is on its way may or may not arrive."""
+        self._session.close()
+        self.window.lost()
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _take(self, reply: Reply) -> None:
+        if isinstance(reply, Ack):
+            self._landed(reply.file, Ranges.of(*reply.spans))
+            return
+        file = reply.file
+        if file is None:
+            raise reply.error()
+        match reply.reason:
+            case Reason.HOLE:
+                self.window.rewind(file, reply.expected)
+                self._skipped.pop(file, None)
+            case Reason.DIVERGENCE:  # it is there, kept apart
+                _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
+                self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
+            case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT if reply.table is not None:
+                _log.warning("table_withheld", peer=self._peer, table=str(reply.table), error=reply.what)
+                self.selection = self.selection.without(reply.table, str(reply.error()))
+                self.window.returned(file, reply.begin, reply.end)
+                self._learnt(file, Ranges(), error=str(reply.error()))
+            case Reason.UNKNOWN_SCHEMA:
+                self._known_schemas.clear()
+                self._bounded_retry(reply, file)
+            case Reason.CORRUPT:
+                self._bounded_retry(reply, file)
+            case Reason.TOO_LARGE if self._message_bytes > 64 << 10:
+                self._message_bytes //= 2
+                self.window.returned(file, reply.begin, reply.end)
+            case _:
+                raise reply.error()
+
+    def _bounded_retry(self, refusal: Refusal, file: FileId) -> None:
+        self._corrupt += 1
+        if self._corrupt > _CORRUPT_MAX:
+            raise refusal.error()
+        _log.warning("message_refused", peer=self._peer, file=str(file), begin=refusal.begin, error=refusal.what)
+        self.window.returned(file, refusal.begin, refusal.end)
+
+    def _landed(self, file: FileId, spans: Ranges, error: str = "") -> None:
+        before = self.window.in_flight
+        self.window.acked(file, spans)
+        self.acked_bytes += before - self.window.in_flight
+        self._corrupt = 0
+        commit = max((self._commits.pop((file, end), 0) for _, end in spans), default=0)
+        self._learnt(file, spans, commit, error)
+
+    def _learnt(
+        self,
+        file: FileId,
+        spans: Ranges,
+        commit: int = 0,
+        error: str = "",
+        apart: Mapping[UUID, Ranges] = NOTHING_APART,
+    ) -> None:
+        trouble = error or self.selection.trouble
+        times = self._losses.get(file, 0)
+        self._report(Progress(file, self._peer, spans, 0, commit, trouble, self._generation, times, Ranges(), apart))
+
+    def _skip(self, file: FileId, begin: int, end: int, length: int, closed: bool, *, more: bool) -> None:
+        """Bytes that are not for the peer wait for company, but not for long."""
+        now = time.monotonic()
+        known = self._skipped.get(file)
+        since = known[2] if known is not None and known[0] == begin else now
+        if not more and (now - since >= _SKIP_ALONE_S or closed and end >= length):
+            self._skipped.pop(file, None)
+            self._send(file, begin, end, b"", length, closed)
+        else:
+            self._skipped[file] = (begin, end, since)
+
+    def _send(self, file: FileId, begin: int, end: int, frames: bytes | memoryview, length: int, closed: bool) -> None:
+        passage = self.window.files[file]
+        if closed and end >= length:
+            self._told_closed.add(file)
+        if not self.window.in_flight:
+            self._heard_s = time.monotonic()
+        self.window.sent(file, begin, end, len(frames))
+        self._throttle.spend(len(frames))
+        self._skipped.pop(file, None)
+        self._session.send(
+            Data(file, begin, end, passage.tiling_begin(begin), self._term, frames, length if closed else 0)
+        )
+
+    def _tell_closed(self, file: FileId, length: int, closed: bool) -> None:
+        if closed and file not in self._told_closed and not self.window.files[file].withheld:
+            self._told_closed.add(file)
+            begin = self.window.files[file].tiling_begin(length)
+            self._session.send(Data(file, length, length, begin, self._term, b"", length))
+
+    def _send_schemas(self, picked: Picked) -> None:
+        versions: list[SchemaVersion] = []
+        tables: dict[UUID, TableSpec] = {}
+        for table, group, name in picked.schemas:
+            if name not in self._known_schemas:
+                version = self._schema(name)
+                if version is None:
+                    raise FormatError(
+                        f"schema version {name.hex()[:12]} of table {table}, group {group!r}, is not in the ledger",
+                        "Register the table here again, or restore the ledger",
+                    )
+                versions.append(version)
+                self._known_schemas.add(name)
+                spec = self._table(table, group)
+                if spec is not None:
+                    tables[table] = spec
+        if versions:
+            self._session.send((*tables.values(), *versions))
+
+    def _reader(self, file: FileId, path: str) -> FrameReader:
+        reader = self._readers.get(file)
+        if reader is None:
+            if len(self._readers) >= _READERS_MAX:
+                oldest = next(iter(self._readers))
+                self._readers.pop(oldest).close()
+            reader = self._readers[file] = FrameReader(path)
+        return reader

@@ -1,0 +1,123 @@
+"""Moving closed files that peers lack from this host's disk to a store, once a peer's disk budget is past.
+
+They are shipped from there. A file is copied whole, then the ledger says where it is, then the local one is deleted: a
+worker that dies anywhere in between leaves a copy too many, which the next one finds. What the own replay needs again,
+after a table was rolled back, is brought back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+
+import structlog
+
+from replication.core.ids import FileId
+from replication.core.retention import past_budget
+from replication.files.base import Files
+from replication.files.store import Store
+from replication.ledger.base import FileKind, FileRow, Ledger
+
+_NAME = re.compile(r"(\d{12})\.wal(\.part)?\Z")
+_log = structlog.get_logger(__name__)
+
+
+class Spiller:
+    """Keeps what one host holds for each peer within the budget. Its methods are for one thread.
+
+    Args:
+        ledger: of this cluster.
+        files: this host's file system.
+        host: its slot.
+        store: where files go.
+        budget: bytes that may be on this host's disk for one peer.
+        keeps_tables: whether this cluster replays what it has; then only what was replayed is moved.
+        directories: where local files of each kind belong.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        files: Files,
+        host: str,
+        store: Store,
+        budget: int,
+        keeps_tables: bool,
+        directories: dict[FileKind, str],
+    ) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._host = host
+        self._store = store
+        self._budget = budget
+        self._keeps_tables = keeps_tables
+        self._directories = directories
+        self._below = f"{ledger.cluster.name}-{ledger.cluster.incarnation}/{host}"
+        self._swept = False
+
+    def run_once(self) -> None:
+        """Move what is to be moved, the oldest first.
+
+        Raises:
+            StorageError: the store failed; what was moved is moved.
+        """
+        if not self._swept:
+            self._sweep()
+            self._swept = True
+        for row in self._recalled():
+            self._recall(row)
+        for row in self._due():
+            self._spill(row)
+
+    def _due(self) -> Sequence[FileRow]:
+        rows = {row.file: row for row in self._ledger.files.all(self._host)}
+        due: set[FileId] = set()
+        for lacked in self._ledger.files.lacked().values():
+            local = [(file, rows[file].needed) for file in lacked if file in rows and not rows[file].is_stored]
+            due |= past_budget(local, self._budget)
+        movable = [row for file, row in rows.items() if file in due and self._is_movable(row)]
+        return sorted(movable, key=lambda row: (row.created, row.file))
+
+    def _is_movable(self, row: FileRow) -> bool:
+        replayed = row.applied >= row.length or not self._keeps_tables
+        return row.closed and row.length >= row.closed_length and replayed and row.kind in self._directories
+
+    def _recalled(self) -> list[FileRow]:
+        if not self._keeps_tables:
+            return []
+        return [row for row in self._ledger.files.all(self._host) if row.is_stored and row.applied < row.length]
+
+    def _spill(self, row: FileRow) -> None:
+        address = self._store.put(row.path, f"{self._below}/{row.file.number:012d}.wal")
+        if not self._ledger.files.move(row.file, address):
+            self._store.remove(address)  # retired meanwhile
+            return
+        local = PurePath(row.path)
+        self._files.remove(row.path)
+        self._files.remove(str(local.with_suffix(".len")))
+        self._files.sync_directory(str(local.parent))
+        _log.info("file_spilled", file=str(row.file), end=row.needed, store=self._store.url)
+
+    def _recall(self, row: FileRow) -> None:
+        folder = self._directories[row.kind]
+        path = f"{folder}/{row.file.number:012d}.wal"
+        self._store.get(row.path, path)
+        self._files.sync_directory(folder)
+        if self._ledger.files.move(row.file, path):
+            self._store.remove(row.path)
+            _log.info("file_recalled", file=str(row.file), end=row.needed)
+
+    def _sweep(self) -> None:
+        """Remove copies that an earlier worker made and the ledger does not know of, and those it let go."""
+        rows = {row.file.number: row for row in self._ledger.files.all(self._host) if row.file.slot == self._host}
+        newest = max(rows, default=-1)
+        for name in self._store.names(self._below):
+            found = _NAME.search(name)
+            address = self._store.address(name)
+            if found is None or int(found[1]) > newest:
+                continue  # made after the ledger was last right
+            row = rows.get(int(found[1]))
+            if row is None or row.path != address:
+                self._store.remove(address)
+                _log.info("orphan_removed", file=address)

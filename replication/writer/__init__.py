@@ -1,0 +1,1 @@
+"""The writer: WALs, group commit, registration and recovery."""

@@ -1,0 +1,184 @@
+"""Repeating an append is harmless when it has a batch id: only parts that are missing are written again.
+
+What is there already is known from the ledger and, for frames that no worker has registered yet, from the published
+bytes of this host's WALs, each of which is read once. While parts are added, the ledger keeps the id for one writer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from replication.core.frame import FILE_HEADER_BYTES, SealedHeader
+from replication.core.ids import ClusterId, FileId
+from replication.core.position import Position
+from replication.errors import BatchConflictError, MissingFileError, RequestError
+from replication.files.base import Files
+from replication.files.frames import frames
+from replication.ledger.base import BatchPart, FileKind, FileRow, Ledger
+from replication.writer.durable_length import DurableLength
+from replication.writer.part import Part
+from replication.writer.recovery import recover_writers
+from replication.writer.wal_series import Place
+
+BATCH_ID_BYTES_MAX = 255
+_POLL_S = 0.02
+
+
+@dataclass(slots=True)
+class _Unregistered:
+    """Frames with batch ids in one WAL's bytes ``[registered, at)``, by their end."""
+
+    at: int = FILE_HEADER_BYTES
+    frames: list[tuple[int, SealedHeader]] = field(default_factory=list)
+
+
+class BatchIds:
+    """Which batches are there, and whose turn it is to add to one. Safe for threads, processes and hosts."""
+
+    def __init__(self, cluster: ClusterId, ledger: Ledger, files: Files, place: Place) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._files = files
+        self._place = place
+        self._changed = threading.Condition()
+        self._busy: set[tuple[UUID, str]] = set()
+        self._reading = threading.Lock()
+        self._unregistered: dict[FileId, _Unregistered] = {}
+
+    def hold(self, table: UUID, batch_id: str, timeout_s: float) -> None:
+        """Keep an id from other threads, from before the look until ``release`` after the ack.
+
+        Raises:
+            RequestError: the id is too long, or another thread has been appending under it for ``timeout_s``.
+        """
+        if not 0 < len(batch_id.encode()) <= BATCH_ID_BYTES_MAX:
+            raise RequestError(f"batch id {batch_id[:40]!r} is empty or longer than {BATCH_ID_BYTES_MAX} bytes")
+        with self._changed:
+            if not self._changed.wait_for(lambda: (table, batch_id) not in self._busy, timeout_s):
+                raise RequestError(f"batch id {batch_id!r} is still being appended by another thread")
+            self._busy.add((table, batch_id))
+
+    def release(self, table: UUID, batch_id: str) -> None:
+        """Let the next thread have the id."""
+        with self._changed:
+            self._busy.discard((table, batch_id))
+            self._changed.notify_all()
+
+    def missing(
+        self, table: UUID, batch_id: str, parts: Sequence[Part], timeout_s: float
+    ) -> tuple[list[Part], Position]:
+        """Those of ``parts`` that are not there yet, and a position that includes those that are.
+
+        When some are missing, the id is this writer's until all of them are registered.
+
+        Raises:
+            BatchConflictError: the id was used for other content.
+            RequestError: another writer has been appending under the id for ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            missing, position = self._compare(table, batch_id, parts)
+            if not missing:
+                return missing, position
+            holder = self._ledger.batches.hold(table, batch_id, self._place.writer, self._place.host)
+            if holder == self._place.writer:
+                return self._compare(table, batch_id, parts)  # nobody else adds to it any more
+            self._wait(batch_id, holder, deadline)
+
+    def whole(self, table: UUID, batch_id: str) -> Position | None:
+        """Where a batch that is published whole or not at all is; None when it is not there.
+
+        Raises:
+            BatchConflictError: the id was used for an append that is only partly there.
+        """
+        there = self._find(table, batch_id)
+        if not there:
+            return None
+        if len({(part.group, part.part) for part in there}) < there[0].parts:
+            raise BatchConflictError(
+                f"batch id {batch_id!r} was used for another append, of which only some is there",
+                "Repeat that append first",
+            )
+        position = Position(self._cluster)
+        for part in there:
+            position = position.join(part.position(self._cluster, table))
+        return position
+
+    def take(self, table: UUID, batch_id: str, timeout_s: float) -> Position | None:
+        """As ``whole``; when it is not there the id is this writer's until it is registered.
+
+        Raises:
+            BatchConflictError: as ``whole``.
+            RequestError: another writer has been at it for ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (there := self.whole(table, batch_id)) is None:
+            holder = self._ledger.batches.hold(table, batch_id, self._place.writer, self._place.host)
+            if holder == self._place.writer:
+                return self.whole(table, batch_id)  # nobody else adds to it any more
+            self._wait(batch_id, holder, deadline)
+        return there
+
+    def _wait(self, batch_id: str, holder: str, deadline: float) -> None:
+        if holder and time.monotonic() > deadline:
+            raise RequestError(
+                f"batch id {batch_id!r} is still being appended by writer {holder}",
+                "Repeat it when that writer has closed; if its host is gone for good: walship wal giveup",
+            )
+        time.sleep(_POLL_S)
+
+    def _compare(self, table: UUID, batch_id: str, parts: Sequence[Part]) -> tuple[list[Part], Position]:
+        there = self._find(table, batch_id)
+        wanted = {(part.version.group, part.part): (part.parts, part.sha256) for part in parts}
+        if any(wanted.get((part.group, part.part)) != part.content for part in there):
+            raise BatchConflictError(
+                f"batch id {batch_id!r} was used for other content in this table",
+                "Give each batch its own id, and repeat a batch with exactly the same rows in the same order; one begun"
+                " before the table was altered needs a new id, under which a keyed table's rows replace themselves",
+            )
+        position = Position(self._cluster)
+        for part in there:
+            position = position.join(part.position(self._cluster, table))
+        found = {(part.group, part.part) for part in there}
+        return [part for part in parts if (part.version.group, part.part) not in found], position
+
+    def _find(self, table: UUID, batch_id: str) -> list[BatchPart]:
+        # In this order: what a worker registers meanwhile is in the ledger when it is in no file's tail any more.
+        recover_writers(self._ledger, self._files, self._place.directory, self._place.host, self._place.boot)
+        rows = [row for row in self._ledger.files.all(self._place.host) if row.kind is FileKind.WAL]
+        with self._reading:
+            self._unregistered = {row.file: self._read(row) for row in rows}
+            there = [
+                BatchPart(h.group, h.part, h.parts, h.payload_sha256, file, h.sequence, end)
+                for file, tail in self._unregistered.items()
+                for end, h in tail.frames
+                if h.table == table and h.batch_id == batch_id
+            ]
+        return there + self._ledger.batches.parts(table, batch_id)
+
+    def _read(self, row: FileRow) -> _Unregistered:
+        tail = self._unregistered.get(row.file) or _Unregistered()
+        tail.frames = [found for found in tail.frames if found[0] > row.length]
+        tail.at = max(tail.at, row.length)
+        end = row.closed_length
+        if not row.closed and (counters := DurableLength.open(row.path, row.boot, self._files)) is not None:
+            end = counters.length
+            counters.close()
+        if end <= tail.at:
+            return tail
+        try:
+            handle = self._files.open(row.path)
+        except MissingFileError:
+            return tail
+        try:
+            for frame, _ in frames(handle, tail.at, end):
+                if frame.header.batch_id:
+                    tail.frames.append((frame.end, frame.header))
+                tail.at = frame.end
+        finally:
+            handle.close()
+        return tail

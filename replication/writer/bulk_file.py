@@ -1,0 +1,172 @@
+"""The WAL of one imported file: it becomes visible whole, under one commit time, or not at all.
+
+Payloads are written as they come, each behind room for its head (envelope and sealed header). What a head says (commit
+time, role epoch, the count of parts, the hash of the frame before) is known at the end, so heads are written then, and
+the first frame's last of all, after everything else is durable. Recovery keeps intact frames from the start of a file:
+until that first head is there it finds none, and with it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import pyarrow as pa
+
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    ZERO_HASH,
+    EndRecord,
+    encode_end_record,
+    encode_envelope,
+    stream_hash,
+)
+from replication.core.ids import FileId, StreamId
+from replication.core.position import Position
+from replication.files.base import AppendFile, append, reserve
+from replication.ledger.base import FileRow, Ledger
+from replication.writer.durable_length import DurableLength
+from replication.writer.part import Part
+from replication.writer.wal_file import INDEX_BYTES, RESERVE_BYTES
+from replication.writer.wal_series import Lease
+
+_NOTHING = pa.py_buffer(b"")
+SYNC_BYTES = 64 << 20  # so that the last sync has not everything to do
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """A frame whose payload is in the file; its head lies at ``[at, at + head_bytes)``."""
+
+    at: int
+    head_bytes: int
+    part: Part  # without its payload, which has ``size`` bytes
+    size: int
+
+
+class BulkFile:
+    """A WAL in the making. ``add`` parts, then ``publish`` or ``refuse``; then ``close``. Not safe for threads.
+
+    ``ended`` says that one of the two has been done.
+
+    Args:
+        row: as allocated in the ledger.
+        handle: its file, which has a header and is locked (``wal_file.make``).
+        counters: of the same file.
+    """
+
+    def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength) -> None:
+        self.file: FileId = row.file
+        self.path = row.path
+        self._handle = handle
+        self._counters = counters
+        self._written = self._published = self._reserved = self._synced = FILE_HEADER_BYTES
+        self.ended = False
+        self._frames: list[_Frame] = []
+        self._last: dict[tuple[UUID, str], Part] = {}  # each group's last part, which carries the batch id
+
+    @property
+    def published(self) -> int:
+        """Durable bytes that other processes were told of: the file header until ``publish``, then all."""
+        return self._published
+
+    def promise(self, above: int) -> None:
+        """Promise that the commit will be above ``above``, so that closed time need not wait for the import."""
+        self._counters.promise_above(above)
+
+    def add(self, part: Part) -> None:
+        """Take the next part of a group, in order; it is in the file when the group's next one comes.
+
+        Raises:
+            NoSpaceError: the disk is full. StorageError: it failed. ``refuse`` is then what is left to do.
+        """
+        key = (part.version.table, part.version.group)
+        before, self._last[key] = self._last.get(key), part
+        if before is not None:
+            self._put(before)
+
+    def publish(self, batch_id: str, commit: Callable[[], int], lease: Lease) -> Position:
+        """Seal what was added as frames of one commit time, make them durable, and tell other processes.
+
+        Args:
+            batch_id: remembered once per group; "" for none.
+            commit: gives the commit time, above every promise made.
+            lease: to be held.
+
+        Raises:
+            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: nothing of it is published.
+        """
+        for number, part in enumerate(self._last.values()):
+            self._put(replace(part, batch_id=batch_id, part=number, parts=len(self._last)) if batch_id else part)
+        epoch = lease.epoch()
+        at = commit()
+        heads: list[bytes] = []
+        ends: dict[StreamId, tuple[int, bytes]] = {}
+        for frame in self._frames:
+            stream = StreamId(self.file, frame.part.version.table, frame.part.version.group)
+            sequence, previous = ends.get(stream, (-1, ZERO_HASH))
+            sealed = frame.part.sealed(self.file, sequence + 1, previous, at, epoch, frame.size)
+            ends[stream] = (sequence + 1, stream_hash(sealed))
+            heads.append(encode_envelope((self.file.cluster,), len(sealed) + frame.size) + sealed)
+        self._handle.truncate(self._written)
+        append(self._handle, [encode_end_record(EndRecord(ends, tuple(self._index())))])
+        for frame, head in zip(self._frames[1:], heads[1:], strict=True):
+            self._write_at(frame.at, head)
+        self._handle.sync()
+        self._write_at(self._frames[0].at, heads[0])
+        self._handle.sync()
+        lease.publish(lambda: self._counters.publish(self._written, at))
+        self._published = self._written
+        self.ended = True
+        sequences = {stream: sequence for stream, (sequence, _) in ends.items()}
+        return Position(self.file.cluster, {self.file: self._written}, sequences, at)
+
+    def refuse(self, *, keep: bool) -> None:
+        """Nothing of it counts. Its bytes go, unless the disk failed (``keep``): then they stay as they are.
+
+        Raises:
+            StorageError: they could not be removed; they count for nothing all the same.
+        """
+        self.ended = True
+        self._counters.poison()
+        if not keep:
+            self._handle.truncate(FILE_HEADER_BYTES)
+
+    def close(self, ledger: Ledger) -> None:
+        """Have the ledger know that the file ends at its published length, then let go of the lock.
+
+        Raises:
+            CoordinationError: the ledger does not know yet; call again.
+        """
+        ledger.files.close(self.file, self._published)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the lock without a word to the ledger: recovery closes the file."""
+        self._handle.close()
+        self._counters.close()
+
+    def _put(self, part: Part) -> None:
+        head_bytes = len(part.sealed(self.file, 0, ZERO_HASH, 0, 0, part.size))
+        head_bytes += len(encode_envelope((self.file.cluster,), head_bytes + part.size))
+        end = self._written + head_bytes + part.size
+        if end > self._reserved:
+            self._reserved = reserve(self._handle, self._written, end, RESERVE_BYTES)
+        append(self._handle, [bytes(head_bytes), memoryview(part.payload)])
+        self._frames.append(_Frame(self._written, head_bytes, replace(part, payload=_NOTHING), part.size))
+        self._written = end
+        if self._written - self._synced >= SYNC_BYTES:
+            self._handle.sync()
+            self._synced = self._written
+
+    def _write_at(self, at: int, head: bytes) -> None:
+        self._handle.seek(at)
+        append(self._handle, [head])
+
+    def _index(self) -> Sequence[int]:
+        index: list[int] = []
+        for frame in self._frames:
+            if not index or frame.at - index[-1] >= INDEX_BYTES:
+                index.append(frame.at)
+        return index

@@ -1,0 +1,74 @@
+"""The commit clock of one writer, shared by its commit thread and its imports: no two of its commits are the same.
+
+Commit times are a hybrid logical clock: above the host's wall clock, above the last one, and above everything that was
+registered on this cluster, so that who has read a row of a cluster with a fast clock can overwrite it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import structlog
+
+from replication.core.clock import Clock, is_far_ahead
+from replication.errors import CoordinationError
+from replication.ledger.base import AheadClock, Ledger
+
+SEEN_EVERY_S = 0.02  # less than it takes a landed row to become visible
+SEEN_AGAIN_S = 5.0
+ALARM_EVERY_S = 60.0
+_log = structlog.get_logger(__name__)
+
+
+class CommitClock:
+    """A hybrid logical clock (``core/clock.py``) that is safe for threads.
+
+    Args:
+        ledger: knows the newest commit time registered on this cluster.
+        host: of the writer; for the log.
+        floor: every time given is above this.
+        now: the wall clock in microseconds since 1970.
+    """
+
+    def __init__(self, ledger: Ledger, host: str, floor: int, now: Callable[[], int]) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._clock = Clock(floor)
+        self._now = now
+        self._look_s = self._alarm_s = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def last(self) -> int:
+        """The last time given, or the floor."""
+        return self._clock.last
+
+    def tick(self) -> int:
+        """A new commit time, in microseconds since 1970, above every one given before."""
+        with self._lock:
+            moment = time.monotonic()
+            if moment >= self._look_s:
+                self._look(moment)
+            now = self._now()
+            self._clock = self._clock.tick(now)
+            if is_far_ahead(self._clock.last, now) and moment >= self._alarm_s:
+                self._alarm_s = moment + ALARM_EVERY_S
+                self._alarm(now)
+            return self._clock.last
+
+    def _look(self, moment: float) -> None:
+        try:
+            self._clock = self._clock.observe(self._ledger.time.seen())
+            self._look_s = moment + SEEN_EVERY_S
+        except CoordinationError as error:  # appends need no ledger; what is unseen meanwhile may be ahead
+            self._look_s = moment + SEEN_AGAIN_S
+            _log.warning("clock_not_followed", host=self._host, error=str(error))
+
+    def _alarm(self, now: int) -> None:
+        _log.error("clock_far_ahead", host=self._host, ahead_s=(self._clock.last - now) / 1e6)
+        try:
+            self._ledger.time.note_ahead(AheadClock(self._ledger.cluster, self._clock.last, now))
+        except CoordinationError as error:
+            _log.warning("clock_far_ahead_not_noted", host=self._host, error=str(error))

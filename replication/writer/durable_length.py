@@ -1,0 +1,103 @@
+"""The ``.len`` file beside a WAL: how far it is durable, told to other processes of the host without a system call.
+
+Four native 64-bit words, mapped shared: tag (ties the counters to the boot in which the WAL was made), durable length,
+promise, state. One writer stores, any number of processes read. The file is never shipped and need not survive a
+crash: what it says is then a lower bound.
+
+Storing a length rings the bell of the directory (``bell.py``).
+
+The writer stores the length before the promise, and a reader reads the promise before the length, so that every frame
+with a commit time at or below the promise lies below the length read.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+
+from replication.errors import MissingFileError
+from replication.files.base import Files
+from replication.files.local import LocalFiles
+from replication.writer.bell import Bell
+
+_WORDS = 4
+_TAG, _LENGTH, _PROMISE, _STATE = range(_WORDS)
+_MAGIC = 0x314E454C4C415721
+_POISONED = 1
+
+
+def len_path(wal_path: str) -> str:
+    """Where the counters of a WAL are: ``….wal`` → ``….len``."""
+    return wal_path.removesuffix(".wal") + ".len"
+
+
+def _tag(boot: str) -> int:
+    return _MAGIC ^ int.from_bytes(sha256(boot.encode()).digest()[:8], "little")
+
+
+class DurableLength:
+    """The counters of one WAL. ``close`` lets go of the mapping.
+
+    Times are microseconds since 1970, lengths bytes from the start of the file.
+    """
+
+    def __init__(self, words: memoryview, bell: Bell | None = None) -> None:
+        self._words = words
+        self._bell = bell
+
+    @staticmethod
+    def create(wal_path: str, boot: str, length: int, promise: int, files: Files | None = None) -> DurableLength:
+        """Make the file anew beside ``wal_path``; the tag is stored last."""
+        words = (files or LocalFiles()).map_words(len_path(wal_path), _WORDS, create=True)
+        made = DurableLength(words, Bell(os.path.dirname(wal_path)))
+        made.publish(length, promise)
+        made._words[_TAG] = _tag(boot)
+        return made
+
+    @staticmethod
+    def open(wal_path: str, boot: str, files: Files | None = None) -> DurableLength | None:
+        """The counters beside ``wal_path``; None when there are none, or not of ``boot``, the file's in the ledger."""
+        try:
+            words = (files or LocalFiles()).map_words(len_path(wal_path), _WORDS, create=False)
+        except MissingFileError:
+            return None
+        if words[_TAG] != _tag(boot):
+            words.release()
+            return None
+        return DurableLength(words)
+
+    @property
+    def length(self) -> int:
+        """Durable bytes of the WAL, file header included."""
+        return int(self._words[_LENGTH])
+
+    @property
+    def promise(self) -> int:
+        """Every frame past the length read afterwards has a later commit time than this."""
+        return int(self._words[_PROMISE])
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether the WAL ends at its durable length for good, though its writer may not have told the ledger yet."""
+        return bool(self._words[_STATE] & _POISONED)
+
+    def publish(self, length: int, promise: int) -> None:
+        """Say that ``length`` bytes are durable, then that later commits are above ``promise``."""
+        self._words[_LENGTH] = length
+        self._words[_PROMISE] = promise
+        if self._bell is not None:
+            self._bell.ring()
+
+    def promise_above(self, promise: int) -> None:
+        """Say that commits not yet published are above ``promise``."""
+        self._words[_PROMISE] = promise
+
+    def poison(self) -> None:
+        """Say that nothing past the durable length may ever be published."""
+        self._words[_STATE] = _POISONED
+
+    def close(self) -> None:
+        """Let go of the mapping. Idempotent."""
+        self._words.release()
+        if self._bell is not None:
+            self._bell.close()

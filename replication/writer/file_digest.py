@@ -1,0 +1,88 @@
+"""What a file is known by while it is read: its SHA-256, found by a thread beside, and a stamp that shows a change."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from replication.errors import RequestError
+
+_READ_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A file's size in bytes and what else changes when it is written to or replaced."""
+
+    size: int
+    modified_ns: int
+    inode: int
+
+    @staticmethod
+    def of(path: Path) -> Stamp:
+        """As it is now; RequestError when it is gone."""
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
+        return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
+
+    def check(self, path: Path) -> None:
+        """RequestError when the file is not what it was."""
+        if Stamp.of(path) != self:
+            raise RequestError(
+                f"{path} changed while it was being imported; nothing of it was kept", "Import it when it is finished"
+            )
+
+
+class FileDigest:
+    """Hashes a file in a thread of its own. A context; leaving it stops and joins the thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._leaving = threading.Event()
+        self._done = threading.Event()
+        self._hex = ""
+        self._failed = ""
+        self._thread = threading.Thread(target=self._run, name="import-digest", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> FileDigest:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self._leaving.set()
+        self._thread.join()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether ``batch_id`` would not wait."""
+        return self._done.is_set()
+
+    def batch_id(self) -> str:
+        """The batch id of the file's content: ``sha256:`` and 64 hexadecimal digits; waits until it is known.
+
+        Raises:
+            RequestError: the file could not be read to its end.
+        """
+        self._done.wait()
+        if self._failed:
+            raise RequestError(f"{self._path} cannot be read: {self._failed}", "Check the file")
+        return f"sha256:{self._hex}"
+
+    def _run(self) -> None:
+        try:
+            found = sha256()
+            with open(self._path, "rb", buffering=0) as file:
+                while (piece := file.read(_READ_BYTES)) and not self._leaving.is_set():
+                    found.update(piece)
+            self._hex = found.hexdigest()
+        except OSError as error:
+            self._failed = error.strerror or str(error)
+        finally:
+            self._done.set()

@@ -1,0 +1,182 @@
+"""A writer's standing: its lock file, ledger entry and ZooKeeper node, and its lease on the cluster's role.
+
+The lock file tells the host's worker whether the process lives; the ledger's entry holds closed time below its
+commits. The role is read, confirmed by the quorum, about every third of ``lease_s`` and at each announced change. When
+the cluster is no longer ACTIVE under the lease's epoch, the lease ends before the change is acknowledged, and nothing
+is published after that; when it is ACTIVE again, under a higher epoch, a new lease begins.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from uuid import uuid4
+
+import structlog
+
+from replication.coordination.paths import Kind
+from replication.coordination.session import Coordination
+from replication.core.roles import Lease, Role, RoleState
+from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
+from replication.files.base import AppendFile, Files
+from replication.files.boot import boottime_ns
+from replication.ledger.base import Ledger
+from replication.writer.wal_series import Place
+
+_log = structlog.get_logger(__name__)
+
+
+def lock_path(directory: str, writer: str) -> str:
+    """The file that a live writer holds locked."""
+    return f"{directory}/{writer}.lock"
+
+
+class Registration:
+    """A registered writer and the thread that renews its lease; ``close`` joins it.
+
+    Args:
+        clock_ns: CLOCK_BOOTTIME in nanoseconds, so that sleep of the machine counts.
+
+    Raises:
+        ReadOnlyClusterError: the cluster is STANDBY.
+        NoWorkerError: no worker is alive on this host.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        coordination: Coordination,
+        files: Files,
+        directory: str,
+        host: str,
+        boot: str,
+        lease_s: float,
+        clock_ns: Callable[[], int] = boottime_ns,
+    ) -> None:
+        self._ledger = ledger
+        self._coordination = coordination
+        self._files = files
+        self._lease_s = lease_s
+        self._clock_ns = clock_ns
+        if all(member.name != host for member in coordination.members(Kind.WORKERS)):
+            raise NoWorkerError(
+                f"no worker is alive on host {host}, so what is written here would not be shipped or replayed",
+                "Start one: walship up --config FILE",
+            )
+        started = clock_ns()
+        self._state = coordination.role().state
+        self._lease: Lease | None = Lease.begin(self._state, started, lease_s)
+        self.place = Place(directory, host, boot, f"{host}-{os.getpid()}-{uuid4().hex[:8]}")
+        self._lock_file = self._hold_lock()
+        try:
+            entry = ledger.time.register_writer(self.place.writer, host, os.getpid(), boot, self._state.epoch)
+            self.floor = entry.closed
+            self._member = coordination.enrol(Kind.WRITERS, self.place.writer, self._fields())
+        except ReplicationError:
+            self._lock_file.close()
+            raise
+        self._guard = threading.Lock()
+        self._woken = threading.Event()
+        self._closing = False
+        self._watch = coordination.watch_role(lambda _: self._woken.set())
+        self._thread = threading.Thread(target=self._run, name="writer-lease", daemon=True)
+        self._thread.start()
+
+    def epoch(self) -> int:
+        """The role epoch to stamp in frames.
+
+        Raises:
+            ReadOnlyClusterError: the cluster is STANDBY. Nothing was written.
+            CoordinationError: the lease ran out, because ZooKeeper could not be reached. Nothing was written.
+        """
+        lease = self._lease
+        if lease is None:
+            raise self._read_only()
+        if not lease.holds(self._clock_ns()):
+            self._woken.set()
+            raise CoordinationError(
+                f"ZooKeeper has not confirmed the cluster's role for {self._lease_s:g} s; nothing was written",
+                "Append again when ZooKeeper can be reached",
+            )
+        return lease.epoch
+
+    def publish(self, publish: Callable[[], None]) -> None:
+        """Call ``publish`` while the lease holds; a change of role is not acknowledged meanwhile.
+
+        Raises:
+            ReadOnlyClusterError, LeaseLostError: it does not hold; ``publish`` was not called.
+        """
+        with self._guard:
+            if self._lease is None:
+                raise self._read_only()
+            if not self._lease.holds(self._clock_ns()):
+                raise LeaseLostError(
+                    f"the role lease ran out ({self._lease_s:g} s without ZooKeeper); the append was not published",
+                    "Append again when ZooKeeper can be reached",
+                )
+            publish()
+
+    def close(self, *, clean: bool) -> None:
+        """Stop renewing and leave; ``clean``, with every WAL closed, the ledger too. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._watch.close()
+        self._woken.set()
+        self._thread.join()
+        with self._guard:
+            self._lease = None
+        try:
+            if clean:
+                self._ledger.time.remove_writer(self.place.writer)
+                self._files.remove(self._lock_file.path)
+            self._member.leave()
+        except CoordinationError as error:
+            _log.warning("writer_left_behind", writer=self.place.writer, error=str(error))
+        finally:
+            self._lock_file.close()
+
+    def _hold_lock(self) -> AppendFile:
+        self._files.make_directory(self.place.directory)
+        held = self._files.create(lock_path(self.place.directory, self.place.writer))
+        held.lock()
+        return held
+
+    def _fields(self) -> dict[str, object]:
+        return {
+            "host": self.place.host,
+            "pid": os.getpid(),
+            "role": self._state.role.value,
+            "epoch": self._state.epoch,
+        }
+
+    def _read_only(self) -> ReadOnlyClusterError:
+        return ReadOnlyClusterError(
+            "the cluster is STANDBY; nothing was published",
+            "Write to the ACTIVE one, or make this one ACTIVE: readonly off",
+        )
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._woken.wait(self._lease_s / 3)
+            self._woken.clear()
+            if self._closing:
+                return
+            started = self._clock_ns()
+            try:
+                state = self._coordination.role().state
+                self._adopt(state, started)
+            except ReplicationError as error:
+                _log.warning("lease_not_renewed", writer=self.place.writer, error=str(error))
+
+    def _adopt(self, state: RoleState, started: int) -> None:
+        with self._guard:
+            lease = self._lease and self._lease.confirm(state, started)
+            if lease is None and state.role is Role.ACTIVE:
+                lease = Lease.begin(state, started, self._lease_s)
+            self._lease = lease
+        if state != self._state:
+            self._state = state
+            _log.info("role_changed", writer=self.place.writer, role=state.role.value, epoch=state.epoch)
+            self._member.update(self._fields())

@@ -1,0 +1,105 @@
+"""Tickets: appends on their way to the disk, and what they become when they are there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from replication.core.batch import LogBatch
+from replication.core.position import Position
+from replication.core.schema import TableSpec
+from replication.errors import ReplicationError, WaitTimeoutError
+from replication.writer.part import Part
+
+
+class Ticket:
+    """One append; acked or failed exactly once, by the commit thread, when its last entry is dealt with.
+
+    A future costs much more than a lock, so there is one only when it is asked for.
+    """
+
+    __slots__ = ("_done", "_future", "_on_done", "error", "position")
+
+    def __init__(self, future: Future[Position] | None = None, on_done: Callable[[], None] | None = None) -> None:
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._future = future
+        self._on_done = on_done
+        self.position: Position | None = None
+        self.error: ReplicationError | None = None
+
+    @property
+    def is_future(self) -> bool:
+        """Whether the caller goes on without waiting."""
+        return self._future is not None
+
+    def reached(self, position: Position) -> None:
+        """A part of the append is durable at ``position``."""
+        self.position = position if self.position is None else self.position.join(position)
+
+    def finish(self) -> None:
+        """Ack, or fail with ``error`` when any part did."""
+        if self._on_done is not None:
+            self._on_done()
+        if self._future is not None:
+            if self.error is not None:
+                self._future.set_exception(self.error)
+            else:
+                self._future.set_result(self._result())
+        self._done.release()
+
+    def give_up(self, error: ReplicationError) -> None:
+        """The caller could not queue all of the append; what is queued already need not be written."""
+        self.error = error
+        if self._on_done is not None:
+            self._on_done()
+
+    def result(self, timeout_s: float) -> Position:
+        """Wait for the ack.
+
+        Raises:
+            WaitTimeoutError: no ack came; the append may still become durable.
+            ReplicationError: what it failed with.
+        """
+        if not self._done.acquire(timeout=timeout_s):
+            raise WaitTimeoutError(
+                f"no ack within {timeout_s:g} s: the disk is slow or stuck; the append may still become durable",
+                "Append with a batch id to make repeating it harmless",
+            )
+        if self.error is not None:
+            raise self.error
+        return self._result()
+
+    def _result(self) -> Position:
+        assert self.position is not None, "acked without a position"
+        return self.position
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A few rows as given, to be made one batch together with others."""
+
+    spec: TableSpec
+    rows: Sequence[Mapping[str, Any]]
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One step of an append in the queue: rows or a small batch to merge, or a part, maybe still being encoded.
+
+    A flush has no content.
+    """
+
+    ticket: Ticket
+    size: int
+    last: bool
+    content: Rows | LogBatch | Part | Future[Part] | None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be merged without waiting for an encoder."""
+        return not isinstance(self.content, Future) or self.content.done()

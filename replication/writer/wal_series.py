@@ -1,0 +1,225 @@
+"""A writer's WALs, one after another: rolled by size and age, poisoned; sync, lease check, publish (rule 1).
+
+Used by one thread, the commit thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from replication.core.ids import FileId
+from replication.errors import CoordinationError, NoSpaceError, PoisonedFileError, ReplicationError, StorageError
+from replication.files.base import Files
+from replication.ledger.base import FileKind, FileRow, Ledger
+from replication.writer.commit_clock import CommitClock
+from replication.writer.part import Part
+from replication.writer.wal_file import Placed, WalFile
+
+_log = structlog.get_logger(__name__)
+
+
+class Lease(Protocol):
+    """The right to publish (``registration.py``)."""
+
+    def epoch(self) -> int:
+        """The role epoch to stamp; ReadOnlyClusterError or CoordinationError when nothing may be written now."""
+
+    def publish(self, publish: Callable[[], None]) -> None:
+        """Call ``publish`` if the lease holds now; else raise LeaseLostError or ReadOnlyClusterError and do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Whose WALs these are and where they lie."""
+
+    directory: str
+    host: str
+    boot: str
+    writer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Parts that are durable and published, in order; ``commit`` in microseconds since 1970."""
+
+    file: FileId
+    commit: int
+    placed: tuple[Placed, ...]
+
+
+class Ended(Protocol):
+    """A WAL that gets nothing more, though the ledger may not know yet (``wal_file.py``, ``bulk_file.py``)."""
+
+    file: FileId
+    path: str
+
+    @property
+    def published(self) -> int:
+        """Durable bytes that other processes were told of."""
+
+    def close(self, ledger: Ledger) -> None:
+        """Have the ledger know, then let go of the lock; CoordinationError when it does not know yet."""
+
+    def abandon(self) -> None:
+        """Let go of the lock without a word to the ledger."""
+
+
+class WalSeries:
+    """Appends to the current WAL and takes care of the next one.
+
+    Args:
+        clock: gives commit times.
+        now: the wall clock in microseconds since 1970.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        files: Files,
+        place: Place,
+        lease: Lease,
+        clock: CommitClock,
+        bytes_max: int,
+        age_max_s: float,
+        now: Callable[[], int],
+    ) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._place = place
+        self._lease = lease
+        self._bytes_max = bytes_max
+        self._age_max_us = int(age_max_s * 1e6)
+        self._now = now
+        self._clock = clock
+        self._closing: list[Ended] = []
+        self._row: FileRow | None = None  # allocated, but its file could not be made yet
+        self._current: WalFile | None = self._create()
+
+    @property
+    def newest(self) -> int:
+        """The newest commit time given or promised; later ones are above it."""
+        return self._clock.last
+
+    def write(self, parts: Sequence[Part]) -> Written:
+        """Append ``parts``, make them durable and publish them.
+
+        Raises:
+            NoSpaceError: nothing was written.
+            ReadOnlyClusterError, LeaseLostError, CoordinationError: nothing of it is published, now or later.
+            PoisonedFileError: the disk failed; nothing of it is published, now or later.
+        """
+        epoch = self._lease.epoch()
+        wal = self._ready()
+        commit = self._clock.tick()
+        try:
+            placed = wal.append(parts, commit, epoch)
+        except NoSpaceError:
+            raise
+        except StorageError as error:
+            raise self._poison(wal, error) from error
+        try:
+            wal.sync()
+        except StorageError as error:
+            raise self._poison(wal, error) from error
+        try:
+            self._lease.publish(lambda: wal.publish(commit))
+        except CoordinationError as error:
+            self._poison(wal, error)
+            raise
+        return Written(wal.file, commit, tuple(placed))
+
+    def tick(self) -> None:
+        """Nothing to write just now: promise that later commits are later, roll by age, tell the ledger what it missed.
+
+        Raises:
+            StorageError, CoordinationError: there is no WAL just now; the next call tries again.
+        """
+        self._tell_ledger()
+        if self._current is None or self._is_old(self._current):
+            self._ready()
+        assert self._current is not None
+        self._current.promise(self._clock.tick())
+
+    def adopt(self, ended: Ended) -> None:
+        """Tell the ledger of a WAL that was made elsewhere, once it can be reached. For any thread."""
+        self._closing.append(ended)
+
+    def give_up(self, error: Exception) -> ReplicationError:
+        """Poison the current WAL after a failure that nothing is known of; returns what to tell the callers."""
+        if self._current is None:
+            return StorageError(f"no WAL could be written: {error!r}")
+        return self._poison(self._current, error)
+
+    def close(self) -> bool:
+        """Finish the current WAL; returns whether the ledger knows that every file is closed."""
+        wal, self._current = self._current, None
+        if wal is not None:
+            self._retire(wal)
+        self._tell_ledger()
+        for ended in self._closing:
+            ended.abandon()
+        try:
+            open_rows = self._ledger.files.all(self._place.host, open_only=True)
+        except CoordinationError:
+            return False
+        return all(row.writer != self._place.writer for row in open_rows)
+
+    def _ready(self) -> WalFile:
+        wal = self._current
+        if wal is not None and (wal.published >= self._bytes_max or self._is_old(wal)):
+            self._current = None
+            self._retire(wal)
+        if self._current is None:
+            self._current = self._create()
+        return self._current
+
+    def _create(self) -> WalFile:
+        now = self._now()
+        place = self._place
+        if self._row is None:
+            self._row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
+        wal = WalFile.create(self._files, self._row, now, self._clock.last)
+        self._row = None
+        _log.info("wal_opened", file=str(wal.file), path=wal.path)
+        return wal
+
+    def _is_old(self, wal: WalFile) -> bool:
+        return not wal.empty and self._now() - wal.created > self._age_max_us
+
+    def _retire(self, wal: WalFile) -> None:
+        try:
+            wal.seal()
+        except StorageError as error:
+            self._poison(wal, error)
+            return
+        self._closing.append(wal)
+        self._tell_ledger()
+
+    def _poison(self, wal: WalFile, error: Exception) -> PoisonedFileError:
+        wal.poison()
+        _log.error("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
+        self._current = None
+        self._closing.append(wal)
+        self._tell_ledger()
+        return PoisonedFileError(
+            f"{wal.path} failed and is closed at {wal.published} bytes ({error}); nothing of this append is kept",
+            "Look at the disk; the same append again goes to a new file",
+        )
+
+    def _tell_ledger(self) -> None:
+        while self._closing:
+            try:
+                self._closing[0].close(self._ledger)
+            except CoordinationError as error:
+                _log.warning("wal_close_delayed", file=str(self._closing[0].file), error=str(error))
+                return
+            except StorageError as error:  # the ledger has it otherwise; nothing here can change that
+                _log.error("wal_close_refused", file=str(self._closing[0].file), error=str(error))
+                self._closing[0].abandon()
+            else:
+                _log.info("wal_closed", file=str(self._closing[0].file), end=self._closing[0].published)
+            del self._closing[0]

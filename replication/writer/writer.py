@@ -1,0 +1,338 @@
+"""The writer: from rows to acked positions.
+
+Callers' threads convert, encode and hash (for those that wait only for futures, a few encoder threads do); the commit
+thread (``group_commit.py``) writes, syncs and acks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from replication.coordination.session import Coordination
+from replication.core.batch import (
+    FRAME_ROWS_MAX,
+    LogBatch,
+    cells,
+    deletes,
+    split,
+    upserts_from_arrow,
+    upserts_from_rows,
+)
+from replication.core.frame import Codec
+from replication.core.given import given
+from replication.core.mutation import Mutation, cells_of, check_history
+from replication.core.position import Position
+from replication.core.schema import TableSpec
+from replication.errors import ReplicationError, RequestError, SchemaError
+from replication.files.base import Files
+from replication.files.boot import boot_id
+from replication.files.local import LocalFiles
+from replication.ledger.base import Ledger
+from replication.settings import WriterSection
+from replication.writer.batch_ids import BatchIds
+from replication.writer.commit_clock import CommitClock
+from replication.writer.group_commit import GroupCommit
+from replication.writer.importing import Imported, Importer, Report
+from replication.writer.part import Part
+from replication.writer.registration import Registration
+from replication.writer.ticket import Entry, Rows, Ticket
+from replication.writer.wal_series import WalSeries
+
+SMALL_ROWS = 64
+SMALL_BYTES = 64 << 10
+ENCODERS_MAX = 4
+_CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD, "none": Codec.NONE}
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Writer:
+    """Appends to this host's WALs. Safe for threads; close it, or use it as a context.
+
+    A position that is returned is durable on this host's disk, not yet at any peer. Rows of one caller are written in
+    the order of its calls. An append larger than one frame (65,536 rows, about 8 MiB) is not one atomic step: when it
+    fails half-way, what was written stays; with a batch id, repeating it adds what is missing.
+
+    Args:
+        directory: where the WALs lie.
+        host: this host's slot.
+        settings: sizes, ages and time-outs.
+        now: the wall clock in microseconds since 1970.
+
+    Raises:
+        ReadOnlyClusterError: the cluster is STANDBY.
+        NoWorkerError: no live worker on this host.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        coordination: Coordination,
+        directory: str,
+        host: str,
+        settings: WriterSection,
+        *,
+        files: Files | None = None,
+        boot: str | None = None,
+        now: Callable[[], int] = _now_us,
+    ) -> None:
+        files, boot = files or LocalFiles(), boot or boot_id()
+        self._timeout_s = settings.append_timeout_s
+        self._codec = _CODECS[settings.codec]
+        self._now = now
+        registration = Registration(ledger, coordination, files, directory, host, boot, settings.lease_s)
+        self._registration = registration
+
+        clock = CommitClock(ledger, host, registration.floor, now)
+
+        def series() -> WalSeries:
+            sizes = (settings.wal_bytes_max, settings.wal_age_max_s)
+            return WalSeries(ledger, files, registration.place, registration, clock, *sizes, now)
+
+        try:
+            self._commit = GroupCommit(ledger.cluster, series, self._codec, settings.buffer_bytes_max, self._timeout_s)
+        except BaseException:
+            registration.close(clean=False)
+            raise
+        self._encoders = ThreadPoolExecutor(min(ENCODERS_MAX, os.cpu_count() or 1), "encoder")
+        self._batch_ids = BatchIds(ledger.cluster, ledger, files, registration.place)
+        self._importer = Importer(
+            ledger,
+            files,
+            registration,
+            clock,
+            self._batch_ids,
+            self._codec,
+            self._commit.adopt,
+            now,
+            settings.append_timeout_s,
+        )
+
+    def __enter__(self) -> Writer:
+        """The writer itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    @property
+    def name(self) -> str:
+        """The id under which the writer is registered."""
+        return self._registration.place.writer
+
+    @property
+    def waiting(self) -> int:
+        """How many appends, or parts of large ones, wait for the disk; for metrics."""
+        return self._commit.waiting
+
+    def upsert(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Position:
+        """Append rows (see ``core/given.py`` for what they may be) and wait until they are durable here.
+
+        Columns left out of a touched group become NULL; untouched groups keep their values. A repeated ``batch_id``
+        adds only what is missing.
+
+        Raises:
+            SchemaError, NullKeyError: a value or column does not fit; nothing was written of rows that did not stream
+                in before.
+            BatchConflictError: the batch id was used for other rows.
+            BackpressureError: what waits for the disk filled the buffer for ``append_timeout_s``.
+            ReadOnlyClusterError, CoordinationError, LeaseLostError, StorageError: nothing that was not acked is
+                published, but
+                earlier frames of an append of several may have been.
+            WaitTimeoutError: no ack within ``append_timeout_s``; the outcome is unknown.
+        """
+        refuse_derived(spec)
+        if batch_id is not None:
+            return self._upsert_once(spec, rows, batch_id)
+        return self._start(spec, rows, Ticket(), delete=False).result(self._timeout_s)
+
+    def upsert_async(self, spec: TableSpec, rows: object) -> Future[Position]:
+        """The same, but return as soon as the rows are queued; the future has the position or the error."""
+        refuse_derived(spec)
+        future: Future[Position] = Future()
+        self._start(spec, rows, Ticket(future), delete=False)
+        return future
+
+    def delete(self, spec: TableSpec, keys: object) -> Position:
+        """Append row deletes, in every group, and wait until they are durable here.
+
+        Raises:
+            SchemaError: the table has no key, or ``keys`` does not name exactly the key; otherwise as ``upsert``.
+        """
+        refuse_derived(spec)
+        return self._start(spec, keys, Ticket(), delete=True).result(self._timeout_s)
+
+    def apply(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Position:
+        """Append mutations of a cell table and wait until they are durable here.
+
+        Raises:
+            ConditionalMutationError: a mutation has a condition.
+            HistoryError: a timestamp is older than the table's ``history_s``.
+            SchemaError: it is not a cell table; otherwise as ``upsert``.
+        """
+        refuse_derived(spec)
+        if spec.kind != "cell":
+            raise SchemaError(f"{spec.name} is not a cell table", "Use upsert and delete")
+        rows = cells_of([mutations] if isinstance(mutations, Mutation) else mutations, spec.name)
+        check_history(rows, spec.name, spec.history_s, max(self._now(), self._commit.newest))
+        return self._submit(iter(cells(rows, spec)), Ticket()).result(self._timeout_s)
+
+    def derive(self, spec: TableSpec, logs: Iterable[LogBatch], batch_id: str) -> Position:
+        """Write a derived table's batch, whole or not at all; when one of that id is there it is left as it is.
+
+        Args:
+            spec: the table.
+            logs: of its only group; no key twice.
+            batch_id: only to be used by who derives the table.
+
+        Raises:
+            RequestError: another writer has been at that batch for ``append_timeout_s``; otherwise as ``upsert``.
+        """
+        self._batch_ids.hold(spec.uuid, batch_id, self._timeout_s)
+        try:
+            there = self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
+            if there is not None:
+                return there
+            pieces = (piece for log in logs for piece in split(log))
+            first = list(islice(pieces, 2))
+            if len(first) == 1:
+                part = Part.encode(first[0], self._codec, batch_id)
+                return self._submit(iter([part]), Ticket()).result(self._timeout_s)
+            parts = (Part.encode(piece, self._codec) for piece in chain(first, pieces))
+            return self._importer.publish(parts, batch_id)
+        finally:
+            self._batch_ids.release(spec.uuid, batch_id)
+
+    def derived(self, spec: TableSpec, batch_id: str) -> Position | None:
+        """Where a derived table's batch is; None: it is not there, and by nobody else will it ever be.
+
+        Raises:
+            RequestError: another writer has been at it for ``append_timeout_s``.
+        """
+        return self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
+
+    def import_file(
+        self, spec: TableSpec, path: str | Path, form: str, report: Report, *, again: bool = False
+    ) -> Imported:
+        """Import a Parquet, Arrow, ORC or CSV file whole, under one commit time; as ``Importer.run``."""
+        refuse_derived(spec)
+        return self._importer.run(spec, path, form, report, again=again)
+
+    def flush(self) -> None:
+        """Wait until everything appended before, by any thread, is durable or has failed."""
+        ticket = Ticket()
+        self._commit.submit(Entry(ticket, 0, True, None))
+        ticket.result(self._timeout_s)
+
+    def close(self) -> None:
+        """Write what waits, close the WAL, leave. Idempotent."""
+        clean = self._commit.close()
+        self._encoders.shutdown()
+        self._registration.close(clean=clean)
+
+    def _upsert_once(self, spec: TableSpec, rows: object, batch_id: str) -> Position:
+        logs = [piece for log in self._upserts(spec, rows) for piece in split(log)]
+        parts = [Part.encode(log, self._codec, batch_id, number, len(logs)) for number, log in enumerate(logs)]
+        ids = self._batch_ids
+        ids.hold(spec.uuid, batch_id, self._timeout_s)
+        ticket = Ticket(on_done=lambda: ids.release(spec.uuid, batch_id))
+        try:
+            missing, there = ids.missing(spec.uuid, batch_id, parts, self._timeout_s)
+        except BaseException:
+            ids.release(spec.uuid, batch_id)
+            raise
+        return there.join(self._submit(iter(missing), ticket).result(self._timeout_s))
+
+    def _start(self, spec: TableSpec, rows: object, ticket: Ticket, *, delete: bool) -> Ticket:
+        if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):
+            size = _size(rows)
+            if size <= SMALL_BYTES:
+                self._commit.submit(Entry(ticket, size, True, Rows(spec, rows, delete)))
+                return ticket
+        return self._submit(self._logs(spec, rows, deletes, deletes) if delete else self._upserts(spec, rows), ticket)
+
+    def _upserts(self, spec: TableSpec, rows: object) -> Iterator[LogBatch]:
+        return self._logs(spec, rows, upserts_from_arrow, upserts_from_rows)
+
+    def _logs(
+        self,
+        spec: TableSpec,
+        rows: object,
+        from_arrow: Callable[[pa.Table, TableSpec], list[LogBatch]],
+        from_rows: Callable[[Sequence[Mapping[str, Any]], TableSpec], list[LogBatch]],
+    ) -> Iterator[LogBatch]:
+        for piece in given(rows):
+            made: list[LogBatch] = []
+            size = piece.num_rows if isinstance(piece, pa.Table) else len(piece)
+            for begin in range(0, size, FRAME_ROWS_MAX):
+                if isinstance(piece, pa.Table):
+                    made += from_arrow(piece.slice(begin, FRAME_ROWS_MAX), spec)
+                else:
+                    made += from_rows(piece[begin : begin + FRAME_ROWS_MAX], spec)
+            yield from made
+
+    def _submit(self, contents: Iterator[LogBatch | Part], ticket: Ticket) -> Ticket:
+        """Queue the steps of one append; the last one lets the ticket finish."""
+        try:
+            waiting: Entry | None = None
+            for content in contents:
+                for size, step in self._steps(content, ahead=ticket.is_future):
+                    if waiting is not None:
+                        self._commit.submit(waiting)
+                    waiting = Entry(ticket, size, False, step)
+            self._commit.submit(
+                Entry(ticket, waiting.size, True, waiting.content) if waiting else Entry(ticket, 0, True, None)
+            )
+        except ReplicationError as error:
+            ticket.give_up(error)
+            raise
+        return ticket
+
+    def _encode_ahead(self, piece: LogBatch) -> Future[Part]:
+        try:
+            return self._encoders.submit(Part.encode, piece, self._codec)
+        except RuntimeError:
+            raise RequestError("the writer is closed", "Connect again") from None
+
+    def _steps(self, content: LogBatch | Part, *, ahead: bool) -> Iterator[tuple[int, LogBatch | Part | Future[Part]]]:
+        if isinstance(content, Part):
+            yield content.size, content
+            return
+        for piece in split(content):
+            size = int(piece.batch.nbytes)
+            if piece.batch.num_rows <= SMALL_ROWS and size <= SMALL_BYTES:
+                yield size, piece
+            elif ahead:
+                yield size, self._encode_ahead(piece)
+            else:
+                part = Part.encode(piece, self._codec)
+                yield part.size, part
+
+
+def refuse_derived(spec: TableSpec) -> None:
+    """Raise RequestError for a table that only a hook writes to."""
+    if spec.derived:
+        raise RequestError(
+            f"{spec.name} is derived from another table at cluster {spec.derived}, so nobody else writes to it",
+            f"Write to the table it is derived from (walship status at {spec.derived} says which)",
+        )
+
+
+def _size(rows: Sequence[Mapping[str, Any]]) -> int:
+    """About how many bytes a few rows take."""
+    size = 0
+    for row in rows:
+        for value in row.values():
+            size += len(value) if isinstance(value, bytes | str | list | tuple | dict) else 8
+    return size

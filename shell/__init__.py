@@ -1,0 +1,1 @@
+"""Faces: the command line, the interactive shell, the demo, and ``up``, which composes the processes."""

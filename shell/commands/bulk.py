@@ -1,0 +1,66 @@
+"""import: whole files into a table."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shell.invocation import Invocation, add_verb
+from shell.render import bytes_text
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb to ``app``."""
+    add_verb(app, "import", import_)
+
+
+def import_(
+    invocation: Invocation,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Parquet, Arrow, ORC or CSV.")],
+    table: Annotated[str, typer.Option("--table", "-t", metavar="TABLE", help="Where their rows go.")],
+    form: Annotated[str, typer.Option("--format", help="parquet, arrow, orc or csv; else by each suffix.")] = "",
+    again: Annotated[bool, typer.Option("--again", help="Also what was imported before, as newer versions.")] = False,
+    wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,
+    until: Annotated[str, typer.Option("--until", help="durable, applied or visible.")] = "visible",
+    timeout_s: Annotated[float, typer.Option("--timeout-s", help="The longest to wait.")] = 600.0,
+) -> None:
+    """Import files, each whole or not at all; they are durable here when it returns.
+
+    Columns are matched by name. The same content again changes nothing, so an import that was interrupted is simply
+    repeated.
+    """
+    from shell.importing import import_files
+
+    with invocation.connect() as (cluster, printer):
+        began = time.monotonic()
+        done, position = import_files(cluster, table, files, form, printer, again=again)
+        took = time.monotonic() - began
+        if wait_for is not None:
+            cluster.wait(position, cluster=wait_for, until=until, timeout_s=timeout_s)
+        waited = time.monotonic() - began - took
+        new = [file for file in done if not file.repeated]
+        rows, size = sum(file.rows for file in new), sum(file.file_bytes for file in new)
+        told = {
+            "table": table,
+            "files": [
+                {"file": file.path, "rows": 0 if file.repeated else file.rows, "bytes": file.file_bytes}
+                | {"wal_bytes": 0 if file.repeated else file.wal_bytes, "repeated": file.repeated}
+                for file in done
+            ],
+            "rows": rows,
+            "bytes": size,
+            "seconds": round(took, 3),
+            "waited_seconds": round(waited, 3),
+            "position": position.to_json(),
+        }
+        before = f", {len(done) - len(new)} there before" if len(new) < len(done) else ""
+        where = "" if wait_for is None else f", {until} at {wait_for} after another {waited:.1f} s"
+        rate = bytes_text(int(size / took)) if took else "0 B"
+        printer.value(
+            told,
+            f"{len(new)} of {len(done)} files imported into {table}{before}: {rows:,} rows ({bytes_text(size)}) "
+            f"durable after {took:.1f} s, {rate}/s{where}",
+        )

@@ -1,0 +1,102 @@
+"""write, read, sql: rows in and out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shell.commands.tables import TableArgument, listed
+from shell.invocation import Invocation, add_verb
+from shell.render import bytes_text
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    add_verb(app, "write", write)
+    add_verb(app, "read", read)
+    add_verb(app, "sql", sql)
+
+
+def write(
+    invocation: Invocation,
+    table: TableArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="FILE", help="CSV, Parquet, Arrow, ORC or JSON lines; - for standard input.")
+    ],
+    form: Annotated[
+        str, typer.Option("--format", help="csv, parquet, arrow, orc or json; else by the file's suffix.")
+    ] = "",
+    delete: Annotated[bool, typer.Option("--delete", help="The file holds keys of rows to delete.")] = False,
+    batch_id: Annotated[str | None, typer.Option("--batch-id", help="Repeating it adds only what is missing.")] = None,
+    wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,
+    until: Annotated[str, typer.Option("--until", help="durable, applied or visible.")] = "visible",
+    timeout_s: Annotated[float, typer.Option("--timeout-s", help="The longest to wait.")] = 60.0,
+) -> None:
+    """Write a file's rows through the WAL; they are durable here when it returns."""
+    from shell.writing import write_file
+
+    with invocation.connect() as (cluster, printer):
+        began = time.monotonic()
+        spec = cluster.table(table)
+        written = write_file(cluster, spec, source, form, printer, delete=delete, batch_id=batch_id)
+        rows, position = written.rows, written.position
+        took = time.monotonic() - began
+        if wait_for is not None and position is not None:
+            cluster.wait(position, cluster=wait_for, until=until, timeout_s=timeout_s)
+        verb = ("delete" if delete else "row") + ("" if rows == 1 else "s")
+        told = {
+            "table": table,
+            "rows": rows,
+            "bytes": written.bytes,
+            "seconds": round(took, 3),
+            "position": None if position is None else position.to_json(),
+        }
+        where = "" if wait_for is None else f", {until} at {wait_for}"
+        rate = rows / took if took else 0
+        size = bytes_text(written.bytes)
+        printer.value(
+            told,
+            f"{rows:,} {verb} ({size}) durable in {table} after {took:.1f} s, {rate:,.0f}/s{where}",
+        )
+
+
+def read(
+    invocation: Invocation,
+    table: TableArgument,
+    where: Annotated[str | None, typer.Option("--where", "-w", metavar="SQL", help="A condition on columns.")] = None,
+    columns: Annotated[str, typer.Option("--columns", metavar="COL,…", help="Which; all if none.")] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="At most so many rows.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write CSV or Parquet, by suffix.")
+    ] = None,
+) -> None:
+    """Print a table's rows, newest version of each key; starts no Spark."""
+    from shell.reading import print_rows, save_rows
+
+    with invocation.connect() as (cluster, printer):
+        batches = iter(cluster.read(table, where=where, columns=listed(columns) or None, limit=limit))
+        if output is None:
+            print_rows(printer, batches)
+            return
+        rows = save_rows(output, batches)
+        printer.value({"rows": rows, "file": str(output)}, f"{rows:,} rows are in {output}")
+
+
+def sql(
+    invocation: Invocation,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help='For instance "select count(*) from ops.flights".')],
+    spark: Annotated[bool, typer.Option("--spark", help="Run it in Spark instead of DuckDB.")] = False,
+) -> None:
+    """Query the tables in SQL: DuckDB over the same rows as `read`."""
+    from shell.reading import print_rows
+
+    with invocation.connect() as (cluster, printer):
+        if not spark:
+            print_rows(printer, iter(cluster.sql(query)))
+            return
+        from peer.on_demand import spark_sql  # deferred: most queries need none of it
+
+        print_rows(printer, iter(spark_sql(cluster.config, cluster.tables(), query).to_batches()))

@@ -1,0 +1,39 @@
+"""Derived tables, and rules for tables to come, in ``status``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from shell.render import Printer, moment_text, seconds_text
+
+if TYPE_CHECKING:
+    from peer.derive.progress import DerivedHere
+    from replication.ledger.base import Standing
+
+
+def show_derived(printer: Printer, found: Sequence[DerivedHere]) -> None:
+    """Which tables are derived here, by which hook, how far, and why one stands."""
+    if not found:
+        return
+    rows = [
+        {
+            "derived": row.table,
+            "from": row.source,
+            "hook": " ".join([row.hook, *(f"{name}={value}" for name, value in row.options.items())]),
+            "has_all_to": moment_text(row.upto),
+            "lag": "-" if row.lag_s is None else seconds_text(row.lag_s),
+            "behind": f"{row.behind} commits",
+            "error": row.error,
+        }
+        for row in found
+    ]
+    printer.rows(rows, ("derived", "from", "hook", "has_all_to", "lag", "behind", "error"), "")
+
+
+def show_standing(printer: Printer, found: Sequence[Standing]) -> None:
+    """What goes to peers of tables that are made later."""
+    for row in found:
+        less = f" less {', '.join(row.excluded)}" if row.excluded else ""
+        groups = f" (groups {', '.join(row.groups)})" if row.groups else ""
+        printer.line(f"tables of {row.pattern}{less}{groups} that are made later go to {row.peer}")

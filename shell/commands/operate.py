@@ -1,0 +1,199 @@
+"""pause, resume, throttle, drain: what a person does to one peer while everything runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from replication.core.phase import Phase
+from replication.core.throttle import parse_rate
+from replication.errors import ReplicationError, RequestError
+from shell.invocation import Invocation, add_verb
+from shell.render import Printer, bytes_text, moment_text, seconds_text
+
+if TYPE_CHECKING:
+    from peer.outlook import DiskOutlook, Outlook
+    from peer.sending import PeerSending
+    from peer.status import TableAtPeer
+    from replication.ledger.base import Gap
+
+PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
+_TELL_EVERY_S = 2.0
+DISK_TOLD_S = 7 * 86400.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    add_verb(app, "pause", pause)
+    add_verb(app, "resume", resume)
+    add_verb(app, "throttle", throttle)
+    add_verb(app, "drain", drain)
+
+
+def pause(invocation: Invocation, cluster_name: PeerArgument) -> None:
+    """Send a peer nothing until resume; what it lacks is kept."""
+    with invocation.connect() as (cluster, printer):
+        workers = cluster.operations.pause(cluster_name)
+        said = f"{cluster_name} is paused: {_workers(workers)} sends it nothing, and what it lacks is kept"
+        printer.value({"peer": cluster_name, "paused": True, "workers": workers}, said)
+
+
+def resume(invocation: Invocation, cluster_name: PeerArgument) -> None:
+    """Send a peer what it lacks, and what is written from now on."""
+    with invocation.connect() as (cluster, printer):
+        workers = cluster.operations.resume(cluster_name)
+        printer.value(
+            {"peer": cluster_name, "paused": False, "workers": workers}, f"{cluster_name} is sent everything again"
+        )
+
+
+def throttle(
+    invocation: Invocation,
+    cluster_name: PeerArgument,
+    rate: Annotated[str, typer.Argument(metavar="RATE", help="Bytes per second, such as 10MB or 512KiB; or off.")],
+) -> None:
+    """Send a peer at most so many bytes per second, from all workers together; streams stay open."""
+    bytes_per_s = parse_rate(rate)
+    with invocation.connect() as (cluster, printer):
+        workers = cluster.operations.throttle(cluster_name, bytes_per_s)
+        share = f", {bytes_text(bytes_per_s / len(workers))}/s from each of {len(workers)}" if len(workers) > 1 else ""
+        said = f"at most {bytes_text(bytes_per_s)}/s{share}" if bytes_per_s else "as fast as it goes"
+        printer.value(
+            {"peer": cluster_name, "bytes_per_s": bytes_per_s, "workers": workers}, f"{cluster_name} is sent {said}"
+        )
+
+
+def drain(
+    invocation: Invocation,
+    cluster_name: PeerArgument,
+    table: Annotated[str, typer.Option("-t", "--table", metavar="TABLE", help="Only this table.")] = "",
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Give up waiting after S seconds.")] = 3600,
+) -> None:
+    """Wait until a peer has what is pending for it now; what is written later is not waited for."""
+    with invocation.connect() as (cluster, printer):
+        layout = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
+        shown = printer.err.is_terminal and not printer.as_json
+        with Progress(
+            *layout, TimeRemainingColumn(), console=printer.err, transient=True, disable=not shown
+        ) as progress:
+            teller = _Teller(printer, progress, plain=not shown and not printer.as_json)
+            drained = cluster.drain(cluster_name, table, timeout_s, teller.tell)
+        what = f"{table} at {cluster_name}" if table else cluster_name
+        rate = f", {bytes_text(drained.pending_bytes / drained.seconds)}/s" if drained.seconds >= 0.1 else ""
+        printer.value(
+            drained,
+            f"{what} is drained: {bytes_text(drained.pending_bytes)} in {drained.files} files were pending and are "
+            f"there, after {seconds_text(drained.seconds)}{rate}",
+        )
+
+
+def show_sending(printer: Printer, peers: Sequence[PeerSending], only: str | None) -> None:
+    """How sending to each peer goes, where there is something to say."""
+    for peer in peers:
+        if only is not None and peer.peer != only:
+            continue
+        said = []
+        if peer.state == "paused":
+            said.append(f"paused (walship resume {peer.peer})")
+        if peer.rate:
+            said.append(f"at most {bytes_text(peer.rate)}/s")
+        if peer.retries:
+            again = "when somebody acts" if peer.next_try_s is None else f"in {seconds_text(peer.next_try_s)}"
+            said.append(f"failed {_times(peer.retries, ' in a row')}, next try {again}: {peer.last_error}")
+        elif peer.retries_total:
+            said.append(f"tried again {_times(peer.retries_total)} so far")
+        if said:
+            printer.line(f"sending to {peer.peer}: {'; '.join(said)}")
+        for held in peer.held:
+            printer.note(f"{held.table} is held for {peer.peer} since {moment_text(held.since)}: {held.reason}")
+
+
+def _times(count: int, more: str = "") -> str:
+    return "once" if count == 1 else f"{count} times{more}"
+
+
+def show_missing(printer: Printer, rows: Sequence[TableAtPeer]) -> None:
+    """What of tables is not at their peers and does not get there by itself."""
+    lost = {(row.table, row.peer) for row in rows if row.state == Phase.NEEDS_BOOTSTRAP.value}
+    for table, peer in sorted(lost):
+        printer.note(
+            f"{table} NEEDS A BOOTSTRAP at {peer}: what it lacked could not be kept, and nothing of it goes there. "
+            f"Send it anew: walship bootstrap -t {table} {peer}"
+        )
+    for row in rows:
+        for gap in row.gaps:
+            printer.note(f"{row.table}, group {row.group}: {gap_text(gap, row.peer)}")
+
+
+def show_outlooks(printer: Printer, outlooks: Sequence[Outlook], disk: DiskOutlook) -> None:
+    """What peers lack, and when that is past their budget or the disk full."""
+    for peer in outlooks:
+        if peer.stored_files:
+            printer.line(
+                f"for {peer.peer}, {peer.stored_files} files ({bytes_text(peer.stored_bytes)}) are in the store"
+            )
+        if not peer.local_files:
+            continue
+        of = f"{peer.peer} lacks {peer.local_files} files ({bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)})"
+        then = "then files move to the store" if peer.then == "spill" else "then tables need a bootstrap"
+        if peer.runs_out_s is not None:
+            growing = f"growing {bytes_text(peer.growth or 0)}/s"
+            printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
+        else:
+            printer.line(f"{of}")
+    if disk.full_s is not None and disk.full_s < DISK_TOLD_S:
+        growing = f"growing {bytes_text(disk.growth or 0)}/s"
+        printer.note(
+            f"disk of {disk.host}: {bytes_text(disk.free)} free, {growing}: full in {seconds_text(disk.full_s)}"
+        )
+
+
+def gap_text(gap: Gap, peer: str) -> str:
+    """What of a table is not at a peer."""
+    span = f"between {moment_text(gap.begin)} and" if gap.begin else "before"
+    return f"what was written {span} {moment_text(gap.end)} ({gap.frames:,} frames) is not sent to {peer}"
+
+
+def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer) -> None:
+    """Act on each; what fails for one of several is told, and holds up no other.
+
+    Raises:
+        ReplicationError: the one failed, or, of several, how many did.
+    """
+    if len(names) == 1:
+        act(names[0])
+        return
+    failed = 0
+    for name in names:
+        try:
+            act(name)
+        except ReplicationError as error:
+            printer.note(f"{name}: {error}")
+            failed += 1
+    if failed:
+        raise RequestError(f"{failed} of {len(names)} tables were left as they are", "The reasons are above")
+
+
+class _Teller:
+    """Shows how a drain goes: a bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, printer: Printer, progress: Progress, *, plain: bool) -> None:
+        self._printer, self._progress, self._plain = printer, progress, plain
+        self._task = progress.add_task("draining", total=None)
+        self._told_s = time.monotonic()
+
+    def tell(self, pending: int, left: int) -> None:
+        self._progress.update(
+            self._task, total=pending, completed=pending - left, description=f"{bytes_text(left)} left"
+        )
+        if self._plain and time.monotonic() - self._told_s > _TELL_EVERY_S:
+            self._told_s = time.monotonic()
+            self._printer.note(f"{bytes_text(left)} of {bytes_text(pending)} left")
+
+
+def _workers(workers: tuple[str, ...]) -> str:
+    return f"the worker on {', '.join(workers)}" if workers else "no worker runs, which"

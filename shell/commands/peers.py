@@ -1,0 +1,62 @@
+"""definecluster, deletecluster, listclusters: the clusters this one sends to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from replication.core.ids import check_name
+from shell.invocation import Invocation, add_verb
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name.")]
+ZooKeepers = Annotated[
+    str, typer.Argument(metavar="ZOOKEEPERS", help="zk1:2181,zk2:2181/east: its ZooKeeper and root.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    add_verb(app, "definecluster", definecluster)
+    add_verb(app, "deletecluster", deletecluster)
+    add_verb(app, "listclusters", listclusters)
+
+
+def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) -> None:
+    """Define a cluster to send to, once it has answered."""
+    with invocation.connect() as (cluster, printer):
+        peer = cluster.peering.define(check_name(name, "cluster name"), zookeepers)
+        printer.value(
+            peer,
+            f"{peer.name} is a peer ({peer.cluster}). Send it tables: walship enablereplication -t TABLE {peer.name}",
+        )
+
+
+def deletecluster(invocation: Invocation, name: Name) -> None:
+    """Forget a peer and what is owed to it."""
+    with invocation.connect() as (cluster, printer):
+        peer, knows = cluster.peering.delete(name)
+        told = {"deleted": peer.name, "knows": knows}
+        printer.value(told, f"{peer.name} is no peer any more; nothing more is sent to it")
+        if not knows:
+            printer.note(
+                f"{peer.name} did not answer, so it still waits for {cluster.name}, and its replicated time stands. "
+                f"When it is up again: walship definecluster {peer.name} {peer.zookeepers}, then deletecluster"
+            )
+
+
+def listclusters(invocation: Invocation) -> None:
+    """List the peers."""
+    with invocation.connect() as (cluster, printer):
+        rules = cluster.ledger.rules.all()
+        rows = [
+            {
+                "name": peer.name,
+                "zookeepers": peer.zookeepers,
+                "id": str(peer.cluster),
+                "paused": peer.paused,
+                "tables": len({rule.table for rule in rules if rule.peer == peer.name}),
+            }
+            for peer in cluster.ledger.rules.peers()
+        ]
+        printer.rows(rows, ("name", "zookeepers", "id", "paused", "tables"), "no peers; see walship definecluster")

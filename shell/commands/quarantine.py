@@ -1,0 +1,95 @@
+"""quarantine list, quarantine retry, quarantine discard: frames that could not be applied."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from replication.errors import RequestError
+from shell.invocation import Invocation, add_verb
+from shell.render import bytes_text, moment_text
+
+FramesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[FRAME]…", help="slot/number:offset, as `quarantine list` shows it.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    noun = typer.Typer(no_args_is_help=True, help="Frames that could not be applied.", rich_markup_mode=None)
+    add_verb(noun, "list", quarantine_list)
+    add_verb(noun, "retry", quarantine_retry)
+    add_verb(noun, "discard", quarantine_discard)
+    app.add_typer(noun, name="quarantine")
+
+
+def quarantine_list(invocation: Invocation) -> None:
+    """List quarantined frames, those given up included, with reasons and copies."""
+    from peer.second_chance import name_of
+
+    with invocation.connect() as (cluster, printer):
+        specs = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
+        rows = [
+            {
+                "frame": name_of(frame),
+                "table": specs.get(frame.table, str(frame.table)),
+                "state": "discarded" if frame.discarded else "held",
+                "since": moment_text(frame.at),
+                "discarded_at": moment_text(frame.discarded) if frame.discarded else "",
+                "size": bytes_text(frame.end - frame.begin),
+                "reason": frame.reason,
+                "copy": frame.copy,
+            }
+            for frame in cluster.ledger.replay.quarantined()
+        ]
+        columns = ("frame", "table", "state", "since", "discarded_at", "size", "reason", "copy")
+        printer.rows(rows, columns, "nothing is quarantined")
+
+
+def quarantine_retry(
+    invocation: Invocation,
+    frames: FramesArgument = None,
+    every: Annotated[bool, typer.Option("--all", help="Every frame that nobody has discarded.")] = False,
+) -> None:
+    """Have frames applied after all, for instance after an upgrade or once a schema has arrived."""
+    from peer.second_chance import find, name_of, retry
+    from replication.files.local import LocalFiles
+
+    if bool(frames) == every:
+        raise RequestError("Name frames, or say --all", "See walship quarantine list")
+    with invocation.connect() as (cluster, printer):
+        known = cluster.ledger.replay.quarantined()
+        chosen = [frame for frame in known if not frame.discarded] if every else [find(known, f) for f in frames or []]
+        rows = [
+            {
+                "frame": name_of(frame),
+                "file": retry(cluster.config, cluster.ledger, LocalFiles(), frame).file.local,
+            }
+            for frame in chosen
+        ]
+        printer.rows(rows, ("frame", "file"), "nothing is quarantined")
+        if rows:
+            printer.line("replay applies them from these files; should one fail again, it is quarantined again")
+
+
+def quarantine_discard(
+    invocation: Invocation,
+    frames: Annotated[list[str], typer.Argument(metavar="FRAME…", help="slot/number:offset.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Their rows will be missing here: accept that.")] = False,
+) -> None:
+    """Give frames up, so that they no longer hold their tables' replicated time. Their copies are kept."""
+    from peer.second_chance import discard, find, name_of
+
+    with invocation.connect() as (cluster, printer):
+        known = cluster.ledger.replay.quarantined()
+        chosen = [find(known, name) for name in frames]
+        if not yes:
+            raise RequestError(
+                f"{len(chosen)} frames would be missing from their tables here for good", "Say --yes to accept that"
+            )
+        for frame in chosen:
+            discard(cluster.ledger, frame)
+        rows = [{"frame": name_of(frame), "copy": frame.copy} for frame in chosen]
+        printer.rows(rows, ("frame", "copy"))
+        printer.line("given up; the copies stay, and `walship quarantine retry` still takes them")

@@ -1,0 +1,75 @@
+"""replay, fold: tables brought up to date now."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from replication.errors import RequestError
+from shell.invocation import Invocation, add_verb
+from shell.render import bytes_text, moment_text
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    add_verb(app, "replay", replay)
+    add_verb(app, "fold", fold)
+
+
+def replay(
+    invocation: Invocation,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", help="The longest it may take.")] = 600.0,
+) -> None:
+    """Bring the tables up to date with what has landed; in Spark here when no replay process runs."""
+    from peer.on_demand import backlog_bytes, catch_up
+
+    with invocation.connect() as (cluster, printer):
+        total = backlog_bytes(cluster.ledger)
+        began = time.monotonic()
+        shown = sys.stderr.isatty() and not printer.as_json
+        columns = (TextColumn("replaying"), BarColumn(), TextColumn("{task.fields[left]} to go"), TimeRemainingColumn())
+        with Progress(*columns, console=printer.err, transient=True, disable=not shown) as progress:
+            task = progress.add_task("replay", total=total, left=bytes_text(total))
+
+            def say(left: int) -> None:
+                done = max(0, total - left)
+                progress.update(task, total=max(total, left), completed=done, left=bytes_text(left))
+
+            coordination = cluster.coordination if cluster.config.shares_ledger else None
+            ran_here = catch_up(cluster.config, cluster.ledger, timeout_s, say, coordination)
+        took = time.monotonic() - began
+        who = "here" if ran_here else "by the replay process"
+        told = {"bytes": total, "seconds": round(took, 2), "ran_here": ran_here}
+        said = f"{bytes_text(total)} replayed {who} in {took:.1f} s; the tables" if total else "the tables"
+        printer.value(told, f"{said} are up to date with what has landed")
+
+
+def fold(
+    invocation: Invocation,
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]…", help="Which; all keyed ones if none.")
+    ] = None,
+) -> None:
+    """Merge changes into the tables that other engines read, now (in a Spark session here)."""
+    from peer.on_demand import fold_now
+
+    with invocation.connect() as (cluster, printer):
+        specs = [cluster.table(name) for name in tables] if tables else [s for s in cluster.tables() if s.key]
+        without = [spec.name for spec in specs if not spec.key]
+        if without:
+            raise RequestError(f"{', '.join(without)} has no key, so there is nothing to fold", "Name keyed tables")
+        results = fold_now(cluster.config, cluster.ledger, specs)
+        rows = [
+            {
+                "table": name,
+                "versions": result.versions if result else 0,
+                "deletes": result.deletes if result else 0,
+                "folded_upto": moment_text(cluster.ledger.replay.folded(cluster.table(name).uuid)[0]),
+            }
+            for name, result in results.items()
+        ]
+        printer.rows(rows, ("table", "versions", "deletes", "folded_upto"), "no keyed tables")

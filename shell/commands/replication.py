@@ -1,0 +1,346 @@
+"""enablereplication, disablereplication, status, readonly: what goes where, how far it is, and who may write."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from peer.inflow import broken
+from peer.standing import end_standing, stand, to_enable
+from replication.coordination.paths import Kind
+from replication.core.choice import chosen, is_chosen, is_pattern
+from replication.core.roles import Role
+from replication.errors import ReplicationError, RequestError
+from replication.ledger.base import Standing
+from shell.commands.bootstrap import room_for
+from shell.commands.derived import show_derived, show_standing
+from shell.commands.operate import for_each, gap_text, show_missing, show_outlooks, show_sending
+from shell.invocation import Invocation, add_verb
+from shell.render import Printer, bytes_text, moment_text, seconds_text
+
+if TYPE_CHECKING:
+    from peer.cluster import Cluster
+    from peer.status import ClusterStatus, TableAtPeer
+    from replication.core.schema import TableSpec
+    from replication.ledger.base import Rule
+
+TablesOption = Annotated[
+    list[str], typer.Option("-t", "--table", metavar="TABLE", help="namespace.name, or a pattern: ops.*; repeatable.")
+]
+ExcludeOption = Annotated[
+    list[str] | None, typer.Option("--exclude", metavar="TABLE", help="Not this table, or these: ops.tmp_*.")
+]
+GroupOption = Annotated[list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group.")]
+AllGroupsOption = Annotated[bool, typer.Option("--all-loc-groups", help="Every locality group; the default.")]
+PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
+
+
+class Switch(StrEnum):
+    """On or off."""
+
+    ON = "on"
+    OFF = "off"
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    add_verb(app, "enablereplication", enablereplication)
+    add_verb(app, "disablereplication", disablereplication)
+    add_verb(app, "status", status)
+    add_verb(app, "readonly", readonly)
+
+
+def enablereplication(
+    invocation: Invocation,
+    cluster_name: PeerArgument,
+    table: TablesOption,
+    group: GroupOption = None,
+    all_loc_groups: AllGroupsOption = False,
+    exclude: ExcludeOption = None,
+    remote_table: Annotated[str, typer.Option("--remote-table", metavar="T", help="Its name there.")] = "",
+    with_properties: Annotated[
+        bool,
+        typer.Option("--with-properties/--without-properties", help="Whether its table takes this one's properties."),
+    ] = True,
+    from_now: Annotated[bool, typer.Option("--from-now", help="Accept that rows already there are not sent.")] = False,
+    bootstrap: Annotated[bool, typer.Option("--bootstrap", help="Send the rows already there as well.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Of a pattern only the tables that are there now.")] = False,
+) -> None:
+    """Send what is written to tables to a peer, from now on; they are made there. Patterns mean later tables, too."""
+    if from_now and bootstrap:
+        raise RequestError("--from-now and --bootstrap were both given", "Give one of them")
+    with invocation.connect() as (cluster, printer):
+        patterns = [] if once else [text for text in table if is_pattern(text)]
+        if remote_table and patterns:
+            raise RequestError("--remote-table names one table, not a pattern", "Enable it by its name")
+        peering, groups = cluster.peering, _groups(group, all_loc_groups)
+        chosen_here = (tuple(exclude or ()), tuple(groups), with_properties)
+        new = [text for text in patterns if stand(peering, Standing(cluster_name, text, *chosen_here))]
+        names = to_enable(peering, table, exclude or (), cluster_name, patterns)
+        if remote_table and len(names) > 1:
+            raise RequestError(f"--remote-table names one table, not {len(names)}", "Enable them one at a time")
+        made: list[Rule] = []
+
+        def enable(name: str) -> None:
+            room = room_for(cluster, name) if bootstrap else None
+            if room is not None:
+                room.check(name)
+            rules = cluster.peering.enable(
+                name,
+                groups,
+                cluster_name,
+                remote_table,
+                from_now=from_now,
+                bootstrap_bytes=None if room is None else room.copy_bytes,
+                with_properties=with_properties,
+                count_rows=lambda spec: _count(cluster, spec),
+            )
+            made.extend(rules)
+            sent = ", ".join(rule.group for rule in rules)
+            before = "; the rows it has follow (see walship status)" if bootstrap else ""
+            remote = rules[0].remote_table
+            printer.line(f"{name} (groups {sent}) goes to {cluster_name} from now on, as {remote}{before}")
+            for line in dict.fromkeys(gap_text(gap, cluster_name) for rule in rules for gap in rule.gaps):
+                printer.note(f"{name}: {line}")
+
+        try:
+            if names:
+                for_each(names, enable, printer)
+        except ReplicationError:
+            for text in new:  # what is refused leaves nothing behind
+                end_standing(cluster.peering, text, cluster_name)
+            raise
+        for text in patterns:
+            printer.line(f"tables of {text} that are made later go to {cluster_name}, too")
+        if printer.as_json:
+            printer.value(made)
+
+
+def disablereplication(
+    invocation: Invocation,
+    cluster_name: PeerArgument,
+    table: TablesOption,
+    group: GroupOption = None,
+    all_loc_groups: AllGroupsOption = False,
+    exclude: ExcludeOption = None,
+) -> None:
+    """Send nothing more of tables to a peer."""
+    with invocation.connect() as (cluster, printer):
+        done: list[dict[str, object]] = []
+
+        def disable(name: str) -> None:
+            ended = cluster.peering.disable(name, _groups(group, all_loc_groups), cluster_name)
+            done.append({"table": name, "peer": cluster_name, "groups": ended})
+            printer.line(
+                f"{name} (groups {', '.join(ended)}) does not go to {cluster_name} any more; what is there stays"
+            )
+
+        stood = [text for text in table if is_pattern(text) and end_standing(cluster.peering, text, cluster_name)]
+        for text in stood:
+            printer.line(f"tables of {text} that are made later do not go to {cluster_name} any more")
+        sent = cluster.peering.sent_to(cluster_name)
+        if not stood or any(is_chosen(name, text, exclude or ()) for name in sent for text in table):
+            for_each(chosen(sent, table, exclude or ()), disable, printer)
+        left = [s.pattern for s in cluster.ledger.rules.standing() if s.peer == cluster_name]
+        if left and any(is_pattern(text) for text in table):
+            printer.note(f"Tables made later still go to {cluster_name} by the rule for {', '.join(left)}")
+        if printer.as_json:
+            printer.value(done[0] if len(done) == 1 else done)
+
+
+def status(
+    invocation: Invocation,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="NAME", help="Only this peer.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
+) -> None:
+    """Show how far everything is, here and at each peer, and what holds it."""
+    with invocation.connect() as (cluster, printer):
+        while True:
+            found = cluster.status()
+            if printer.as_json:
+                printer.value(found)
+            else:
+                _show(printer, found, peer)
+            if not watch:
+                return
+            time.sleep(2)
+
+
+def readonly(
+    invocation: Invocation,
+    switch: Annotated[Switch | None, typer.Argument(help="on: STANDBY, off: ACTIVE; neither: show.")] = None,
+) -> None:
+    """Refuse or accept writers on this cluster; what peers send goes on."""
+    with invocation.connect() as (cluster, printer):
+        coordination = cluster.coordination
+        read = coordination.role()
+        if switch is not None:
+            wanted = Role.STANDBY if switch is Switch.ON else Role.ACTIVE
+            state = read.state.becomes(wanted)
+            if state != read.state:
+                coordination.set_role(state, read.version)
+                if wanted is Role.STANDBY:
+                    _await_writers(cluster, state.epoch)
+            read = coordination.role()
+        told = {"role": read.state.role.value, "epoch": read.state.epoch}
+        takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"
+        printer.value(told, f"{cluster.name} is {read.state.role.value} (epoch {read.state.epoch}): it {takes}")
+
+
+def _await_writers(cluster: Cluster, epoch: int) -> None:
+    """Wait until every open writer has acknowledged the change, or its lease is over: then none acks any more."""
+    deadline = time.monotonic() + cluster.config.writer.lease_s
+    while time.monotonic() < deadline:
+        writers = cluster.coordination.members(Kind.WRITERS)
+        if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in writers):
+            return
+        time.sleep(0.05)
+
+
+def _table_text(row: TableAtPeer) -> str:
+    name = f"{row.table} (dropped here)" if row.dropped else row.table
+    return name if row.remote_table == row.table else f"{name} → {row.remote_table}"
+
+
+def _groups(named: list[str] | None, every: bool) -> list[str]:
+    if named and every:
+        raise RequestError("-lg and --all-loc-groups were both given", "Give one of them")
+    return named or []
+
+
+def _count(cluster: Cluster, spec: TableSpec) -> int:
+    if not cluster.ledger.landing.coverage(spec.uuid):
+        return 0
+    column = spec.columns[0].name
+    return sum(batch.num_rows for batch in cluster.read(spec.name, columns=[column]))
+
+
+def _show(printer: Printer, found: ClusterStatus, peer: str | None) -> None:
+    members = found.members
+    if members.problem:
+        printer.note(f"ZooKeeper does not answer: {members.problem}")
+    else:
+        printer.line(
+            f"{members.role} (epoch {members.role_epoch}), term {found.term}; "
+            f"workers {', '.join(members.workers) or 'none'}; receivers {', '.join(members.receivers) or 'none'}; "
+            f"{members.writers} writers"
+        )
+    _show_hosts(printer, found)
+    printer.line(
+        f"own replay has {bytes_text(found.replay_backlog_bytes)} to go; closed time {moment_text(found.closed)}"
+    )
+    replays = any(role.startswith("replay") for host in members.hosts for role in host.roles)
+    if found.replay_backlog_bytes and members.keeps_tables and not members.problem and not replays:
+        printer.note("no replay process runs, so the tables stand still; start one: walship up")
+    at_peers = [
+        {
+            "peer": row.peer,
+            "table": _table_text(row),
+            "group": row.group,
+            "state": row.state,
+            "needed": bytes_text(row.needed),
+            "finished": bytes_text(row.finished),
+            "landed": "" if row.landed == row.finished else bytes_text(row.landed),
+            "applied": bytes_text(row.applied),
+            "lag": f"{bytes_text(row.lag_bytes)}, {seconds_text(row.lag_s)}",
+            "last_error": row.last_error,
+        }
+        for row in found.peers
+        if peer is None or row.peer == peer
+    ]
+    columns = ("peer", "table", "group", "state", "needed", "finished", "landed", "applied", "lag", "last_error")
+    printer.rows(at_peers, columns, "nothing goes to a peer; see walship enablereplication")
+    show_standing(printer, [row for row in found.standing if peer is None or row.peer == peer])
+    show_sending(printer, found.sending, peer)
+    show_missing(printer, [row for row in found.peers if peer is None or row.peer == peer])
+    tables = [
+        {
+            "table": row.table,
+            "replicated_to": moment_text(row.replicated),
+            "age": "-" if row.age_s is None else seconds_text(row.age_s),
+            "quarantined": row.quarantined,
+            "discarded": row.discarded,
+            "held_by": row.held_by,
+        }
+        for row in found.tables
+    ]
+    printer.rows(tables, ("table", "replicated_to", "age", "quarantined", "discarded", "held_by"), "no tables")
+    for here in found.tables:
+        for note in (here.replay_held, *here.clashes):
+            if note:
+                printer.note(f"{here.table}: {note}")
+    show_derived(printer, found.derived)
+    origins = [
+        {
+            "origin": row.origin.partition(":")[0],
+            "by": "; ".join(str(way) for way in row.ways if way.silent_s is None) or ("no road" if row.ways else ""),
+            "replicated_time": moment_text(row.replicated),
+            "age": "-" if row.age_s is None else seconds_text(row.age_s),
+            "held_by": row.held_by,
+        }
+        for row in found.origins
+    ]
+    printer.rows(origins, ("origin", "by", "replicated_time", "age", "held_by"), "no origins yet")
+    for coming in found.origins:
+        for text in broken(coming.origin.partition(":")[0], coming.ways):
+            printer.note(text)
+    kept = found.kept
+    ratio = "" if kept.per_byte is None else f" ({kept.per_byte:.2f} bytes kept per byte ever written or landed)"
+    printer.line(
+        f"kept: WAL {bytes_text(kept.wal)}, landing {bytes_text(kept.landing)}, changes {bytes_text(kept.changes)}, "
+        f"tables {bytes_text(kept.tables)}{ratio}"
+    )
+    _show_retained(printer, found)
+    show_outlooks(printer, found.outlooks, found.disk)
+    for frame in found.quarantined:
+        state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
+        printer.note(f"{state}: frame {frame.file.local}:{frame.begin}: {frame.reason}; copy {frame.copy}")
+    for clock in found.far_ahead:
+        origin, ahead = clock.origin.partition(":")[0], seconds_text(clock.ahead_s)
+        printer.note(
+            f"commit times of {origin} are up to {ahead} ahead of the clock here (seen {moment_text(clock.seen)}):"
+            " look at the clocks. Writers follow, so that newer writes win all the same"
+        )
+    for file in found.unreadable:
+        printer.note(f"file {file.file} cannot be read: {file.why}. {file.remedy}")
+
+
+def _show_hosts(printer: Printer, found: ClusterStatus) -> None:
+    """The cluster's hosts, where it has several, and what waits for one of them."""
+    hosts = found.members.hosts
+    if len(hosts) > 1:
+        rows = [
+            {
+                "host": host.slot,
+                "runs": ", ".join(host.roles) or "nothing",
+                "WAL": bytes_text(host.wal_bytes),
+                "landing": bytes_text(host.landing_bytes),
+                "to_replay": bytes_text(host.unapplied_bytes),
+            }
+            for host in hosts
+        ]
+        printer.rows(rows, ("host", "runs", "WAL", "landing", "to_replay"))
+    for host in hosts:
+        if host.away and host.unapplied_bytes:
+            printer.note(
+                f"host {host.slot} has {bytes_text(host.unapplied_bytes)} that replay waits for and cannot have: "
+                f"{host.away}. It is applied when that host is back: walship up"
+            )
+
+
+def _show_retained(printer: Printer, found: ClusterStatus) -> None:
+    """Which files wait for whom before they may go."""
+    if not found.retained.own_replay:
+        printer.line("this cluster keeps no tables: files wait for peers only")
+    for peer in found.retained.peers:
+        if not peer.lacking_files and not peer.unapplied_files:
+            continue
+        budget = found.retained.peer_bytes_max
+        past = f", {peer.past_budget_files} of them past its budget" if peer.past_budget_files else ""
+        of_budget = "" if budget is None else f" of {bytes_text(budget)}"
+        lacking = f"{peer.lacking_files} closed files ({bytes_text(peer.lacking_bytes)}) not all there"
+        unapplied = f"{peer.unapplied_files} ({bytes_text(peer.unapplied_bytes)}{of_budget}) there but not applied"
+        printer.line(f"kept for {peer.peer}: {lacking}, {unapplied}{past}")

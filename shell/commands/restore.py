@@ -1,0 +1,82 @@
+"""reincarnate, rebuildledger: a cluster that was restored from a backup, or has lost its ledger."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from replication import config as configuration
+from replication.config import Config
+from replication.errors import ConfigError, RequestError
+from shell.invocation import Invocation, add_verb
+
+
+def register(app: typer.Typer) -> None:
+    """Add this verb to ``app``."""
+    add_verb(app, "reincarnate", reincarnate)
+    add_verb(app, "rebuildledger", rebuildledger)
+
+
+def reincarnate(
+    invocation: Invocation,
+    yes: Annotated[bool, typer.Option("--yes", help="It was restored, and what it is a copy of is gone.")] = False,
+) -> None:
+    """Give a cluster that was restored from a backup a new id; for the stopped cluster, before it starts again."""
+    from peer.restored import reincarnate as change
+
+    config = _stopped(invocation, sure=yes)
+    old, new = change(config)
+    invocation.printer.value(
+        {"was": str(old), "is": str(new)},
+        f"{old} is {new} now. Start it, then on each peer: deletecluster {new.name}, definecluster {new.name} …, and"
+        " enablereplication --bootstrap for what it is to get back",
+    )
+
+
+def rebuildledger(
+    invocation: Invocation,
+    yes: Annotated[bool, typer.Option("--yes", help="The ledger is lost, or so old that a new one is better.")] = False,
+) -> None:
+    """Make a lost ledger anew from tables, WALs and landing files, under a new id; for the stopped cluster."""
+    from peer.rebuilt import damage_lines, rebuild_ledger
+    from replication.files.local import LocalFiles
+    from replication.tables.catalog import IcebergCatalog, configured_catalog
+
+    config = _stopped(invocation, sure=yes)
+    if config.shares_ledger:
+        raise RequestError(
+            "The ledger is shared by hosts whose files this one does not have, so it cannot be made anew from here",
+            "Restore it from PostgreSQL's own backup, then: walship reincarnate",
+        )
+    catalog = IcebergCatalog(configured_catalog(config))
+    made = rebuild_ledger(config, catalog, LocalFiles())
+    catalog.close()
+    printer = invocation.printer
+    printer.value(
+        made,
+        f"a ledger of {made.cluster} from {len(made.tables)} tables ({made.sequences:,} frames applied)"
+        f" and {made.files} files. Start it, define its peers again, and on each of them: deletecluster, definecluster,"
+        " and enablereplication --bootstrap",
+    )
+    for line in damage_lines(made):
+        printer.note(line)
+
+
+def _stopped(invocation: Invocation, *, sure: bool) -> Config:
+    """The configuration of a cluster that does not run on this host, once its header is printed."""
+    from shell.preflight import running_pid
+
+    found = invocation.find()
+    if not found.target.endswith(".toml"):
+        raise ConfigError(f"{found.target} is no configuration file on this host", "Give one: --cluster FILE")
+    config = configuration.load(found.target)
+    invocation.printer.header(config.cluster.name, found.target)
+    pid = running_pid(config.run_dir)
+    if pid is not None:
+        raise RequestError(f"{config.cluster.name} runs here (process {pid})", "Stop it first: walship down")
+    if not sure:
+        raise RequestError(
+            "This makes another cluster of it for its peers, each of which has to define it anew", "Say --yes"
+        )
+    return config

@@ -1,0 +1,269 @@
+"""createtable, altertable, settable, derivetable, droptable, describetable, listtables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replication.core.evolution import clashes
+from replication.errors import RequestError, SchemaError
+from shell.invocation import Invocation, add_verb
+
+if TYPE_CHECKING:
+    from replication.core.schema import TableSpec
+
+TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="namespace.name")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    add_verb(app, "createtable", createtable)
+    add_verb(app, "altertable", altertable)
+    add_verb(app, "settable", settable)
+    add_verb(app, "derivetable", derivetable)
+    add_verb(app, "droptable", droptable)
+    add_verb(app, "describetable", describetable)
+    add_verb(app, "listtables", listtables)
+
+
+def createtable(
+    invocation: Invocation,
+    table: TableArgument,
+    schema: Annotated[
+        str | None, typer.Argument(metavar="[SCHEMA]", help='Columns as text: "id long, at timestamp, v double".')
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="FILE|CLUSTER",
+            help="Columns from a sample (CSV, Parquet, JSON lines); or a cluster's very table: peer or host:port/root.",
+        ),
+    ] = None,
+    key: Annotated[str, typer.Option("--key", "-k", metavar="COL,…", help="Key columns; none: append-only.")] = "",
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", "-g", metavar="NAME=COL,…", help="A locality group (families on cell tables)."),
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", "-p", metavar="TRANSFORM", help="For instance day(at).")
+    ] = None,
+    sort: Annotated[str, typer.Option("--sort", metavar="COL,…", help="Sort columns of files.")] = "",
+    kind: Annotated[str, typer.Option("--kind", help="typed or cell.")] = "typed",
+    history_s: Annotated[
+        int | None, typer.Option("--history-s", help="How late a version may come, in seconds.")
+    ] = None,
+) -> None:
+    """Create a table from a schema, a sample file or another cluster's table."""
+    if schema is not None and like is not None:
+        raise RequestError("A schema and --like were both given", "Give one of them")
+    columns: object = schema
+    from_cluster = ""
+    if like is not None and not Path(like).is_file() and _may_be_cluster(like):
+        from_cluster = like
+    elif like is not None:
+        from shell.rowfiles import schema_of
+
+        columns = schema_of(Path(like))
+    with invocation.connect() as (cluster, printer):
+        spec = cluster.create_table(
+            table,
+            columns,
+            listed(key),
+            groups=_groups(group or []),
+            partition=partition or [],
+            sort=listed(sort),
+            kind=kind,
+            history_s=history_s,
+            like=from_cluster,
+        )
+        printer.value(described(spec), f"{spec.name} is created. Write to it: walship write {spec.name} FILE")
+
+
+def altertable(
+    invocation: Invocation,
+    table: TableArgument,
+    add: Annotated[str | None, typer.Option("--add", metavar="'NAME TYPE'", help="Add a column.")] = None,
+    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group to add it to.")] = "",
+    rename: Annotated[
+        tuple[str, str] | None, typer.Option("--rename", metavar="OLD NEW", help="Give a column another name.")
+    ] = None,
+    widen: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--widen", metavar="NAME TYPE", help="int to bigint, float to double, decimal to more digits."),
+    ] = None,
+    drop: Annotated[str | None, typer.Option("--drop", metavar="NAME", help="Drop a column for ever.")] = None,
+    add_group: Annotated[
+        str | None,
+        typer.Option("--add-group", metavar="'NAME=COL TYPE,…'", help="Add a locality group with new columns."),
+    ] = None,
+) -> None:
+    """Change one column of a table or add a group, while everything runs; peers follow."""
+    added: tuple[str, str] | None = None
+    if add_group is not None:
+        name, equals, columns = add_group.partition("=")
+        if not equals or not columns.strip():
+            raise SchemaError(f"{add_group!r} is no locality group", "Write 'NAME=COL TYPE,COL TYPE'")
+        added = (name.strip(), columns)
+    with invocation.connect() as (cluster, printer):
+        spec = cluster.alter_table(
+            table,
+            add=add,
+            group=group,
+            rename=rename,
+            widen=" ".join(widen) if widen else None,
+            drop=drop,
+            add_group=added,
+        )
+        columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
+        printer.value(described(spec), f"{spec.name} has {columns} from now on; peers follow")
+
+
+def settable(
+    invocation: Invocation,
+    table: TableArgument,
+    settings: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY=VALUE…", help="max_age_s, history_s, changes_retention_s, sort, codec; Iceberg's."),
+    ],
+) -> None:
+    """Set a table's properties; an empty value sets the default again."""
+    given = _settings(settings)
+    with invocation.connect() as (cluster, printer):
+        spec = cluster.set_table(table, given)
+        printer.value(described(spec), f"{', '.join(given)} of {spec.name} is set; peers that take properties follow")
+
+
+def derivetable(
+    invocation: Invocation,
+    table: TableArgument,
+    source: Annotated[str, typer.Option("--from", metavar="TABLE", help="The table it is made of.")] = "",
+    hook: Annotated[
+        str, typer.Option("--hook", metavar="NAME", help="select, or one of an installed package (walship.hooks).")
+    ] = "",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            "-o",
+            metavar="KEY=VALUE",
+            help="For the hook. select: where, columns, without, null, hash, salt.",
+        ),
+    ] = None,
+) -> None:
+    """Make a table of another one's rows by a hook that drops rows or masks columns; or give it another hook."""
+    given = _settings(option or [])
+    with invocation.connect() as (cluster, printer):
+        spec = cluster.derive_table(table, source, hook, given)
+        columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
+        printer.value(
+            described(spec), f"{spec.name} is derived from now on, with {columns}; how far it is: walship status"
+        )
+
+
+def droptable(invocation: Invocation, table: TableArgument) -> None:
+    """Drop a table on this cluster; peers keep theirs."""
+    with invocation.connect() as (cluster, printer):
+        cluster.drop_table(table)
+        printer.value({"dropped": table}, f"{table} is dropped here; peers keep theirs")
+
+
+def describetable(invocation: Invocation, table: TableArgument) -> None:
+    """Show a table's columns, key, groups and where it goes."""
+    with invocation.connect() as (cluster, printer):
+        spec = cluster.table(table)
+        rules = [rule for rule in cluster.ledger.rules.all() if rule.table == spec.uuid]
+        shown = described(spec)
+        shown["replicated_to"] = [f"{r.peer}: group {r.group} as {r.remote_table}" for r in rules]
+        if printer.as_json:
+            printer.value(shown)
+            return
+        columns = shown.pop("columns")
+        printer.value(shown)
+        printer.rows(columns if isinstance(columns, list) else [], ("name", "type", "in"))
+        for note in clashes(spec):
+            printer.note(note)
+
+
+def listtables(invocation: Invocation) -> None:
+    """List the tables."""
+    with invocation.connect() as (cluster, printer):
+        rules = cluster.ledger.rules.all()
+        rows = [
+            {
+                "name": spec.name,
+                "kind": spec.kind,
+                "key": ", ".join(spec.key),
+                "columns": len(spec.columns),
+                "groups": ", ".join(group.name for group in spec.groups),
+                "replicated_to": ", ".join(sorted({rule.peer for rule in rules if rule.table == spec.uuid})),
+                "uuid": str(spec.uuid),
+            }
+            for spec in cluster.tables()
+        ]
+        columns = ("name", "kind", "key", "columns", "groups", "replicated_to")
+        printer.rows(rows, columns, "no tables; see walship createtable")
+
+
+def described(spec: TableSpec) -> dict[str, object]:
+    """A table's definition, for printing."""
+    place = {name: "key" for name in spec.key}
+    for group in spec.groups:
+        place |= dict.fromkeys(spec.group_columns(group.name), f"group {group.name}")
+    own = {name: spec.setting(name) for name in ("changes_retention_s", "max_age_s", "codec")}
+    properties = {**spec.properties, **{name: value for name, value in own.items() if value}}
+    return {
+        "table": spec.name,
+        "uuid": str(spec.uuid),
+        "kind": spec.kind,
+        "key": ", ".join(spec.key),
+        "groups": ", ".join(f"{g.name}({', '.join(g.members)})" for g in spec.groups),
+        "partition": ", ".join(spec.partition),
+        "sort": ", ".join(spec.sort),
+        "history_s": spec.history_s,
+        "derived": f"at {spec.derived}" if spec.derived else "",
+        "properties": ", ".join(f"{name}={value}" for name, value in properties.items()),
+        "columns": [
+            {
+                "name": column.name,
+                "type": str(column.type),
+                "in": place.get(column.name, ""),
+                "uuid": str(column.uuid),
+                "wanted": column.wanted,
+            }
+            for column in spec.columns
+        ],
+    }
+
+
+def _may_be_cluster(text: str) -> bool:
+    """Whether ``--like`` names a cluster: a peer's name, or an address such as ``zk1:2181,zk2:2181/east``."""
+    address = ":" in text and "/" in text and not text.startswith(("/", "."))
+    return address or not ("/" in text or Path(text).suffix)
+
+
+def listed(text: str) -> list[str]:
+    """``a, b`` as a list."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise RequestError(f"{text!r} sets nothing", "Write KEY=VALUE, or KEY= for the default")
+        found[name.strip()] = value
+    return found
+
+
+def _groups(given: list[str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, members = text.partition("=")
+        if not equals or not name.strip():
+            raise SchemaError(f"{text!r} is no locality group", "Write NAME=COL,COL")
+        groups[name.strip()] = listed(members)
+    return groups

@@ -1,0 +1,109 @@
+"""verify: whether two clusters hold the same tables."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replication import config as configuration
+from replication.errors import DivergenceError, RequestError
+from shell.find import find_cluster
+from shell.invocation import Invocation, add_verb
+from shell.render import Printer, moment_text
+
+if TYPE_CHECKING:
+    from peer.cluster import Cluster
+    from peer.verify import Verdict
+
+
+def register(app: typer.Typer) -> None:
+    """Add this verb to ``app``."""
+    add_verb(app, "verify", verify)
+
+
+def verify(
+    invocation: Invocation,
+    other: Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer, or another cluster's name or file.")],
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]…", help="Which; all that both have if none.")
+    ] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout-s", help="How long to wait for what is on its way.")] = 60.0,
+    list_max: Annotated[int, typer.Option("--list", help="At most so many differing keys are listed.")] = 20,
+    receiver: Annotated[
+        str, typer.Option("--receiver", metavar="HOST:PORT", help="A peer's receiver, instead of asking its ZooKeeper.")
+    ] = "",
+) -> None:
+    """Compare tables with another cluster's at a common replicated time. Exits with 10 when they differ.
+
+    Only a receiver of the other cluster need be reachable: a process there reads its side.
+    """
+    from peer.comparison import compare_sides, other_side, own_side, shared_tables
+
+    with (
+        invocation.connect() as (cluster, printer),
+        other_side(cluster, other, _zookeepers(cluster, other, receiver), receiver) as there,
+        own_side(cluster, there.name) as here,
+    ):
+        names = tables or shared_tables(cluster, there)
+        if not names:
+            raise RequestError(f"{cluster.name} and {there.name} have no table in common", "Enable replication first")
+        verdicts = [compare_sides(cluster, here, there, name, timeout_s) for name in names]
+        show_verdicts(printer, verdicts, list_max)
+        bad = [verdict.table for verdict in verdicts if not verdict.same]
+        if bad:
+            raise DivergenceError(
+                f"{len(bad)} of {len(verdicts)} tables differ: {', '.join(bad)}",
+                "See walship status on both sides for quarantined frames and gaps",
+            )
+
+
+def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int) -> None:
+    """Print what comparisons found, and some of the keys that differ."""
+    if printer.as_json:
+        printer.value(verdicts)
+        return
+    rows = [
+        {
+            "table": verdict.table,
+            f"rows_{verdict.left.cluster}": verdict.left.rows,
+            f"rows_{verdict.right.cluster}": verdict.right.rows,
+            "content": _content(verdict),
+            "verdict": _verdict(verdict),
+            "still_moving": verdict.moving or None,
+            "as_of": moment_text(verdict.upto),
+        }
+        for verdict in verdicts
+    ]
+    printer.rows(rows, tuple(rows[0]) if rows else (), "nothing compared")
+    for verdict in verdicts:
+        for difference in verdict.differences[:list_max]:
+            key = ", ".join(f"{name}={value}" for name, value in difference.key.items())
+            where = f" in {', '.join(difference.columns)}" if difference.columns else ""
+            printer.line(f"{verdict.table}: {difference.what}{where}: {key}")
+        if len(verdict.differences) > list_max:
+            printer.line(f"{verdict.table}: and {verdict.differing - list_max:,} more; --list N shows more")
+
+
+def _content(verdict: Verdict) -> str:
+    left, right = verdict.left.content[:16], verdict.right.content[:16]
+    return left if left == right else f"{left} ≠ {right}"
+
+
+def _verdict(verdict: Verdict) -> str:
+    if not verdict.same:
+        return f"{verdict.differing:,} keys differ"
+    return "not settled" if verdict.moving else "the same"
+
+
+def _zookeepers(cluster: Cluster, other: str, receiver: str) -> str:
+    """Where to find a cluster that is no peer: the ZooKeeper that was given, or its file's; "" for a peer."""
+    if receiver or any(peer.name == other for peer in cluster.ledger.rules.peers()):
+        return ""
+    target = find_cluster(other, os.environ, Path.cwd()).target
+    if not Path(target).is_file():
+        return target
+    config = configuration.load(target)
+    return f"{config.zookeeper_servers}{config.zookeeper_root}"

@@ -1,0 +1,241 @@
+"""wal list, wal dump, wal verify, wal giveup: the files of frames on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
+from shell.invocation import Invocation, add_verb
+from shell.render import Printer, bytes_text, moment_text
+
+if TYPE_CHECKING:
+    from peer.cluster import Cluster
+    from peer.wal_check import WalView
+    from replication.core.frame import FrameView
+    from replication.ledger.base import FileRow
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or slot/number as `wal list` shows it.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    noun = typer.Typer(no_args_is_help=True, help="WAL and landing files on this host.", rich_markup_mode=None)
+    add_verb(noun, "list", wal_list)
+    add_verb(noun, "dump", wal_dump)
+    add_verb(noun, "verify", wal_verify)
+    add_verb(noun, "giveup", wal_giveup)
+    app.add_typer(noun, name="wal")
+
+
+def wal_list(invocation: Invocation) -> None:
+    """List the files, as the ledger knows them and as they are on disk."""
+    with invocation.connect() as (cluster, printer):
+        here = cluster.config.cluster.host
+        rows = [
+            {
+                "file": row.file.local,
+                "kind": row.kind.value,
+                "state": "CLOSED" if row.closed else "OPEN",
+                "length": row.length,
+                "size": bytes_text(row.length),
+                "applied": row.applied,
+                "newest": moment_text(row.commit_hi),
+                "source": "" if row.source is None else f"{row.source.cluster.name}/{row.source.local}",
+                "path": row.path,
+                "on_disk": Path(row.path).exists() if row.host == here else f"on {row.host}",
+            }
+            for row in cluster.ledger.files.all()
+        ]
+        columns = ("file", "kind", "state", "size", "applied", "newest", "source", "on_disk")
+        printer.rows(rows, columns, "no files; they come with the first append")
+
+
+def wal_dump(
+    invocation: Invocation,
+    file: FileArgument,
+    rows: Annotated[bool, typer.Option("--rows", help="Print the rows of data frames too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", help="At most so many frames; 0 for all.")] = 0,
+) -> None:
+    """Print every frame of a file."""
+    from peer.wal_check import open_wal
+
+    with invocation.connect() as (cluster, printer):
+        path, row = _found_here(cluster, file)
+        with open_wal(path, row.length if row else None) as view:
+            found: list[dict[str, object]] = []
+            for number, frame in enumerate(view.frames()):
+                if limit and number >= limit:
+                    break
+                shown = _frame(cluster, frame)
+                if rows and frame.header.kind.name == "DATA":
+                    shown["content"] = _content(cluster, view, frame)
+                found.append(shown)
+            _print_frames(printer, found)
+
+
+def wal_verify(
+    invocation: Invocation,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]…", help="Which; all of this host if none.")
+    ] = None,
+) -> None:
+    """Check every byte: headers, payloads, hash chains, end records. Exits with 3 when something is wrong."""
+    from peer.wal_check import check_file
+
+    with invocation.connect() as (cluster, printer):
+        checked = [check_file(path, row.length if row else None) for path, row in _chosen(cluster, files or [])]
+        shown = [
+            {
+                "file": result.file.local if result.file else "?",
+                "path": result.path,
+                "size": bytes_text(result.length),
+                "frames": result.frames,
+                "rows": result.rows,
+                "repeated": result.repeated or None,
+                "streams": result.streams,
+                "state": "CLOSED" if result.closed else "OPEN",
+                "problems": list(result.problems),
+            }
+            for result in checked
+        ]
+        printer.rows(shown, ("file", "state", "size", "frames", "rows", "repeated", "streams", "problems"), "no files")
+        bad = [result for result in checked if result.problems]
+        if bad:
+            raise CorruptFrameError(
+                f"{len(bad)} of {len(checked)} files are damaged; the first: {bad[0].problems[0]}",
+                "Keep them, and see walship status for what peers have of them",
+            )
+
+
+def wal_giveup(
+    invocation: Invocation,
+    file: FileArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="What cannot be saved is asked for again: accept that.")] = False,
+) -> None:
+    """Give up a landing file that is missing or damaged; what cannot be saved of it is sent again by its sender."""
+    from peer.giveup import give_up
+    from replication.files.local import LocalFiles
+
+    with invocation.connect() as (cluster, printer):
+        path, row = _find(cluster, file)
+        if row is None:
+            raise MissingFileError(f"The ledger has no file {file}", "See walship wal list")
+        if not yes:
+            risk = cluster.ledger.landing.at_risk(row.file)
+            frames = sum(ranges.total for ranges in risk.sequences.values())
+            raise RequestError(
+                f"{row.file.local} holds {frames} frames that are not in tables here; those that cannot be saved "
+                f"are asked for again from {row.source.cluster.name if row.source else 'nobody'}",
+                "Say --yes to accept that",
+            )
+        coordination = cluster.coordination if cluster.config.shares_ledger else None
+        done = give_up(cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
+        given_up = done.given_up
+        told = {
+            "file": row.file.local,
+            "source": str(given_up.source) if given_up.source else "",
+            "again": [list(span) for span in given_up.again],
+            "again_bytes": given_up.again.total,
+            "frames_saved": sum(ranges.total for ranges in given_up.saved.values()),
+            "frames_dropped": sum(ranges.total for ranges in given_up.dropped.values()),
+            "copies": done.copies.local if done.copies else "",
+            "remains": done.remains,
+        }
+        printer.value(told)
+        if given_up.again:
+            printer.line("its sender is told, and ships these ranges again; replicated time waits for them")
+
+
+def _chosen(cluster: Cluster, files: list[str]) -> Iterator[tuple[Path, FileRow | None]]:
+    if files:
+        yield from (_found_here(cluster, file) for file in files)
+        return
+    for row in cluster.ledger.files.all(cluster.config.cluster.host):
+        if not row.is_stored:
+            yield Path(row.path), row
+
+
+def _found_here(cluster: Cluster, given: str) -> tuple[Path, FileRow | None]:
+    path, row = _find(cluster, given)
+    if row is not None and not row.is_stored and row.host != cluster.config.cluster.host:
+        raise RequestError(f"{row.file.local} lies on host {row.host}, at {row.path}", "Say it there")
+    return path, row
+
+
+def _find(cluster: Cluster, given: str) -> tuple[Path, FileRow | None]:
+    rows = cluster.ledger.files.all()
+    slot = cluster.config.cluster.host
+    for row in rows:
+        is_here = row.host == slot and Path(given).absolute() == Path(row.path)  # others may have that path, too
+        if given in (row.file.local, str(row.file)) or is_here or row.is_stored and given == row.path:
+            return _local(row), row
+    if given.isdigit():
+        for row in rows:
+            if row.file.number == int(given) and row.host == slot:
+                return _local(row), row
+    path = Path(given)
+    if not path.exists():
+        raise MissingFileError(f"There is no file {given}", "See walship wal list")
+    if path.is_dir():
+        raise RequestError(f"{given} is a folder", "Name a file; see walship wal list")
+    return path, None
+
+
+def _local(row: FileRow) -> Path:
+    if row.is_stored:
+        raise RequestError(f"{row.file.local} is in the store, at {row.path}", "Copy it here, and name the copy")
+    return Path(row.path)
+
+
+def _frame(cluster: Cluster, frame: FrameView) -> dict[str, object]:
+    header = frame.header
+    spec = cluster.ledger.tables.by_uuid(header.table)
+    return {
+        "begin": frame.begin,
+        "end": frame.end,
+        "kind": header.kind.name.lower(),
+        "table": spec.name if spec else str(header.table),
+        "group": header.group,
+        "origin": f"{header.wal.cluster.name}/{header.wal.local}",
+        "sequence": header.sequence,
+        "rows": header.row_count,
+        "commit": header.commit_hi,
+        "at": moment_text(header.commit_hi),
+        "role_epoch": header.role_epoch,
+        "batch": f"{header.batch_id} {header.part + 1}/{header.parts}" if header.batch_id else "",
+        "through": " ".join(hop.name for hop in frame.provenance),
+        "schema": header.schema.hex()[:12],
+        "hash": frame.hash.hex()[:12],
+    }
+
+
+def _content(cluster: Cluster, view: WalView, frame: FrameView) -> list[dict[str, object]]:
+    from replication.core.batch import decode_payload
+
+    version = cluster.ledger.tables.schema(frame.header.schema)
+    if version is None:
+        raise FormatError(
+            f"Schema version {frame.header.schema.hex()[:12]} of the frame at offset {frame.begin} is not known here",
+            "Dump it without --rows",
+        )
+    return list(decode_payload(view.payload(frame), version).to_pylist())
+
+
+def _print_frames(printer: Printer, found: list[dict[str, object]]) -> None:
+    if printer.as_json:
+        printer.value(found)
+        return
+    columns = ("begin", "end", "kind", "table", "group", "origin", "sequence", "rows", "at", "batch", "through")
+    with_rows = [frame for frame in found if "content" in frame]
+    if not with_rows:
+        printer.rows(found, columns, "no frames")
+        return
+    for frame in found:
+        printer.rows([frame], columns)
+        content = frame.get("content")
+        if isinstance(content, list) and content:
+            printer.rows(content, tuple(content[0]))

@@ -1,0 +1,1 @@
+"""``walship demo``: two whole clusters on this machine keep real flight data the same, through crashes."""

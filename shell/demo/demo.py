@@ -1,0 +1,247 @@
+"""The demo's script: everything walship is for, in about a minute, on real data and with two processes killed.
+
+Two whole clusters, east and west; three tables of flight data; every row through east's writer, corrections and
+cancellations after them; west's receiver and east's worker killed midway; both sides compared at the end.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from peer.cluster import Cluster
+from peer.comparison import compare_clusters
+from peer.connect import connect
+from peer.digest import content_hash
+from peer.verify import Verdict
+from replication.core.position import Position
+from replication.errors import DivergenceError, ReplicationError
+from shell.commands.verify import show_verdicts
+from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
+from shell.demo.display import Display, Flow, Progress
+from shell.demo.running import interruptible, pace, stop_all
+from shell.demo.sites import DemoSite, clear_earlier, make_sites
+from shell.launched import await_ready
+from shell.render import Printer
+
+START_TIMEOUT_S = 90.0
+VISIBLE_TIMEOUT_S = 120.0
+WRITE_SECONDS = 14.0  # spread over so long, so that there is something to watch
+BATCH_ROWS = 4096
+QUESTION = (
+    "select carrier, count(*) as flights, round(avg(arr_delay), 1) as mean_arrival_delay_min "
+    "from ops.flights group by carrier order by flights desc limit 5"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What the demo found."""
+
+    seconds: float
+    rows_written: int
+    verdicts: tuple[Verdict, ...]
+    as_expected: bool
+    lag_most_bytes: int
+
+
+def run_demo(printer: Printer, folder: Path, *, keep: bool) -> DemoResult:
+    """Run the demo in ``folder``; nothing it started is left when it returns, unless ``keep``.
+
+    Raises:
+        ConfigError: this machine lacks something the demo needs.
+        DivergenceError: the two sides are not the same.
+    """
+    began = time.monotonic()
+    earlier = clear_earlier(folder)
+    with interruptible(), ExitStack() as stack:
+        east_site, west_site = make_sites(folder, ("east", "west"))
+        stack.callback(stop_all, printer, (east_site, west_site), keep)
+        watch = _Watch(east_site, west_site)
+        with Display(printer.err, printer.as_json, watch.observe) as display:
+            if earlier:
+                display.event(f"{earlier} an earlier demo in {folder}")
+            result, answer = _shown(east_site, west_site, watch, display, began)
+        _tell(printer, result, answer, folder, keep)
+    if not result.as_expected or not all(verdict.same for verdict in result.verdicts):
+        raise DivergenceError("East and west are not the same after the demo", f"Look into {folder}, and report this")
+    return result
+
+
+def _shown(
+    east_site: DemoSite, west_site: DemoSite, watch: _Watch, display: Display, began: float
+) -> tuple[DemoResult, list[dict[str, object]]]:
+    """What is shown while it happens, from the start of the clusters to their comparison; and the question's answer."""
+    sites = (east_site, west_site)
+    for site in sites:
+        site.start()
+    display.event("starting east and west: ZooKeeper, master, worker, receiver and replay each")
+    data = load()
+    await_ready(sites, START_TIMEOUT_S)
+    with connect(east_site.file) as east, connect(west_site.file) as west:
+        display.event("both clusters are up")
+        watch.clusters = (east, west)
+        try:
+            _set_up(east, west_site, data, display)
+            story = _Story(east, east_site, west_site, display)
+            position = story.write(data)
+            display.event("all is durable on east; waiting until west's tables show it")
+            east.wait(position, cluster="west", until="visible", timeout_s=VISIBLE_TIMEOUT_S)
+            display.event("west's tables show everything; comparing both sides")
+            verdicts = [compare_clusters(east, west, table.name, VISIBLE_TIMEOUT_S) for table in data.tables]
+            expected = _as_expected(data, west, verdicts)
+            display.event("compared")
+            answer = west.sql(QUESTION).read_all().to_pylist()
+        finally:
+            watch.settle()
+    rows = sum(progress.rows for progress in display.scene.progress.values())
+    took = time.monotonic() - began
+    return DemoResult(took, rows, tuple(verdicts), expected, display.scene.lag_most), answer
+
+
+class _Watch:
+    """Looks at both clusters for the display."""
+
+    def __init__(self, east: DemoSite, west: DemoSite) -> None:
+        self._sites = (east, west)
+        self.clusters: tuple[Cluster, Cluster] | None = None
+        self._looking = threading.Lock()
+
+    def settle(self) -> None:
+        """Look no more: the handles are about to be closed."""
+        with self._looking:
+            self.clusters = None
+
+    def observe(self) -> Flow | None:
+        """The flow now."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> Flow | None:
+        roles = {f"{s.name}:{role}": "up" if s.is_up(role) else "down" for s in self._sites for role in s.roles}
+        clusters = self.clusters
+        if clusters is None:
+            return Flow(0, 0.0, 0, roles)
+        try:
+            at_west = clusters[0].status().peers
+        except ReplicationError:
+            return None
+        return Flow(
+            lag_bytes=max((row.lag_bytes for row in at_west), default=0),
+            lag_s=max((row.lag_s for row in at_west), default=0.0),
+            unapplied_bytes=max((row.finished - row.applied for row in at_west), default=0),
+            roles=roles,
+        )
+
+
+class _Story:
+    """Writes everything through east, and kills two processes on the way."""
+
+    def __init__(self, east: Cluster, east_site: DemoSite, west_site: DemoSite, display: Display) -> None:
+        self._east = east
+        self._east_site = east_site
+        self._west_site = west_site
+        self._display = display
+
+    def write(self, data: DemoData) -> Position:
+        """Every row, then corrections, then cancellations; the position of all of it."""
+        flights = data.flights
+        total = sum(table.rows.num_rows for table in data.tables)
+        began, written = time.monotonic(), 0
+        position: Position | None = None
+        kills = [(0.25, self._west_site, "receiver"), (0.7, self._east_site, "worker")]
+        for table in data.tables:
+            for batch in table.rows.to_batches(BATCH_ROWS):
+                reached = self._append(table.name, batch)
+                position = reached if position is None else position.join(reached)
+                written += batch.num_rows
+                if kills and written > kills[0][0] * total:
+                    _, site, role = kills.pop(0)
+                    self._display.event(f"kill -9 {site.kill(role)}: {site.name}'s {role}; walship up starts it again")
+                pace(began + WRITE_SECONDS * written / total)
+        assert position is not None, "the data has rows"
+        corrections = corrected_delays(flights.rows)
+        position = position.join(self._append(flights.name, corrections))
+        self._display.event(f"{corrections.num_rows:,} corrected delays upserted")
+        keys = cancelled(flights.rows, flights.key)
+        position = position.join(self._east.delete(flights.name, keys))
+        self._display.event(f"{keys.num_rows:,} cancelled flights deleted")
+        return position
+
+    def _append(self, table: str, rows: pa.Table | pa.RecordBatch) -> Position:
+        position = self._east.upsert(table, rows)
+        self._display.wrote(table, rows.num_rows, rows.nbytes)
+        return position
+
+
+def _set_up(east: Cluster, west_site: DemoSite, data: DemoData, display: Display) -> None:
+    for table in data.tables:
+        east.create_table(table.name, table.rows.schema, table.key)
+        display.scene.progress[table.name] = Progress(table.name, table.rows.num_rows)
+        if table.null_keys or table.repeated_keys:
+            display.event(
+                f"{table.name}: left out are {table.null_keys:,} rows without a key and {table.repeated_keys:,} whose "
+                "key comes again; the last of each key is kept"
+            )
+    west = west_site.config
+    east.peering.define("west", f"{west.zookeeper_servers}{west.zookeeper_root}")
+    display.event("definecluster west")
+    for table in data.tables:
+        east.peering.enable(table.name, [], "west", count_rows=lambda _: 0)
+        display.event(f"enablereplication -t {table.name} west")
+
+
+def _as_expected(data: DemoData, west: Cluster, verdicts: list[Verdict]) -> bool:
+    """Whether west holds exactly what the source files, corrections and cancellations come to."""
+    by_table = {verdict.table: verdict.right for verdict in verdicts}
+    for table in data.tables:
+        rows = _final_flights(table) if table is data.flights else table.rows
+        spec = west.table(table.name)
+        stored = rows.cast(pa.schema([pa.field(name, spec.by_name[name].type) for name in rows.schema.names]))
+        side = by_table[table.name]
+        if content_hash(stored.to_reader()) != (side.rows, side.content):
+            return False
+    return True
+
+
+def _final_flights(table: DemoTable) -> pa.Table:
+    names = {"rows": table.rows, "corrected": corrected_delays(table.rows), "gone": cancelled(table.rows, table.key)}
+    with duckdb.connect(":memory:") as db:
+        for name, content in names.items():
+            db.register(name, content)
+        key = ", ".join(table.key)
+        return db.sql(
+            f"select * from rows anti join corrected using ({key}) anti join gone using ({key}) "
+            f"union all select * from corrected anti join gone using ({key})"
+        ).to_arrow_table()
+
+
+def _tell(printer: Printer, result: DemoResult, answer: list[dict[str, object]], folder: Path, keep: bool) -> None:
+    if printer.as_json:
+        return
+    printer.line("")
+    show_verdicts(printer, list(result.verdicts), 5)
+    source = "and equal to the source files with all corrections" if result.as_expected else "but NOT what was written"
+    printer.line(f"{result.rows_written:,} rows written; both sides compared row by row, {source}.")
+    printer.line(f"\nAsked of west: {QUESTION}")
+    printer.rows(answer, tuple(answer[0]) if answer else ())
+    printer.line(f"\n{result.seconds:.0f} s in all.\n")
+    printer.line("What to try next:")
+    if keep:
+        at = f"--cluster {folder}/west/walship.toml"
+        for command in (
+            f"walship status --cluster {folder}/east/walship.toml",
+            f'walship sql "select count(*) from ops.flights" {at}',
+            f"walship shell {at}",
+            f"walship down {at}    (and the same for east)",
+        ):
+            printer.line(f"  {command}")
+    else:
+        printer.line("  walship demo --keep       leaves both clusters running, to look around in")
+        printer.line("  walship init DIR          makes a cluster of your own; walship up starts it")

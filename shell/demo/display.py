@@ -1,0 +1,177 @@
+"""What the demo shows while it runs: rows, rates, lag and processes on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from shell.render import bytes_text, seconds_text
+
+_REFRESH_S = 0.25
+_PLAIN_EVERY_S = 2.0
+_SPARKS = "▁▂▃▄▅▆▇█"
+_WIDTH = 26
+
+
+@dataclass(slots=True)
+class Progress:
+    """Rows of one table written so far, of how many, and the bytes they had."""
+
+    table: str
+    total: int
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """How far west is behind east: durable there, and in its tables."""
+
+    lag_bytes: int
+    lag_s: float
+    unapplied_bytes: int
+    roles: dict[str, str]  # "west receiver" → "up" or "down"
+
+
+@dataclass(slots=True)
+class Scene:
+    """What is shown, changed by the demo's thread and read by the display's."""
+
+    progress: dict[str, Progress] = field(default_factory=dict)
+    events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=8))  # seconds since the start, what
+    lags: deque[int] = field(default_factory=lambda: deque(maxlen=_WIDTH))
+    flow: Flow | None = None
+    lag_most: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+
+class Display:
+    """Shows a scene, refreshing it from ``observe`` in a thread of its own that ends with the context.
+
+    Args:
+        console: where to; lines instead of a live picture when it is no terminal.
+        quiet: show nothing.
+        observe: the flow now; None when it cannot be told.
+    """
+
+    def __init__(self, console: Console, quiet: bool, observe: Callable[[], Flow | None]) -> None:
+        self.scene = Scene()
+        self._console = console
+        self._quiet = quiet
+        self._observe = observe
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._refresh, name="demo-display", daemon=True)
+        live = console.is_terminal and not quiet
+        self._live = Live(console=console, auto_refresh=False, transient=False) if live else None
+
+    def __enter__(self) -> Display:
+        """Start showing."""
+        if self._live is not None:
+            self._live.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Show the last state and stop."""
+        self._done.set()
+        self._thread.join()
+        if self._live is not None:
+            self._live.update(self._picture(), refresh=True)
+            self._live.stop()
+
+    def event(self, text: str) -> None:
+        """Say that something happened."""
+        at = time.monotonic() - self.scene.began
+        self.scene.events.append((at, text))
+        if self._live is None and not self._quiet:
+            self._console.print(f"{at:5.1f} s  {text}", highlight=False, markup=False)
+
+    def wrote(self, table: str, rows: int, size: int) -> None:
+        """Count rows that are durable on east."""
+        progress = self.scene.progress[table]
+        progress.rows += rows
+        progress.bytes += size
+
+    def _refresh(self) -> None:
+        said, last = time.monotonic(), self._line()
+        while not self._done.wait(_REFRESH_S):
+            flow = self._observe()
+            if flow is not None:
+                self.scene.flow = flow
+                self.scene.lags.append(flow.lag_bytes)
+                self.scene.lag_most = max(self.scene.lag_most, flow.lag_bytes)
+            if self._live is not None:
+                self._live.update(self._picture(), refresh=True)
+            elif not self._quiet and time.monotonic() - said > _PLAIN_EVERY_S:
+                said, line = time.monotonic(), self._line()
+                if line != last:
+                    self._console.print(line, highlight=False, markup=False)
+                last = line
+
+    def _line(self) -> str:
+        rows = sum(p.rows for p in self.scene.progress.values())
+        flow = self.scene.flow
+        lag = ""
+        if flow is not None:
+            lag = f"; west is {bytes_text(flow.lag_bytes)}, {seconds_text(flow.lag_s)} behind"
+            lag += f", its tables {bytes_text(flow.unapplied_bytes)}"
+        return f"         {rows:,} rows written{lag}"
+
+    def _picture(self) -> Panel:
+        scene = self.scene
+        tables = Table(box=None, header_style="bold", pad_edge=False)
+        for name, side in (("table", "left"), ("rows durable on east", "right"), ("of", "right"), ("bytes", "right")):
+            tables.add_column(name, justify="left" if side == "left" else "right", min_width=14)
+        for progress in scene.progress.values():
+            tables.add_row(progress.table, f"{progress.rows:,}", f"{progress.total:,}", bytes_text(progress.bytes))
+        parts: list[Table | Text] = [tables, Text(), *self._flow_lines(), Text(), self._events()]
+        took = time.monotonic() - scene.began
+        return Panel(Group(*parts), title="walship demo: east → west", subtitle=f"{took:.0f} s", title_align="left")
+
+    def _events(self) -> Table:
+        """What happened, the newest bright; text that is too long goes on below itself."""
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(justify="right", no_wrap=True)
+        grid.add_column()
+        last = len(self.scene.events) - 1
+        for number, (at, text) in enumerate(self.scene.events):
+            style = "dim" if number < last else ""
+            grid.add_row(Text(f"{at:.1f} s", style=style), Text(text, style=style))
+        return grid
+
+    def _flow_lines(self) -> list[Text]:
+        scene, flow = self.scene, self.scene.flow
+        if flow is None:
+            return [Text("starting …", style="dim")]
+        took = max(time.monotonic() - scene.began, 1e-6)
+        size = sum(p.bytes for p in scene.progress.values())
+        roles = Text("processes    ")
+        for role, state in flow.roles.items():
+            roles.append(f"{role} ", style="green" if state == "up" else "bold red")
+        lag = f"{bytes_text(flow.lag_bytes)}, {seconds_text(flow.lag_s)}"
+        return [
+            Text(f"written      {bytes_text(size)}, {bytes_text(size / took)}/s on average"),
+            Text(f"lag          {lag:<24}{sparkline(scene.lags)}  most {bytes_text(scene.lag_most)}"),
+            Text(f"not applied  {bytes_text(flow.unapplied_bytes)} landed on west and not yet in its tables"),
+            roles,
+        ]
+
+
+def sparkline(values: deque[int]) -> str:
+    """Values as a row of bars."""
+    most = max(values, default=0)
+    if most == 0:
+        return _SPARKS[0] * len(values)
+    return "".join(_SPARKS[min(len(_SPARKS) - 1, value * len(_SPARKS) // (most + 1))] for value in values)

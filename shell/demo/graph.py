@@ -1,0 +1,303 @@
+"""``walship demo --graph``: a ring, a diamond or two masters, with a live picture of clusters and roads.
+
+Every cluster that may write does, to the same keys too; a process on one road is killed midway; at the end all clusters
+are compared with the first, and one key is traced.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from rich.console import Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from peer.cluster import Cluster
+from peer.comparison import compare_clusters
+from peer.connect import connect
+from peer.trace import Trace
+from peer.verify import Verdict
+from replication.core.position import Position
+from replication.errors import DivergenceError, ReplicationError
+from shell.commands.trace import show_trace
+from shell.commands.verify import show_verdicts
+from shell.demo.data import DemoTable, load
+from shell.demo.display import Display, Flow, Progress, sparkline
+from shell.demo.picture import SHAPES, NodeState, RoadLag, Shape, draw
+from shell.demo.running import interruptible, pace, stop_all
+from shell.demo.sites import DemoSite, clear_earlier, make_sites
+from shell.launched import await_ready
+from shell.render import Printer, bytes_text, seconds_text
+
+START_TIMEOUT_S = 240.0
+VISIBLE_TIMEOUT_S = 180.0
+WRITE_SECONDS = 15.0
+BATCH_ROWS = 512
+TRACED = "JFK"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFlow(Flow):
+    """What is on its way along each road, and how each cluster is."""
+
+    roads: Mapping[tuple[str, str], RoadLag] = field(default_factory=dict)
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphResult:
+    """What the demo found: every cluster compared with the first, and where the versions of one key came from."""
+
+    graph: str
+    seconds: float
+    rows_written: int
+    verdicts: tuple[Verdict, ...]
+    traced: Trace
+
+
+def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) -> GraphResult:
+    """Run the demo in ``folder``; nothing it started is left when it returns, unless ``keep``.
+
+    Raises:
+        ConfigError: this machine lacks something the demo needs.
+        DivergenceError: the clusters are not the same.
+    """
+    shape = SHAPES[graph]
+    began = time.monotonic()
+    earlier = clear_earlier(folder)
+    with interruptible(), ExitStack() as stack:
+        sites = {site.name: site for site in make_sites(folder, tuple(shape.boxes))}
+        stack.callback(stop_all, printer, list(sites.values()), keep)
+        watch = _Watch(shape, sites)
+        with GraphDisplay(printer, shape, watch) as display:
+            if earlier:
+                display.event(f"{earlier} an earlier demo in {folder}")
+            verdicts, traced = _shown(shape, sites, watch, display)
+        result = GraphResult(graph, time.monotonic() - began, sum(watch.written.values()), verdicts, traced)
+        _tell(printer, result, folder, keep)
+    if not all(verdict.same for verdict in verdicts):
+        raise DivergenceError("The clusters are not the same after the demo", f"Look into {folder}, and report this")
+    return result
+
+
+def _shown(
+    shape: Shape, sites: Mapping[str, DemoSite], watch: _Watch, display: Display
+) -> tuple[tuple[Verdict, ...], Trace]:
+    """What the live picture shows, from the start of the clusters to their comparison."""
+    for site in sites.values():
+        site.start()
+    display.event(f"starting {', '.join(sites)}: ZooKeeper, master, worker, receiver and replay each")
+    await_ready(list(sites.values()), START_TIMEOUT_S)
+    with ExitStack() as stack:
+        clusters = {name: stack.enter_context(connect(site.file)) for name, site in sites.items()}
+        stack.callback(watch.settle)
+        watch.clusters = clusters
+        display.event("all are up")
+        data = load()
+        tables = (data.airports, data.weather)
+        _lay_out(shape, clusters, sites, tables, display)
+        positions = _Story(shape, clusters, sites, watch, display).write(tables)
+        display.event("all is durable where it was written; waiting until every cluster shows everything")
+        for cluster in clusters.values():
+            for position in positions.values():
+                cluster.wait(position, until="visible", timeout_s=VISIBLE_TIMEOUT_S)
+        display.event("every cluster shows everything; comparing them")
+        first, *others = clusters.values()
+        verdicts = [compare_clusters(first, other, t.name, VISIBLE_TIMEOUT_S) for other in others for t in tables]
+        traced = others[-1].trace(data.airports.name, {"faa": TRACED})
+        display.event("compared")
+        return tuple(verdicts), traced
+
+
+class _Watch:
+    """Looks at all clusters for the display."""
+
+    def __init__(self, shape: Shape, sites: Mapping[str, DemoSite]) -> None:
+        self._shape = shape
+        self._sites = sites
+        self._last: GraphFlow | None = None
+        self._looking = threading.Lock()
+        self.clusters: dict[str, Cluster] = {}
+        self.written = dict.fromkeys(sites, 0)
+
+    def settle(self) -> None:
+        """Look once more, then never again: the handles are about to be closed."""
+        with self._looking:
+            self._last, self.clusters = self._look() or self._last, {}
+
+    def observe(self) -> GraphFlow | None:
+        """The flow now."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> GraphFlow | None:
+        clusters = self.clusters
+        if not clusters:
+            return self._last or GraphFlow(0, 0.0, 0, {}, nodes={name: self._starting(name) for name in self._sites})
+        roads: dict[tuple[str, str], RoadLag] = {}
+        nodes: dict[str, NodeState] = {}
+        try:
+            for name, cluster in clusters.items():
+                status = cluster.status()
+                up = {role: self._sites[name].is_up(role) for role in self._sites[name].roles}
+                nodes[name] = NodeState(up, self.written[name], status.replay_backlog_bytes)
+                for source, peer in self._shape.roads:
+                    if source == name:
+                        of_peer = [row for row in status.peers if row.peer == peer]
+                        lag_bytes = max((row.lag_bytes for row in of_peer), default=0)
+                        trouble = next((row.last_error for row in of_peer if row.state == "failing"), "")
+                        roads[source, peer] = RoadLag(
+                            lag_bytes, max((row.lag_s for row in of_peer), default=0.0), trouble
+                        )
+        except ReplicationError:
+            return None
+        lags = roads.values()
+        most_bytes = max((lag.lag_bytes for lag in lags), default=0)
+        most_s = max((lag.lag_s for lag in lags), default=0.0)
+        unapplied = max((node.unapplied_bytes for node in nodes.values()), default=0)
+        return GraphFlow(most_bytes, most_s, unapplied, {}, roads, nodes)
+
+    def _starting(self, name: str) -> NodeState:
+        site = self._sites[name]
+        return NodeState({role: site.is_up(role) for role in site.roles}, 0, 0, is_starting=True)
+
+
+class GraphDisplay(Display):
+    """The picture of the graph, the lag over time, and what happened."""
+
+    def __init__(self, printer: Printer, shape: Shape, watch: _Watch) -> None:
+        super().__init__(printer.err, printer.as_json, watch.observe)
+        self._shape = shape
+
+    def _line(self) -> str:
+        flow = self.scene.flow
+        if not isinstance(flow, GraphFlow):
+            return ""
+        lags = (f"{one} → {two} {_text(lag)}" for (one, two), lag in flow.roads.items())
+        rows = sum(node.written for node in flow.nodes.values())
+        return f"         {rows:,} rows written; on the way: {', '.join(lags)}"
+
+    def _picture(self) -> Panel:
+        scene, flow = self.scene, self.scene.flow
+        graph = flow if isinstance(flow, GraphFlow) else GraphFlow(0, 0.0, 0, {})
+        lag = f"{bytes_text(graph.lag_bytes)}, {seconds_text(graph.lag_s)}"
+        lag = "level" if all(road.is_level for road in graph.roads.values()) else lag
+        parts: list[Table | Text] = [
+            draw(self._shape, graph.nodes, graph.roads),
+            Text(),
+            Text(f"slowest road  {lag:<22}{sparkline(scene.lags)}  most {bytes_text(scene.lag_most)}"),
+            Text(),
+            self._events(),
+        ]
+        took = time.monotonic() - scene.began
+        title = f"walship demo: {self._shape.title}"
+        return Panel(Group(*parts), title=title, subtitle=f"{took:.0f} s", title_align="left", width=82)
+
+
+def _text(lag: RoadLag) -> str:
+    return "level" if lag.is_level else bytes_text(lag.lag_bytes)
+
+
+def _lay_out(
+    shape: Shape,
+    clusters: Mapping[str, Cluster],
+    sites: Mapping[str, DemoSite],
+    tables: tuple[DemoTable, ...],
+    display: Display,
+) -> None:
+    first = next(iter(clusters.values()))
+    for table in tables:
+        first.create_table(table.name, table.rows.schema, table.key)
+        display.scene.progress[table.name] = Progress(table.name, table.rows.num_rows)
+    for source, peer in shape.roads:
+        there = sites[peer].config
+        clusters[source].peering.define(peer, f"{there.zookeeper_servers}{there.zookeeper_root}")
+        for table in tables:
+            clusters[source].peering.enable(table.name, [], peer, count_rows=lambda _: 0)
+        display.event(f"{source}: definecluster {peer}; enablereplication of {len(tables)} tables")
+
+
+class _Story:
+    """Everybody with a way to all others writes its share; all correct the same airports; one process is killed."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        clusters: Mapping[str, Cluster],
+        sites: Mapping[str, DemoSite],
+        watch: _Watch,
+        display: Display,
+    ) -> None:
+        self._clusters = clusters
+        self._sites = sites
+        self._watch = watch
+        self._display = display
+        sources = {source for source, _ in shape.roads}
+        fed = {peer for _, peer in shape.roads}
+        self._writers = [name for name in clusters if name not in fed] or [n for n in clusters if n in sources]
+        self._relay = next((name for name in clusters if name in sources and name in fed), next(iter(fed)))
+
+    def write(self, tables: tuple[DemoTable, ...]) -> dict[str, Position]:
+        """The position of all that each writer wrote."""
+        total = sum(table.rows.num_rows for table in tables)
+        began, written, killed = time.monotonic(), 0, False
+        positions: dict[str, Position] = {}
+        for table in tables:
+            for number, batch in enumerate(table.rows.to_batches(BATCH_ROWS)):
+                self._append(positions, self._writers[number % len(self._writers)], table.name, batch)
+                written += batch.num_rows
+                if not killed and written > 0.4 * total:
+                    killed = True
+                    pid = self._sites[self._relay].kill("receiver")
+                    self._display.event(f"kill -9 {pid}: {self._relay}'s receiver; walship up starts it again")
+                pace(began + WRITE_SECONDS * written / total)
+        airports = tables[0]
+        for n, name in enumerate(self._writers * 2):
+            at = airports.rows.schema.get_field_index("alt")
+            changed = airports.rows.set_column(
+                at, airports.rows.schema.field(at), pa.array([n] * airports.rows.num_rows, airports.rows["alt"].type)
+            )
+            self._append(positions, name, airports.name, changed)
+        who = " and ".join(self._writers)
+        self._display.event(f"{who} changed every airport, twice each: the newest write of a key counts everywhere")
+        return positions
+
+    def _append(self, positions: dict[str, Position], name: str, table: str, rows: pa.Table | pa.RecordBatch) -> None:
+        reached = self._clusters[name].upsert(table, rows)
+        positions[name] = positions[name].join(reached) if name in positions else reached
+        self._watch.written[name] += rows.num_rows
+        self._display.wrote(table, rows.num_rows, rows.nbytes)
+
+
+def _tell(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> None:
+    if printer.as_json:
+        return
+    printer.line("")
+    by_pair: dict[str, list[Verdict]] = {}
+    for verdict in result.verdicts:
+        by_pair.setdefault(verdict.right.cluster, []).append(verdict)
+    for of_pair in by_pair.values():
+        show_verdicts(printer, of_pair, 5)
+    printer.line(f"\n{result.rows_written:,} rows written; every cluster was compared with the first, row by row.")
+    printer.line(f"\nwalship trace {result.traced.table} {TRACED}, asked of {result.traced.cluster}:")
+    show_trace(printer, result.traced, values=False)
+    printer.line(f"\n{result.seconds:.0f} s in all.\n")
+    printer.line("What to try next:")
+    if keep:
+        at = f"--cluster {folder}/{result.traced.cluster}/walship.toml"
+        for command in (
+            f"walship status {at}",
+            f"walship trace ops.airports {TRACED} {at}",
+            f"walship down {at}    (and the same for the others)",
+        ):
+            printer.line(f"  {command}")
+    else:
+        printer.line(f"  walship demo --graph {result.graph} --keep   leaves the clusters running, to look around in")
+        printer.line("  deploy/cookbook                      how to lay out a graph of your own")

@@ -1,0 +1,211 @@
+"""A graph of clusters drawn in a terminal: a box a cluster, an arrow a road, each with what is on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from shell.render import bytes_text, seconds_text
+
+BOX_WIDTH, BOX_HEIGHT = 28, 5
+_LEFT_WIDTH = 10
+_BEAT_BYTES, _BEAT_S = 4096, 2.0
+Point = tuple[int, int]  # column, row
+_TURNS = {
+    ("right", "down"): "╮",
+    ("up", "left"): "╮",
+    ("left", "down"): "╭",
+    ("up", "right"): "╭",
+    ("right", "up"): "╯",
+    ("down", "left"): "╯",
+    ("left", "up"): "╰",
+    ("down", "right"): "╰",
+}
+_HEADS = {"right": "▶", "left": "◀", "up": "▲", "down": "▼"}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """A road as it is drawn: its corner points from tail to head, and where its lag is written."""
+
+    corners: tuple[Point, ...]
+    label: Point
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A graph: its clusters with the upper left corners of their boxes, and its roads, (source, peer)."""
+
+    name: str
+    title: str
+    boxes: Mapping[str, Point]
+    roads: Mapping[tuple[str, str], Arrow]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and rows."""
+        ends = [(x + BOX_WIDTH, y + BOX_HEIGHT) for x, y in self.boxes.values()]
+        ends += [(x + 1, y + 1) for arrow in self.roads.values() for x, y in (*arrow.corners, arrow.label)]
+        return max(x for x, _ in ends), max(y for _, y in ends)
+
+
+RING = Shape(
+    "ring",
+    "east → west → north → east",
+    {"east": (22, 0), "west": (44, 9), "north": (0, 9)},
+    {
+        ("east", "west"): Arrow(((50, 2), (61, 2), (61, 8)), (63, 5)),
+        ("west", "north"): Arrow(((43, 11), (28, 11)), (28, 10)),
+        ("north", "east"): Arrow(((11, 8), (11, 2), (21, 2)), (0, 5)),
+    },
+)
+DIAMOND = Shape(
+    "diamond",
+    "north → east and west → south",
+    {"north": (22, 0), "west": (0, 9), "east": (44, 9), "south": (22, 18)},
+    {
+        ("north", "east"): Arrow(((50, 2), (61, 2), (61, 8)), (63, 5)),
+        ("north", "west"): Arrow(((21, 2), (11, 2), (11, 8)), (0, 5)),
+        ("east", "south"): Arrow(((61, 14), (61, 20), (50, 20)), (63, 17)),
+        ("west", "south"): Arrow(((11, 14), (11, 20), (21, 20)), (0, 17)),
+    },
+)
+MASTERS = Shape(
+    "master-master",
+    "east ⇄ west",
+    {"east": (0, 0), "west": (48, 0)},
+    {
+        ("east", "west"): Arrow(((28, 1), (47, 1)), (31, 0)),
+        ("west", "east"): Arrow(((47, 3), (28, 3)), (31, 4)),
+    },
+)
+SHAPES = {shape.name: shape for shape in (RING, DIAMOND, MASTERS)}
+
+
+@dataclass(frozen=True, slots=True)
+class RoadLag:
+    """What is on its way along a road; ``trouble`` is why it stands, "" when it does not."""
+
+    lag_bytes: int
+    lag_s: float
+    trouble: str = ""
+
+    @property
+    def is_level(self) -> bool:
+        """Whether nothing is on its way but what tells the time, which goes along every road about once a second."""
+        return not self.trouble and self.lag_bytes < _BEAT_BYTES and self.lag_s < _BEAT_S
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A cluster: its processes with whether each is up, rows written there, and bytes that its tables lack."""
+
+    roles: Mapping[str, bool]
+    written: int
+    unapplied_bytes: int
+    is_starting: bool = False
+
+
+class _Canvas:
+    """Characters with styles on a grid."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self._cells: list[list[tuple[str, str]]] = [[(" ", "")] * columns for _ in range(rows)]
+
+    def put(self, at: Point, text: str, style: str = "") -> None:
+        x, y = at
+        row = self._cells[y]
+        for offset, character in enumerate(text):
+            if 0 <= x + offset < len(row):
+                row[x + offset] = (character, style)
+
+    def text(self) -> Text:
+        made = Text()
+        for row in self._cells:
+            for character, style in row:
+                made.append(character, style=style)
+            made.append("\n")
+        made.rstrip()
+        return made
+
+
+def draw(shape: Shape, nodes: Mapping[str, NodeState], roads: Mapping[tuple[str, str], RoadLag]) -> Text:
+    """The graph as it is now; clusters and roads of which nothing is known yet are dim."""
+    columns, rows = shape.size
+    canvas = _Canvas(max(columns, 76), rows)
+    for road, arrow in shape.roads.items():
+        _arrow(canvas, arrow, roads.get(road))
+    for name, at in shape.boxes.items():
+        _box(canvas, at, name, nodes.get(name))
+    return canvas.text()
+
+
+def _box(canvas: _Canvas, at: Point, name: str, state: NodeState | None) -> None:
+    x, y = at
+    inner = BOX_WIDTH - 2
+    starting = state is None or state.is_starting
+    down = state is not None and not all(state.roles.values())
+    edge = "dim" if starting else "bold red" if down else "cyan"
+    canvas.put((x, y), f"╭─ {name} {'─' * (inner - len(name) - 3)}╮", edge)
+    for row in range(1, BOX_HEIGHT - 1):
+        canvas.put((x, y + row), f"│{' ' * inner}│", edge)
+    canvas.put((x, y + BOX_HEIGHT - 1), f"╰{'─' * inner}╯", edge)
+    canvas.put((x + 3, y), name, "dim" if starting else "bold")
+    if state is None or state.is_starting:
+        roles = {} if state is None else state.roles
+        for number, is_up in enumerate(roles.values()):
+            canvas.put((x + 2 + 2 * number, y + 1), "●" if is_up else "○", "green" if is_up else "dim")
+        canvas.put((x + 2, y + 2), "starting …", "dim")
+        return
+    at_x = x + 2
+    for role, is_up in state.roles.items():
+        canvas.put((at_x, y + 1), "●" if is_up else "○", "green" if is_up else "bold red")
+        at_x += 2
+        if not is_up:
+            canvas.put((at_x, y + 1), f"{role} ", "bold red")
+            at_x += len(role) + 1
+    canvas.put((x + 2, y + 2), f"wrote     {state.written:>9,} rows")
+    behind = state.unapplied_bytes > 0
+    canvas.put((x + 2, y + 3), f"to apply  {bytes_text(state.unapplied_bytes):>9}", "yellow" if behind else "")
+
+
+def _arrow(canvas: _Canvas, arrow: Arrow, lag: RoadLag | None) -> None:
+    style = "dim" if lag is None else "bold red" if lag.trouble else "green" if lag.is_level else "yellow"
+    corners = arrow.corners
+    ways = [_way(one, two) for one, two in zip(corners, corners[1:], strict=False)]
+    for (one, two), way in zip(zip(corners, corners[1:], strict=False), ways, strict=True):
+        for point in _between(one, two):
+            canvas.put(point, "─" if way in ("left", "right") else "│", style)
+    for at, before, after in zip(corners[1:-1], ways, ways[1:], strict=False):
+        canvas.put(at, _TURNS[before, after], style)
+    canvas.put(corners[-1], _HEADS[ways[-1]], style)
+    x, y = arrow.label
+    lines = _label(lag)
+    if len(corners) == 2:
+        canvas.put((x, y), " ".join(lines), style)
+        return
+    for row, line in enumerate(lines):  # beside an upright line; left of one it ends at the line
+        canvas.put((x, y + row), line if x else line.rjust(_LEFT_WIDTH), style)
+
+
+def _label(lag: RoadLag | None) -> Sequence[str]:
+    if lag is None:
+        return ()
+    if lag.is_level:
+        return ("level",)
+    return ("✗ " if lag.trouble else "") + bytes_text(lag.lag_bytes), seconds_text(lag.lag_s)
+
+
+def _way(one: Point, two: Point) -> str:
+    if one[1] == two[1]:
+        return "right" if two[0] > one[0] else "left"
+    return "down" if two[1] > one[1] else "up"
+
+
+def _between(one: Point, two: Point) -> list[Point]:
+    (x, y), (to_x, to_y) = one, two
+    if y == to_y:
+        return [(at, y) for at in range(min(x, to_x), max(x, to_x) + 1)]
+    return [(x, at) for at in range(min(y, to_y), max(y, to_y) + 1)]

@@ -1,0 +1,53 @@
+"""What every demo does: end with its clusters whatever happens, pace what is shown."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from shell.demo.sites import DemoSite
+from shell.render import Printer
+
+
+def pace(due: float) -> None:
+    """Sleep until a monotonic time."""
+    early = due - time.monotonic()
+    if early > 0:
+        time.sleep(early)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM as Ctrl-C, also in the background, so that what was started is stopped either way."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool) -> None:
+    """Stop all clusters, deaf to further Ctrl-C meanwhile; or let them live on."""
+    failed = sys.exc_info()[0] is not None
+    before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        if keep and not failed:
+            for site in sites:
+                site.leave_running()
+            return
+        printer.err.print("stopping what the demo started …", style="dim")
+        for site in sites:
+            site.stop()
+        for site in sites:
+            site.join()
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)

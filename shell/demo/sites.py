@@ -1,0 +1,97 @@
+"""The demo's clusters as processes: their configurations, what is left of earlier ones, and how one is killed at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from replication import config as configuration
+from replication.errors import ConfigError, LockedFileError, ReplicationError
+from shell.launched import Launched
+from shell.preflight import running_pid
+from shell.up import chosen_roles
+
+MARK = ".walship-demo"
+_STOP_TIMEOUT_S = 40.0
+
+
+class DemoSite(Launched):
+    """One cluster of the demo."""
+
+    __slots__ = ()
+
+    def kill(self, role: str) -> int:
+        """SIGKILL a role's process; returns its id."""
+        state = self.state(role)
+        if state is None:
+            raise ReplicationError(f"{self.name} has no {role} to kill", f"See {self.output}")
+        os.kill(state.pid, signal.SIGKILL)
+        return state.pid
+
+
+def make_sites(folder: Path, names: Sequence[str]) -> list[DemoSite]:
+    """Write the clusters' configurations."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MARK).touch()
+    ports = _free_ports(2 * len(names))
+    return [_site(folder, name, *ports[2 * n : 2 * n + 2]) for n, name in enumerate(names)]
+
+
+def clear_earlier(folder: Path) -> str:
+    """Make room for a new run; says what was found. Only a folder that a demo made is removed.
+
+    Raises:
+        ConfigError: the folder holds something else.
+        LockedFileError: an earlier demo's clusters run in it and do not stop.
+    """
+    if not folder.exists() or not any(folder.iterdir()):
+        return ""
+    if not (folder / MARK).exists():
+        raise ConfigError(f"{folder} is there and was not made by the demo", "Give another with --dir, or remove it")
+    stopped = []
+    for name in sorted(each.name for each in folder.iterdir() if each.is_dir()):
+        run_dir = folder / name / "run"
+        pid = running_pid(run_dir) if run_dir.is_dir() else None
+        if pid is not None:
+            stopped.append(name)
+            os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    for name in stopped:
+        while running_pid(folder / name / "run") is not None:
+            if time.monotonic() > deadline:
+                raise LockedFileError(f"Cluster {name} of an earlier demo still runs in {folder}", "walship down")
+            time.sleep(0.1)
+    shutil.rmtree(folder)
+    return f"stopped {' and '.join(stopped)} of" if stopped else "removed what was left of"
+
+
+def _site(folder: Path, name: str, zookeeper_port: int, receiver_port: int) -> DemoSite:
+    directory = folder / name
+    directory.mkdir()
+    file = directory / "walship.toml"
+    text = configuration.default_toml(
+        name,
+        ".",
+        zookeeper={"port": zookeeper_port},
+        receiver={"listen": f"127.0.0.1:{receiver_port}"},
+        replay={"driver_memory": "768m"},
+    )
+    file.write_text(text, encoding="utf-8")
+    config = configuration.load(file)
+    return DemoSite(name, file, config, chosen_roles(config, ""))
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

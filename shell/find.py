@@ -1,0 +1,84 @@
+"""Which cluster a command is about: ``--cluster NAME|FILE``, else ``WALSHIP_CLUSTER``, else the only one found.
+
+Looked for are TOML files with a ``[cluster]`` section in the current folder and one and two levels below it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from replication.errors import ConfigError
+
+VARIABLE = "WALSHIP_CLUSTER"
+_LEVELS = ("*.toml", "*/*.toml", "*/*/*.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A cluster's name and its TOML file, or the ZooKeeper address to find it at."""
+
+    name: str
+    target: str
+
+
+def clusters_below(folder: Path) -> list[Found]:
+    """Every cluster whose TOML file lies in ``folder`` or at most two levels below, by name."""
+    found = {}
+    for pattern in _LEVELS:
+        for file in sorted(folder.glob(pattern)):
+            name = _name_in(file)
+            if name:
+                found[file.resolve()] = Found(name, str(file))
+    return sorted(found.values(), key=lambda f: (f.name, f.target))
+
+
+def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -> Found:
+    """The cluster meant.
+
+    Args:
+        wanted: what ``--cluster`` gave: a name, a TOML file, or ``zk1:2181,zk2:2181/east``; None when it was not given.
+        environ: the environment.
+        folder: where to look for TOML files.
+
+    Raises:
+        ConfigError: none, or more than one; the hint lists them.
+    """
+    wanted = wanted or environ.get(VARIABLE) or None
+    if wanted is not None and ":" in wanted and "/" in wanted.rpartition(":")[2]:
+        return Found(wanted.rpartition("/")[2], wanted)
+    if wanted is not None and (wanted.endswith(".toml") or "/" in wanted):
+        file = Path(wanted).expanduser()
+        file = folder / file if not file.is_absolute() else file
+        if not file.is_file():
+            raise ConfigError(f"There is no configuration file {file}", "`walship init DIR` writes one")
+        return Found(_name_in(file) or file.stem, str(file))
+    known = clusters_below(folder)
+    if wanted is not None:
+        known = [found for found in known if found.name == wanted]
+        if not known:
+            raise ConfigError(
+                f"No cluster named {wanted!r} was found in {folder} or below",
+                "Give its file: --cluster DIR/walship.toml",
+            )
+    if not known:
+        raise ConfigError(
+            f"No cluster was found in {folder} or below",
+            f"Make one with `walship init DIR`, or name one with --cluster FILE or {VARIABLE}",
+        )
+    if len(known) > 1:
+        names = ", ".join(f"{found.name} ({found.target})" for found in known)
+        raise ConfigError(f"There are several clusters here: {names}", f"Say which: --cluster NAME, or {VARIABLE}=NAME")
+    return known[0]
+
+
+def _name_in(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            section = tomllib.load(opened).get("cluster")
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return ""
+    name = section.get("name") if isinstance(section, dict) else None
+    return name if isinstance(name, str) else ""

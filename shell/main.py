@@ -1,0 +1,120 @@
+"""The command line: ``walship VERB …``.
+
+Prints one clear line and a hint on errors and exits with the code of ``replication/errors.py``; 0 is success, 1
+something unforeseen, 2 also a wrong command line, 130 Ctrl-C. ``--debug`` shows tracebacks.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from replication import __version__, log
+from replication.errors import ConfigError, ReplicationError
+from shell.find import Found
+from shell.help import Sections
+from shell.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
+from shell.render import Printer
+
+INTERRUPTED = 130
+
+
+def make_app() -> typer.Typer:
+    """The whole command line, as a Typer app."""
+    app = typer.Typer(
+        name="walship",
+        cls=Sections,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+        rich_markup_mode=None,
+        help="Keeps tables the same on several clusters by shipping write-ahead logs between them.",
+    )
+
+    @app.callback()
+    def shared(
+        ctx: typer.Context,
+        cluster: ClusterOption = None,
+        as_json: JsonOption = False,
+        debug: DebugOption = False,
+        version: Annotated[
+            bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        ] = False,
+    ) -> None:
+        ctx.obj = Invocation(cluster, as_json, debug)
+
+    from shell.commands import register_all  # deferred: a role's process needs no verbs
+
+    register_all(app)
+    add_verb(app, "shell", shell)
+    return app
+
+
+def shell(invocation: Invocation) -> None:
+    """Type verbs one after the other, with history and completion."""
+    from shell.shell import Shell, interact  # deferred: only this verb needs a prompt
+
+    found: Found | None = None
+    try:
+        found = invocation.find()
+    except ConfigError:
+        if invocation.cluster is not None:
+            raise
+    printer = invocation.printer
+    raise typer.Exit(interact(Shell(run, make_app(), found, printer), printer))
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    debug = "--debug" in arguments or bool(os.environ.get("WALSHIP_DEBUG"))
+    printer = Printer("--json" in arguments)
+    log.configure("info" if debug else "error", format="console")
+    try:
+        make_app()(args=list(arguments), prog_name="walship", standalone_mode=True)
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else 1
+    except KeyboardInterrupt:
+        printer.err.print("stopped", style="dim")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what reads us has gone; nothing more may be flushed to it
+        return 0
+    except ReplicationError as error:
+        if debug:
+            raise
+        printer.error(error)
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            raise
+        printer.error(
+            ReplicationError(f"{type(error).__name__}: {error}", "Unforeseen; run again with --debug for the traceback")
+        )
+        return 1
+    return 0
+
+
+def main() -> None:
+    """The ``walship`` command."""
+    if sys.argv[1:2] == ["_role"]:
+        from shell.role_process import leave, serve_arguments
+
+        leave(serve_arguments(sys.argv[2:]))
+    gc.set_threshold(50_000, 20, 50)  # collecting while modules load took a fifth of a short command's time
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some took a thirtieth
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""What ``walship up`` looks at before it starts anything: a clear line and a remedy, not a half-started cluster."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from replication.config import Config
+from replication.coordination.embedded import find_java
+from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
+
+_NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
+
+
+def check_host(config: Config, roles: Sequence[str]) -> None:
+    """Make the data directory ready, and look for whatever would keep ``roles`` from running.
+
+    Raises:
+        ConfigError: Java is missing or wrong, the data directory cannot be used, or an earlier run was left half made.
+        NoSpaceError: too little disk is free.
+        SparkMissingError: PySpark is not installed.
+    """
+    _make_directories(config)
+    _check_space(config)
+    _check_leftovers(config)
+    spark = "replay" in roles
+    if spark or ("zookeeper" in roles and config.zookeeper.embedded):
+        find_java()
+    if spark and not _installed("pyspark"):
+        raise SparkMissingError(
+            "PySpark is not installed, and the replay role needs it",
+            "pip install 'walship[spark]', or leave replay to another host: --roles zookeeper,master,worker,receiver",
+        )
+
+
+class DataDirLock:
+    """Held by the one ``walship up`` of a data directory; the kernel lets go of it when the process ends."""
+
+    def __init__(self, config: Config) -> None:
+        self._file = config.run_dir / "up.pid"
+        self._name = config.cluster.name
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> DataDirLock:
+        """Take it; LockedFileError when another ``up`` has it."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise LockedFileError(
+                f"Another `walship up` (process {pid}) runs cluster {self._name} in {self._file.parent.parent}",
+                "Use that one, or stop it first: walship down",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"{os.getpid()}\n".encode())
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def running_pid(run_dir: Path) -> int | None:
+    """Process id of the ``walship up`` that holds a data directory; None when there is none."""
+    file = run_dir / "up.pid"
+    try:
+        with file.open("rb+") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return int(opened.read() or b"0") or None
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _make_directories(config: Config) -> None:
+    try:
+        for name in _NEED_DIRECTORIES:
+            (config.data_dir / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The data directory {config.data_dir} cannot be used: {error.strerror}",
+            "Choose another under [cluster] data_dir, or correct its permissions",
+        ) from None
+    if not os.access(config.data_dir, os.W_OK):
+        raise ConfigError(f"The data directory {config.data_dir} is not writable", "Correct its permissions")
+
+
+def _check_space(config: Config) -> None:
+    free, needed = shutil.disk_usage(config.data_dir).free, config.receiver.disk_free_min_bytes
+    if free < needed:
+        raise NoSpaceError(
+            f"Only {free >> 20} MiB are free under {config.data_dir}; {needed >> 20} MiB are needed",
+            "Make room, or choose another [cluster] data_dir",
+        )
+
+
+def _check_leftovers(config: Config) -> None:
+    """A ledger gone missing while its files are there is no fresh start: their numbers would be given out again."""
+    if config.ledger.url:
+        return
+    ledger = config.data_dir / "ledger.db"
+    files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
+    remedy = f"Put ledger.db back from its copy; for a test cluster, remove {config.data_dir} and start again"
+    if files and not ledger.exists():
+        raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no ledger.db", remedy)
+    if ledger.exists() and ledger.stat().st_size:
+        try:
+            with sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True) as opened:
+                opened.execute("select count(*) from sqlite_master").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None
+
+
+def _installed(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None

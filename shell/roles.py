@@ -1,0 +1,173 @@
+"""Each role put together from its parts, for a process of its own or a thread.
+
+A role opens what it needs, says that it is ready, runs until it is told to stop, and closes what it opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from replication import __version__
+from replication.config import Config
+from replication.coordination import zookeeper
+from replication.coordination.embedded import EmbeddedZookeeper
+from replication.coordination.host import host_record
+from replication.coordination.paths import Kind, Quorum
+from replication.coordination.session import Coordination
+from replication.coordination.tls import ZookeeperTls
+from replication.core.ids import ClusterId
+from replication.errors import ConfigError, CoordinationError
+from replication.ledger.base import Ledger
+from replication.ledger.sql import initialise, open_ledger
+from replication.log import redact
+
+Ready = Callable[[], None]
+Role = Callable[[Config, threading.Event, Ready], None]
+_CONNECT_TIMEOUT_S = 30.0
+
+
+def run_role(role: str, config: Config, stop: threading.Event, ready: Ready) -> None:
+    """Run ``role`` until ``stop`` is set; ``ready`` is called once it does its work."""
+    ROLES[role](config, stop, ready)
+
+
+def make_ledger(config: Config) -> ClusterId:
+    """Make the ledger, and with it a new incarnation of the cluster, when there is none; returns the cluster's id.
+
+    Raises:
+        ConfigError: the ledger there is another cluster's, or cannot be reached.
+    """
+    try:
+        ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    except ConfigError:
+        with contextlib.suppress(ConfigError):  # another host of the cluster was faster: whose it is, is checked below
+            initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()))
+        ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    owner = ledger.cluster
+    ledger.close()
+    if owner.name != config.cluster.name:
+        raise ConfigError(
+            f"The ledger at {redact(config.ledger_url)} is cluster {owner.name}'s, not {config.cluster.name}'s",
+            "Give each cluster a data directory of its own, or correct [cluster] name",
+        )
+    return owner
+
+
+def _zookeeper(config: Config, stop: threading.Event, ready: Ready) -> None:
+    section, tls = config.zookeeper, ZookeeperTls.of(config.zookeeper)
+    with EmbeddedZookeeper(config.zookeeper_dir, section.port, host=section.listen, tls=tls) as server:
+        ready()
+        while not stop.wait(0.2):
+            if server.pid is None:
+                raise CoordinationError(
+                    "the embedded ZooKeeper ended by itself", f"See {config.zookeeper_dir}/server.log"
+                )
+
+
+def _master(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from replication.master.loop import run_master
+
+    with _world(config) as (ledger, coordination):
+        ready()
+        run_master(config, ledger, coordination, stop)
+
+
+def _worker(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from replication.worker.loop import Worker
+
+    with _world(config) as (ledger, coordination), _told_when_member(Kind.WORKERS, config, coordination, stop, ready):
+        Worker(config, ledger, coordination, stop).run()
+
+
+def _receiver(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.receive.receiver import Receiver
+
+    with _world(config) as (ledger, coordination), _told_when_member(Kind.RECEIVERS, config, coordination, stop, ready):
+        Receiver(config, ledger, coordination, stop).run()
+
+
+def _replay(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.replay.loop import run_replay
+    from peer.replay.office import await_turn
+
+    if not config.shares_ledger:
+        with _ledger(config) as ledger:
+            run_replay(config, ledger, stop, ready)
+        return
+    with _world(config) as (ledger, coordination):
+        if await_turn(coordination, config.cluster.host, stop, ready):
+            run_replay(config, ledger, stop, ready, coordination)
+
+
+def _derive(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.derive.role import DeriveRole
+
+    with _world(config) as (ledger, coordination):
+        ready()
+        DeriveRole(config, ledger, coordination, stop).run()
+
+
+ROLES: dict[str, Role] = {
+    "zookeeper": _zookeeper,
+    "master": _master,
+    "worker": _worker,
+    "receiver": _receiver,
+    "replay": _replay,
+    "derive": _derive,
+}
+
+
+@contextmanager
+def _ledger(config: Config) -> Iterator[Ledger]:
+    ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
+    """The ledger and a session with ZooKeeper, where the cluster and this host are made known first."""
+    quorum = Quorum(config.zookeeper_servers, config.zookeeper_root)
+    with (
+        _ledger(config) as ledger,
+        zookeeper.connect(
+            quorum,
+            tls=ZookeeperTls.of(config.zookeeper),
+            session_timeout_s=config.zookeeper.session_timeout_s,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+        ) as coordination,
+    ):
+        coordination.establish(ledger.cluster, __version__, ledger.former)
+        coordination.put_host(host_record(config))
+        yield ledger, coordination
+
+
+@contextmanager
+def _told_when_member(
+    kind: Kind, config: Config, coordination: Coordination, stop: threading.Event, ready: Ready
+) -> Iterator[None]:
+    """Call ``ready`` once this host is a member of ``kind``, from a thread that ends with the context."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05) and not stop.is_set():
+            try:
+                if any(member.name == config.cluster.host for member in coordination.members(kind)):
+                    ready()
+                    return
+            except CoordinationError:
+                continue
+
+    thread = threading.Thread(target=watch, name="ready", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

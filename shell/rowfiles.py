@@ -1,0 +1,77 @@
+"""Rows from files and standard input as Arrow batches of bounded size: what files may be, and JSON lines and pipes."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+from pyarrow import json
+
+from replication.errors import FormatError, RequestError
+from replication.files import row_files
+from replication.files.row_files import BATCH_ROWS, RowFile
+
+FORMATS = (*row_files.FORMATS, "json")
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+_BLOCK_BYTES = 8 << 20
+
+
+def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """Rows of a file, or of standard input when ``source`` is ``-``.
+
+    Args:
+        source: a path, or ``-``.
+        form: ``parquet``, ``arrow``, ``orc``, ``csv`` or ``json`` (a JSON object a line); by the file's suffix when
+            empty.
+        schema: types to read columns as, where they are named in the file; guessed when None.
+
+    Raises:
+        RequestError: no such file, or its format cannot be told.
+        FormatError: it is not of that format, or a value is not of its column's type.
+    """
+    chosen = form or ("json" if Path(source).suffix.lower() in _JSON_SUFFIXES else "")
+    if chosen and chosen not in FORMATS:
+        raise RequestError(f"{chosen!r} is no format", f"Say --format {'|'.join(FORMATS)}")
+    if source == "-" and not chosen:
+        raise RequestError(f"The format of {source!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
+    if source != "-" and chosen != "json":
+        with RowFile(source, chosen, schema) as file:
+            yield from file.batches()
+        return
+    try:
+        opened: BinaryIO = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise RequestError(f"{source} cannot be read: {error.strerror}", "Check the path") from None
+    with opened:
+        try:
+            yield from _json(opened, schema) if chosen == "json" else _piped(opened, chosen, schema)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+            raise FormatError(f"{source} is not readable as {chosen}: {error}", "Say --format, or correct it") from None
+
+
+def schema_of(file: Path) -> pa.Schema:
+    """The columns of a sample file; the types that its first rows show."""
+    for batch in batches_of(str(file)):
+        return batch.schema
+    raise FormatError(f"{file} has no rows to tell columns from", "Give the schema as text")
+
+
+def _piped(opened: BinaryIO, form: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    streams = form == "csv" or opened.seekable()
+    yield from row_files.read(opened if streams else io.BytesIO(opened.read()), form, schema=schema)
+
+
+def _json(opened: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    content = opened.read()
+    if not content.strip():
+        return
+    read = json.ReadOptions(block_size=_BLOCK_BYTES)
+    table = json.read_json(io.BytesIO(content), read)
+    if schema is not None:  # again with the right types, for the columns that are there
+        there = pa.schema([field for field in schema if field.name in table.column_names])
+        table = json.read_json(io.BytesIO(content), read, json.ParseOptions(explicit_schema=there))
+    yield from table.to_batches(BATCH_ROWS)

@@ -1,0 +1,42 @@
+"""Starting a process of walship's own, in a session of its own and tied to this process by a pipe.
+
+The pipe is its lifeline: ``shell/stopping.py`` has it stop when that ends, so also when this process is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start ``walship ARGUMENTS``, appending what it says to ``output``; the process, and its lifeline's end here."""
+    readable, writable = os.pipe()
+    command = [sys.executable, "-m", "shell.main", *arguments, "--lifeline", str(readable)]
+    try:
+        with output.open("ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=(readable,),
+                start_new_session=True,
+                env=_environment(),
+            )
+    except BaseException:
+        os.close(writable)
+        raise
+    finally:
+        os.close(readable)
+    return process, writable
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with the folder that ``shell`` was imported from on the path."""
+    source = str(Path(__file__).resolve().parent.parent)
+    paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}

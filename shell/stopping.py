@@ -1,0 +1,79 @@
+"""How a process hears that it must stop: by a signal, by the end of its lifeline, or because a thread of it failed.
+
+A signal handler may run while the main thread holds the lock of the very event it waits on, and setting that event
+would then wait for ever. So the handler only writes a byte, and a thread sets the event.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import structlog
+
+DETACH = b"d"
+_log = structlog.get_logger(__name__)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stopping_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set, at any moment and any number of times; for the main thread only."""
+    stop = threading.Event()
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+
+    def tell(*_: object) -> None:
+        with suppress(BlockingIOError):  # the pipe is full of earlier signals
+            os.write(writable, b"s")
+
+    def hear() -> None:
+        if os.read(readable, 1):
+            stop.set()
+
+    thread = threading.Thread(target=hear, name="signals", daemon=True)
+    thread.start()
+    before = {number: signal.signal(number, tell) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writable)
+        thread.join()
+        os.close(readable)
+
+
+def watch_lifeline(descriptor: int, stop: threading.Event) -> None:
+    """Set ``stop`` when the pipe ends; a ``DETACH`` byte before its end lets this process live on."""
+
+    def watch() -> None:
+        if os.read(descriptor, 1) != DETACH:
+            stop.set()
+
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
+
+
+@contextmanager
+def stopping_on_thread_errors(stop: threading.Event) -> Iterator[list[str]]:
+    """Set ``stop`` when a thread ends by an error, log it and list it: nobody would do, or miss, what it did."""
+    failed: list[str] = []
+    before = threading.excepthook
+
+    def hear(error: threading.ExceptHookArgs) -> None:
+        if error.exc_type is SystemExit:
+            return
+        name = error.thread.name if error.thread is not None else "a thread"
+        found = (error.exc_type, error.exc_value, error.exc_traceback)
+        _log.error("thread_failed", thread=name, exc_info=found)
+        failed.append(f"its thread {name} failed: {error.exc_type.__name__}: {error.exc_value}"[:500])
+        stop.set()
+
+    threading.excepthook = hear
+    try:
+        yield failed
+    finally:
+        threading.excepthook = before

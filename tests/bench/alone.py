@@ -1,0 +1,113 @@
+"""One cluster in this process: its real writer, registrar, replay and fold, each called when a bench says.
+
+No processes, no ZooKeeper, no peer: for what is measured of Spark alone, side by side with Spark itself in one session.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from peer.quarantine import Quarantine
+from peer.read import Reader
+from peer.replay.rounds import Replayer
+from replication import config as configuration
+from replication.config import Config
+from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.paths import Kind
+from replication.coordination.session import Coordination
+from replication.core.define import typed_table
+from replication.core.ids import ClusterId
+from replication.core.schema import TableSpec
+from replication.files.local import LocalFiles
+from replication.ledger.base import Ledger
+from replication.ledger.sql import initialise, open_ledger
+from replication.tables.catalog import IcebergCatalog, catalog_properties
+from replication.tables.iceberg import IcebergTables
+from replication.tables.spark import open_session
+from replication.worker.host_files import HostFiles
+from replication.worker.register import Registrar
+from replication.writer.writer import Writer
+from tests.bench.measure import SCHEMA
+
+_BATCH = 10_000
+
+
+@dataclass
+class Alone:
+    """The cluster. ``spark`` is the session that replay and fold use."""
+
+    file: Path
+    config: Config
+    ledger: Ledger
+    coordination: Coordination
+    spark: Any
+    tables: IcebergTables
+    reader: Reader
+    replayer: Replayer
+
+    def table(self, name: str) -> TableSpec:
+        """A new table like ``bench.t``."""
+        spec = typed_table(name, SCHEMA, ["k"], uuids=iter(uuid4, None))
+        self.ledger.tables.create(spec)
+        return spec
+
+    def write(self, spec: TableSpec, rows: pa.Table) -> None:
+        """Write and register rows; nothing of them is pending with the writer, and closed time is past them."""
+        config = self.config
+        with Writer(self.ledger, self.coordination, str(config.wal_dir), config.cluster.host, config.writer) as writer:
+            for batch in rows.to_batches(_BATCH):
+                writer.upsert(spec, batch)
+        files = HostFiles(self.ledger, LocalFiles(), config.cluster.host, str(config.wal_dir))
+        try:
+            Registrar(self.ledger, files).run_once()
+        finally:
+            files.close()
+        self.ledger.time.raise_closed(config.cluster.host, {}, time.time_ns() // 1000)
+        self.ledger.time.note_closed(self.ledger.cluster, self.ledger.time.closed_notice())
+
+    def replay(self) -> float:
+        """Seconds to replay what is pending."""
+        began = time.perf_counter()
+        while True:
+            result = self.replayer.round()
+            assert not result.held, f"held back: {result.held}"
+            if not result.more and not result.frames:
+                return time.perf_counter() - began
+
+
+@contextmanager
+def alone(name: str = "east", *, driver_memory: str = "1g") -> Iterator[Alone]:
+    """The cluster, in a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="walship-bench-") as folder:
+        home = Path(folder)
+        file = home / "walship.toml"
+        file.write_text(configuration.default_toml(name))
+        config = configuration.load(file)
+        cluster = ClusterId(name, uuid4())
+        initialise(config.ledger_url, cluster)
+        ledger = open_ledger(config.ledger_url)
+        given = catalog_properties(config.data_dir)
+        with MemoryEnsemble().connect(config.zookeeper_root) as coordination:
+            coordination.establish(cluster, "0")
+            coordination.enrol(Kind.WORKERS, config.cluster.host, {})
+            spark = open_session(given, home / "spark", driver_memory=driver_memory)
+            tables = IcebergTables(IcebergCatalog(given), spark)
+            quarantine = Quarantine(home / "quarantine", ledger.replay)
+            replayer = Replayer(ledger, tables, quarantine, ledger.replay.raise_epoch())
+            reader = Reader(config, ledger)
+            try:
+                yield Alone(file, config, ledger, coordination, spark, tables, reader, replayer)
+            finally:
+                replayer.close()
+                reader.close()
+                tables.close()
+                ledger.close()

@@ -1,0 +1,85 @@
+"""A table's rows at a peer by ``--bootstrap``, applied included, against an rsync daemon with --fsync on its files.
+
+Both clusters run as processes. Each turn bootstraps a new table with as many rows, replayed and folded at east, and
+then copies that table's Iceberg files; the clock of a bootstrap stops when east knows that all is applied at west.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+from peer.bootstrap.begin import await_bootstrap
+from peer.bootstrap.room import room
+from replication.tables.layout import layouts
+from tests.bench.bench_ship import rsync_daemon
+from tests.bench.clusters import Pair, pair
+from tests.bench.loader import Loader
+from tests.bench.measure import PAIRS, QUICK, SCHEMA, Figure, at_least, pairs
+
+ROWS = 100_000 if QUICK else 1_000_000
+COUNT = 1 if QUICK else PAIRS
+LIMIT_S = 900.0
+
+
+def run() -> list[Figure]:
+    """Both, in turns."""
+    if shutil.which("rsync") is None:
+        return [Figure("bootstrap: against an rsync daemon: rsync is not installed", 0.0, "×")]
+    folder = Path(tempfile.mkdtemp(prefix="walship-bootstrap-"))
+    numbers, last, took = count(), [""], list[float]()
+    try:
+        with pair() as both, rsync_daemon(folder) as url:
+            _filled(both, "bench.warm")
+            _bootstrapped(both, "bench.warm")
+
+            def ours() -> float:
+                last[0] = f"bench.rows{next(numbers)}"
+                _filled(both, last[0])
+                took.append(_bootstrapped(both, last[0]))
+                return took[-1]
+
+            def theirs() -> float:
+                return _copied(both, last[0], url)
+
+            ratio, spread = pairs(ours, theirs, COUNT)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [
+        Figure(f"bootstrap of {ROWS:,} rows, applied", ROWS / min(took), "rows/s"),
+        at_least("bootstrap: against an rsync daemon --fsync of the table's files", ratio, "×", 0.5, spread),
+    ]
+
+
+def _filled(both: Pair, table: str) -> None:
+    """A table at east with all its rows folded."""
+    both.east.create_table(table, SCHEMA, key=["k"])
+    with closing(Loader(both.sites[0].file, table, ROWS)) as loader:
+        loader.go()
+        both.east.wait(loader.finish().position, until="visible", timeout_s=LIMIT_S)
+    both.sites[0].walship("--cluster", str(both.sites[0].file), "fold", table)
+
+
+def _bootstrapped(both: Pair, table: str) -> float:
+    east = both.east
+    size = room(east.config, east.ledger, east.table(table)).copy_bytes
+    began = time.perf_counter()
+    east.peering.enable(table, (), "west", bootstrap_bytes=size, count_rows=lambda _: 0)
+    await_bootstrap(east.peering, table, "west", LIMIT_S)
+    seconds = time.perf_counter() - began
+    here, there = (cluster.read(table, columns=["k"]).read_all().num_rows for cluster in (both.east, both.west))
+    assert here == there >= ROWS, f"{there} rows of {here} at west"
+    return seconds
+
+
+def _copied(both: Pair, table: str, url: str) -> float:
+    folders = [both.east.config.warehouse_dir.joinpath(*e.name.split(".")) for e in layouts(both.east.table(table))]
+    files = [str(folder) for folder in folders if not folder.name.endswith("__changes")]
+    began = time.perf_counter()
+    subprocess.run(["rsync", "-r", "--fsync", *files, f"{url}/"], check=True)
+    return time.perf_counter() - began

@@ -1,0 +1,90 @@
+"""Bulk import: a file imported at east and applied at west, against an rsync daemon with --fsync of the same file.
+
+East keeps no tables here, for on one machine its own replay would only take turns with west's; everything else of two
+whole clusters runs. What rsync leaves behind is a file; what walship does, rows of a table that any engine can query.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.bench.bench_ship import rsync_daemon
+from tests.bench.clusters import TABLE, Pair, pair
+from tests.bench.measure import PAIRS, QUICK, SCHEMA, Figure, at_least, pairs, seeded_rows
+
+ROWS = 500_000 if QUICK else 4_000_000
+COUNT = 3 if QUICK else PAIRS
+SETTINGS = {"replay": {"fold_interval_s": 3600.0}}
+WAIT_S = 300.0
+
+
+def run() -> list[Figure]:
+    """All figures of bulk import."""
+    if shutil.which("rsync") is None:
+        return [Figure("bulk: rsync is not installed", 0.0, "×")]
+    folder = Path(tempfile.mkdtemp(prefix="walship-bulk-"))
+    try:
+        with rsync_daemon(folder) as url, pair(SETTINGS, of_east={"replay": {"enabled": False}}) as both:
+            figures: list[Figure] = []
+            for name, write in (("Arrow", _write_arrow), ("Parquet", _write_parquet)):
+                figures += _measure(folder, url, both, name, write)
+            return figures
+    finally:
+        shutil.rmtree(folder)
+
+
+def _measure(folder: Path, url: str, both: Pair, name: str, write: Callable[[pa.Table, Path], None]) -> list[Figure]:
+    """Interleaved pairs, each with a file of its own, since the same content is imported once."""
+    files = [folder / f"{number}.{name.lower()}" for number in range(COUNT + 1)]
+    for number, file in enumerate(files):
+        write(seeded_rows(ROWS, len(name) * 100 + number), file)
+    size = files[0].stat().st_size / 1e6
+    at = iter(files)
+    current = [next(at)]
+    durable: list[float] = []
+    times: list[float] = []
+
+    def ours() -> float:
+        began = time.perf_counter()
+        position = both.east.import_files(TABLE, current[0])
+        durable.append(time.perf_counter() - began)
+        both.east.wait(position, cluster="west", until="applied", timeout_s=WAIT_S)
+        times.append(time.perf_counter() - began)
+        return times[-1]
+
+    def theirs() -> float:
+        began = time.perf_counter()
+        subprocess.run(["rsync", "--fsync", str(current[0]), f"{url}/copy"], check=True)
+        seconds = time.perf_counter() - began
+        (folder / "rsync" / "copy").unlink()
+        current[0] = next(at, files[-1])
+        return seconds
+
+    ours(), theirs()  # warm-up
+    ratio, spread = pairs(ours, theirs, COUNT)
+    for file in files:
+        file.unlink()
+    rows = f"{ROWS / 1e6:g} M rows in {name}"
+    return [
+        Figure(f"bulk: import, {rows}, durable at home", size / min(durable), "MB/s"),
+        Figure(f"bulk: import, {rows}, applied at the peer", size / min(times), "MB/s"),
+        Figure(f"bulk: import, {rows}, applied at the peer", ROWS / min(times), "rows/s"),
+        at_least(f"bulk: {name}, applied at the peer, against an rsync daemon --fsync", ratio, "×", 0.5, spread),
+    ]
+
+
+def _write_arrow(rows: pa.Table, file: Path) -> None:
+    with pa.ipc.new_file(str(file), SCHEMA) as writer:
+        writer.write_table(rows, 65_536)
+
+
+def _write_parquet(rows: pa.Table, file: Path) -> None:
+    pq.write_table(rows, file)

@@ -1,0 +1,90 @@
+"""Real parts that tests share: one ZooKeeper server a session, and a root of its own for each test."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from replication.coordination.embedded import EmbeddedZookeeper
+from replication.coordination.paths import Quorum
+from replication.tables.catalog import IcebergCatalog, catalog_properties
+from replication.tables.iceberg import IcebergTables
+from tests import postgresql as pg
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZookeeper]:
+    """The real server out of PySpark's jars, on a free port."""
+    with EmbeddedZookeeper(Path(tmp_path_factory.mktemp("zookeeper")), 0, heap_mb=64) as server:
+        yield server
+
+
+@pytest.fixture
+def quorum(zookeeper: EmbeddedZookeeper) -> Quorum:
+    """A root that no other test uses, in the real server."""
+    return Quorum(zookeeper.servers, f"/test-{uuid4().hex[:12]}")
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[str]:
+    """The address of a real PostgreSQL server, less the database."""
+    if not pg.BINARIES:
+        pytest.skip(pg.MISSING)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with pg.server("127.0.0.1", port) as made:
+        yield made.url()
+
+
+@pytest.fixture(scope="session")
+def spark_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergTables]:
+    """Iceberg tables of a real session: JDBC catalog on SQLite, files in a temporary directory."""
+    from replication.tables.spark import open_session
+
+    directory = Path(tmp_path_factory.mktemp("warehouse"))
+    properties = catalog_properties(directory)
+    catalog = IcebergCatalog(properties)
+    tables = IcebergTables(catalog, open_session(properties, directory / "spark"))
+    yield tables
+    tables.close()
+
+
+_SPARK = (
+    "test_replay.py",
+    "test_append.py",
+    "test_tables.py",
+    "test_altered_tables.py",
+    "test_convergence_iceberg.py",
+    "test_hosts_spark.py",
+)
+
+
+class Together(LoadScopeScheduling):
+    """Keeps on one worker the tests of a file, and those of files that share clusters or a Spark session."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if file.startswith("tests/e2e/"):
+            return "clusters"
+        return "spark" if Path(file).name in _SPARK else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
+    """Used by ``make test``."""
+    return Together(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Beside others, whole clusters come first: they take longest, and mostly wait."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith("tests/e2e/"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave closing its sockets to py4j, which leaves it to the garbage collector."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")

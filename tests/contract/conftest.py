@@ -1,0 +1,38 @@
+"""Every store of the ledger, one after another, for the tests that hold them to the contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replication.ledger.base import Ledger
+from tests.contract.ledger_stores import FLIGHTS, WEATHER, Stores, at, memory, peer, postgresql_database
+
+
+@pytest.fixture(params=["sqlite", "memory", pytest.param("postgresql", marks=pytest.mark.slow)])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stores]:
+    if request.param == "sqlite":
+        with at(f"sqlite:///{tmp_path}/ledger.db") as made:
+            yield made
+    elif request.param == "memory":
+        with memory() as made:
+            yield made
+    else:
+        with postgresql_database(request.getfixturevalue("postgresql")) as made:
+            yield made
+
+
+@pytest.fixture
+def ledger(stores: Stores) -> Ledger:
+    return stores.ledger
+
+
+@pytest.fixture
+def sending(ledger: Ledger) -> Ledger:
+    """A ledger with two tables and the peer north."""
+    ledger.tables.create(FLIGHTS)
+    ledger.tables.create(WEATHER)
+    ledger.rules.define(peer(), 0)
+    return ledger

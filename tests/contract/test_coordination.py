@@ -1,0 +1,301 @@
+"""What coordination promises, over the shipped fake and over a real ZooKeeper."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+from kazoo.client import KazooClient
+
+from replication.coordination import zookeeper as real
+from replication.coordination.base import HostRecord, Public, RoleRead
+from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.paths import Kind, Quorum
+from replication.coordination.session import Coordination
+from replication.core.ids import ClusterId
+from replication.core.roles import Role, RoleState
+from replication.errors import ConfigError, CoordinationError, NotLeaderError, RequestError, StaleEpochError
+
+EAST = ClusterId("east", uuid4())
+Connect = Callable[[], Coordination]
+
+
+class World(Protocol):
+    """One implementation under test."""
+
+    def connect(self) -> Coordination: ...
+
+    def expire(self, session: int) -> None: ...
+
+
+class MemoryWorld:
+    def __init__(self) -> None:
+        self.ensemble = MemoryEnsemble()
+
+    def connect(self) -> Coordination:
+        return self.ensemble.connect("/walship/east", reread_s=0.5)
+
+    def expire(self, session: int) -> None:
+        self.ensemble.expire(session)
+
+
+class RealWorld:
+    def __init__(self, quorum: Quorum) -> None:
+        self._quorum = quorum
+        self._clients: list[real.ZookeeperTree] = []
+
+    def connect(self) -> Coordination:
+        tree = real.ZookeeperTree(self._quorum.servers, session_timeout_s=4.0)
+        self._clients.append(tree)
+        return Coordination(tree, self._quorum.root, reread_s=0.5)
+
+    def expire(self, session: int) -> None:
+        """Take the session over with its id and password and close it, which is how ZooKeeper says to test expiry."""
+        (tree,) = [tree for tree in self._clients if tree.session() == session]
+        double = KazooClient(hosts=self._quorum.servers, client_id=tree._client.client_id)
+        double.start()
+        double.stop()
+        double.close()
+
+
+@pytest.fixture(params=["memory", "zookeeper"])
+def world(request: pytest.FixtureRequest) -> World:
+    if request.param == "memory":
+        return MemoryWorld()
+    return RealWorld(request.getfixturevalue("quorum"))
+
+
+@pytest.fixture
+def connect(world: World) -> Iterator[Connect]:
+    opened: list[Coordination] = []
+
+    def one() -> Coordination:
+        opened.append(world.connect())
+        return opened[-1]
+
+    one().establish(EAST, "0.1.0")
+    yield one
+    for coordination in opened:
+        coordination.close()
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    pause = threading.Event()
+    while True:
+        try:
+            if condition():
+                return
+        except CoordinationError:
+            pass  # a session is being replaced
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        pause.wait(0.02)
+
+
+def session_of(coordination: Coordination) -> int:
+    return coordination._keeper.session()
+
+
+def test_a_root_goes_on_with_a_cluster_that_has_a_new_incarnation(connect: Connect) -> None:
+    here, new = connect(), ClusterId("east", uuid4())
+    here.establish(EAST, "0.1.0")
+    here.establish(new, "0.1.0", (EAST,))
+    assert here.public().cluster == new
+    with pytest.raises(ConfigError):
+        here.establish(EAST, "0.1.0")
+
+
+def test_a_cluster_is_established_once_and_belongs_to_one_id(connect: Connect) -> None:
+    here = connect()
+    here.establish(EAST, "0.1.0")
+    assert here.public() == Public(EAST, "0.1.0")
+    assert here.role().state == RoleState(Role.ACTIVE, 1)
+    with pytest.raises(ConfigError, match="belongs to"):
+        here.establish(ClusterId("east", uuid4()), "0.1.0")
+
+
+def test_without_a_cluster_at_the_root_every_read_says_so(world: World) -> None:
+    with world.connect() as here:
+        for read in (here.public, here.role, here.announce, here.stand("m").leads):
+            with pytest.raises(CoordinationError, match="no cluster at"):
+                read()
+
+
+def test_the_public_part_is_published_and_read_by_others(connect: Connect) -> None:
+    here, other = connect(), connect()
+    public = Public(EAST, "0.1.0", ("127.0.0.1:9001", "127.0.0.1:9002"))
+    here.publish(public)
+    here.publish(public)
+    assert other.public() == public
+
+
+def test_one_candidate_leads_and_the_next_follows_when_it_goes(connect: Connect) -> None:
+    sessions = [connect() for _ in range(4)]
+    candidates = [session.stand(f"m{number}") for number, session in enumerate(sessions)]
+    for position in range(4):
+        assert [candidate.leads() for candidate in candidates[position:]] == [True] + [False] * (3 - position)
+        if position < 3:
+            assert sessions[3].leader() == f"m{position}"
+            sessions[position].close()
+
+
+def test_a_candidate_that_withdraws_lets_the_next_lead(connect: Connect) -> None:
+    here = connect()
+    first, second = here.stand("a"), here.stand("b")
+    assert first.leads() and not second.leads()
+    first.withdraw()
+    assert second.leads() and not first.leads()
+    with pytest.raises(NotLeaderError):
+        first.check()
+
+
+def test_a_leader_whose_session_expires_does_not_lead_and_joins_the_end_of_the_line(
+    world: World, connect: Connect
+) -> None:
+    here, other = connect(), connect()
+    first, second = here.stand("a"), other.stand("b")
+    assert first.leads() and not second.leads()
+    world.expire(session_of(here))
+    eventually(second.leads)
+    eventually(lambda: session_of(here) != 0)
+    eventually(lambda: not first.leads())
+    other.close()
+    eventually(first.leads)
+
+
+def test_members_are_seen_with_what_they_say_and_vanish_with_their_session(connect: Connect) -> None:
+    here, other = connect(), connect()
+    membership = here.enrol(Kind.RECEIVERS, "h0", {"address": "127.0.0.1:9001"})
+    assert [(member.name, member.fields) for member in other.members(Kind.RECEIVERS)] == [
+        ("h0", {"address": "127.0.0.1:9001"})
+    ]
+    assert membership.held()
+    membership.update({"address": "127.0.0.1:9009"})
+    assert other.members(Kind.RECEIVERS)[0].fields == {"address": "127.0.0.1:9009"}
+    assert other.members(Kind.WORKERS) == ()
+    here.close()
+    assert other.members(Kind.RECEIVERS) == ()
+
+
+def test_a_member_returns_by_itself_after_its_session_expired(world: World, connect: Connect) -> None:
+    here, other = connect(), connect()
+    membership = here.enrol(Kind.WORKERS, "h0", {"pid": 1})
+    before = other.members(Kind.WORKERS)[0].session
+    world.expire(before)
+    eventually(lambda: [member.session != before for member in other.members(Kind.WORKERS)] == [True])
+    eventually(membership.held)
+    assert other.members(Kind.WORKERS)[0].fields == {"pid": 1}
+
+
+def test_a_member_replaces_what_a_dead_process_left_and_yields_to_a_later_one(
+    connect: Connect,
+) -> None:
+    here, other = connect(), connect()
+    old = here.enrol(Kind.WORKERS, "h0", {"pid": 1})
+    new = other.enrol(Kind.WORKERS, "h0", {"pid": 2})
+    assert new.held() and not old.held()
+    eventually(lambda: old.superseded)
+    old.update({"pid": 3})
+    old.leave()
+    assert [member.fields for member in here.members(Kind.WORKERS)] == [{"pid": 2}]
+
+
+def test_a_member_that_left_stays_away(world: World, connect: Connect) -> None:
+    here = connect()
+    membership = here.enrol(Kind.WRITERS, "w1", {})
+    membership.leave()
+    membership.leave()
+    membership.update({"more": 1})
+    assert here.members(Kind.WRITERS) == ()
+
+
+def test_hosts_outlive_their_sessions(connect: Connect) -> None:
+    here, other = connect(), connect()
+    here.put_host(HostRecord("h1", "/data", "sqlite:////data/ledger.db"))
+    here.put_host(HostRecord("h0", "/data", "sqlite:////data/ledger.db"))
+    here.put_host(HostRecord("h0", "/other", "sqlite:////data/ledger.db", store="nfs"))
+    here.close()
+    assert [(host.slot, host.data_dir, host.store) for host in other.hosts()] == [
+        ("h0", "/other", "nfs"),
+        ("h1", "/data", ""),
+    ]
+    other.remove_host("h1")
+    assert [host.slot for host in other.hosts()] == ["h0"]
+
+
+def test_an_assignment_is_written_only_over_the_version_that_was_read(connect: Connect) -> None:
+    here, other = connect(), connect()
+    version = here.set_assignment("h0", b"one", -1)
+    with pytest.raises(NotLeaderError):
+        other.set_assignment("h0", b"two", -1)
+    newer = other.set_assignment("h0", b"two", version)
+    with pytest.raises(NotLeaderError):
+        here.set_assignment("h0", b"three", version)
+    read = here.assignment("h0")
+    assert read is not None and (read.content, read.version) == (b"two", newer)
+    assert list(here.assignments()) == ["h0"] and here.assignment("h1") is None
+
+
+def test_a_node_too_large_is_refused_before_it_is_sent(connect: Connect) -> None:
+    here = connect()
+    here.set_assignment("h0", b"x" * 256 * 1024, -1)
+    with pytest.raises(RequestError, match="h0 would hold 262145 bytes"):
+        here.set_assignment("h0", b"x" * (256 * 1024 + 1), 0)
+    assert here.connected()
+
+
+def test_a_role_changes_only_from_the_version_that_was_read(connect: Connect) -> None:
+    here, other = connect(), connect()
+    read = here.role()
+    standby = read.state.becomes(Role.STANDBY)
+    other.set_role(standby, read.version)
+    assert here.role().state == RoleState(Role.STANDBY, 2)
+    with pytest.raises(StaleEpochError):
+        here.set_role(standby, read.version)
+
+
+def test_watched_values_come_at_first_and_after_each_change(connect: Connect) -> None:
+    here, other = connect(), connect()
+    roles: list[RoleRead] = []
+    assigned: list[bytes] = []
+    counts: list[int] = []
+    here.watch_role(roles.append)
+    here.watch_assignment("h0", lambda read: assigned.append(read.content))
+    subscription = here.watch_announcements(counts.append)
+    eventually(lambda: len(roles) == 1 and len(counts) == 1)
+    assert assigned == []
+    read = other.role()
+    other.set_role(read.state.becomes(Role.STANDBY), read.version)
+    other.set_assignment("h0", b"one", -1)
+    announced = other.announce()
+    eventually(lambda: roles[-1].state.role is Role.STANDBY and assigned == [b"one"] and counts[-1] == announced)
+    subscription.close()
+    other.announce()
+    other.set_assignment("h0", b"two", 0)
+    eventually(lambda: assigned == [b"one", b"two"])
+    assert counts[-1] == announced
+
+
+def test_a_watched_change_that_falls_into_a_lost_session_is_delivered_after_it(world: World, connect: Connect) -> None:
+    here, other = connect(), connect()
+    assigned: list[bytes] = []
+    here.watch_assignment("h0", lambda read: assigned.append(read.content))
+    version = other.set_assignment("h0", b"one", -1)
+    eventually(lambda: assigned == [b"one"])
+    world.expire(session_of(here))
+    other.set_assignment("h0", b"two", version)
+    eventually(lambda: assigned == [b"one", b"two"])
+
+
+def test_after_close_nothing_is_connected_and_closing_again_is_harmless(connect: Connect) -> None:
+    here = connect()
+    here.close()
+    here.close()
+    assert not here.connected()
+    with pytest.raises(CoordinationError):
+        here.role()
+    assert not here.stand("m").leads()

@@ -1,0 +1,79 @@
+"""The ledger's contract: what a batch id stands for, until when, and which writer may append under it."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.errors import (
+    BatchConflictError,
+)
+from replication.ledger.base import BatchPart, FileKind, Ledger
+from tests.contract.ledger_stores import (
+    FRAME,
+    HEADER,
+    table,
+    wal,
+)
+
+FLIGHTS, WEATHER = table(), table("ops.weather", 2)
+
+
+def part(number: int, parts: int, content: bytes) -> BatchPart:
+    return BatchPart("default", number, parts, content * 32, wal(), number, HEADER + FRAME * (number + 1))
+
+
+def test_a_batch_id_remembers_its_parts_and_refuses_other_content(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    parts = [part(0, 2, b"a"), part(1, 2, b"b")]
+    ledger.batches.put(FLIGHTS.uuid, "load-7", parts[:1], 10)
+    ledger.batches.put(FLIGHTS.uuid, "load-7", parts, 11)
+    assert ledger.batches.parts(FLIGHTS.uuid, "load-7") == parts
+    assert ledger.batches.parts(WEATHER.uuid, "load-7") == []
+    with pytest.raises(BatchConflictError, match="part 1 of batch 'load-7'"):
+        ledger.batches.put(FLIGHTS.uuid, "load-7", [part(1, 2, b"c")], 12)
+
+
+def test_batch_ids_expire_after_history(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    ledger.batches.put(FLIGHTS.uuid, "old", [part(0, 1, b"a")], 10)
+    ledger.batches.put(FLIGHTS.uuid, "new", [part(0, 1, b"a")], 11 + FLIGHTS.history_s * 1_000_000)
+    assert ledger.batches.parts(FLIGHTS.uuid, "old") == []
+    assert ledger.batches.parts(FLIGHTS.uuid, "new") != []
+
+
+def test_a_batch_id_is_one_writers_until_the_batch_is_complete(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    for writer in ("one", "two"):
+        ledger.time.register_writer(writer, "h0", 1, "boot", 1)
+    assert [ledger.batches.hold(FLIGHTS.uuid, "load", writer, "h0") for writer in ("one", "two", "one")] == ["one"] * 3
+    assert ledger.batches.hold(WEATHER.uuid, "load", "two", "h0") == "two", "ids are the table's own"
+    ledger.batches.put(FLIGHTS.uuid, "load", [part(0, 2, b"a")], 1)
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h0") == "one"
+    ledger.batches.put(FLIGHTS.uuid, "load", [part(1, 2, b"a")], 1)
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h0") == ""
+
+
+def test_a_batch_id_passes_to_the_next_once_its_writer_is_gone_and_its_bytes_are_registered(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    made = ledger.files.allocate("h0", FileKind.WAL, "/data/wal/", "boot", "one").file
+    for writer in ("one", "two"):
+        ledger.time.register_writer(writer, "h0", 1, "boot", 1)
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "one", "h1") == "one"
+    ledger.time.remove_writer("one")
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h1") == "one", "its WAL is open"
+    ledger.files.close(made, HEADER + FRAME)
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h1") == "one", "its last frame may be of the batch"
+    ledger.landing.register_own(made, HEADER, HEADER + FRAME, [])
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h1") == "two"
+
+
+def test_a_dead_writers_batch_id_passes_on_at_once_on_its_own_host(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    made = ledger.files.allocate("h0", FileKind.WAL, "/data/wal/", "boot", "one").file
+    for writer in ("one", "two"):
+        ledger.time.register_writer(writer, "h0", 1, "boot", 1)
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "one", "h0") == "one"
+    ledger.time.remove_writer("one")
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h0") == "one", "its WAL is open"
+    ledger.files.close(made, HEADER + FRAME)
+    assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h0") == "two", "who asks can read what is not registered"

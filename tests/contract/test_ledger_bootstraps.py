@@ -1,0 +1,163 @@
+"""The ledger's contract: files written for bootstraps, and what is claimed when one is received."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.core.bootstrap import Coverage
+from replication.core.coverage import Interval, Ranges
+from replication.core.freshness import ClosedNotice
+from replication.core.ids import FileId
+from replication.errors import DivergenceError, MissingFileError, RequestError
+from replication.ledger.base import Bootstrap, FileKind, Ledger, Phase, Progress, Quarantined
+from tests.contract.ledger_stores import (
+    EAST,
+    FLIGHTS,
+    FRAME,
+    HEADER,
+    NORTH,
+    WEATHER,
+    Road,
+    applied,
+    claims,
+    frame_hash,
+    stream,
+    wal,
+)
+
+S = stream(FLIGHTS, wal())
+LONG = HEADER + 1000
+
+
+def interval(begin: int, end: int, history: str = "") -> Interval:
+    return Interval(begin, end, frame_hash(S, begin - 1, history), frame_hash(S, end - 1, history))
+
+
+def coverage(*intervals: Interval) -> Coverage:
+    return Coverage.of(FLIGHTS.uuid, "default", {wal(): intervals})
+
+
+def begin(ledger: Ledger) -> Bootstrap:
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0, bootstrap=True)
+    (wanted,) = ledger.bootstraps.wanted()
+    return wanted
+
+
+def received(ledger: Ledger) -> FileId:
+    """A landing file of a bootstrap, in which nothing is registered but bytes."""
+    file = ledger.files.allocate("h0", FileKind.BOOTSTRAP, "/data/landing", "boot", source=wal(9)).file
+    own = stream(FLIGHTS, wal(9))
+    ledger.landing.register_own(file, HEADER, HEADER + 2 * FRAME, claims(own, 0, 2, HEADER))
+    return file
+
+
+def test_a_file_is_written_for_one_peer_and_table_and_held_until_applied_there(sending: Ledger) -> None:
+    wanted = begin(sending)
+    assert (wanted.peer, wanted.table, wanted.groups, wanted.file, wanted.waits_for) == (
+        "north",
+        FLIGHTS.uuid,
+        ("default",),
+        None,
+        "",
+    )
+    sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.weather", 0)
+    row = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot")
+    assert (row.kind, row.peer, row.closed) == (FileKind.BOOTSTRAP, "north", False)
+    sending.bootstraps.finish_file(row.file, LONG)
+    (again,) = sending.bootstraps.wanted()
+    assert again.file is not None and (again.file.length, again.file.closed) == (LONG, True)
+    ((_, rule, status),) = [found for found in sending.files.statuses() if found[0] == row.file]
+    assert (rule.table, status.remaining) == (FLIGHTS.uuid, LONG - HEADER)
+    assert sending.replay.pending() == [] and not sending.bootstraps.is_applied(row.file)
+    with pytest.raises(RequestError, match="north lacks"):
+        sending.files.retire(row.file, 0)
+    sending.files.record([Progress(row.file, "north", Ranges.of((HEADER, LONG)), LONG)])
+    assert sending.bootstraps.is_applied(row.file)
+    sending.rules.end_bootstrap("north", FLIGHTS.uuid, again.generation, 0)
+    assert sending.bootstraps.wanted() == []
+    sending.files.retire(row.file, 0)
+
+
+def test_a_file_begun_again_replaces_the_one_before(sending: Ledger) -> None:
+    wanted = begin(sending)
+    old = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot").file
+    new = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot").file
+    with pytest.raises(MissingFileError):
+        sending.bootstraps.finish_file(old, LONG)
+    sending.bootstraps.finish_file(new, LONG)
+    sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
+    with pytest.raises(RequestError, match="begun anew"):
+        sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot")
+    assert [row.file for row in sending.files.retirable("h0")] == [new]  # nobody waits for it
+    sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
+    assert sending.bootstraps.wanted()[0].file is None
+
+
+def test_a_bootstrap_waits_for_what_was_written_before_it_began(sending: Ledger) -> None:
+    road = Road(sending)
+    road.land(claims(S, 0, 3, 0))
+    assert "own replay" in begin(sending).waits_for
+    road.land(claims(S, 3, 4, 0))
+    applied(sending, FLIGHTS, {road.file: HEADER + 3 * FRAME})
+    assert sending.bootstraps.wanted()[0].waits_for == ""
+    assert sending.bootstraps.coverage(FLIGHTS.uuid, ["default"]) == [coverage(interval(0, 3))]
+    frame = Quarantined(road.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/copy", 1)
+    sending.replay.quarantine(frame)
+    assert "quarantined" in sending.bootstraps.wanted()[0].waits_for
+    sending.replay.discard(road.file, HEADER, 2)
+    assert sending.bootstraps.wanted()[0].waits_for == ""
+
+
+def test_adopting_claims_what_nobody_has_and_later_frames_are_duplicates(sending: Ledger) -> None:
+    road = Road(sending)
+    road.land(claims(S, 2, 4, 0))
+    file = received(sending)
+    at = (HEADER + FRAME, HEADER + 2 * FRAME)
+    taken = sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9)))
+    assert taken == {S: Ranges.of((0, 2), (4, 6), (8, 9))}
+    assert sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9))) == taken
+    assert sending.landing.coverage(FLIGHTS.uuid)[S] == Ranges.of((0, 6), (8, 9))
+    later = Road(sending, source=wal(5))
+    later.land(claims(S, 4, 8, 0))
+    (pending,) = [part for part in sending.replay.pending() if part.row.file == later.file]
+    assert pending.duplicates == Ranges.of((HEADER, HEADER + 2 * FRAME))
+    assert sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9))) == taken
+    applied(sending, FLIGHTS, {file: HEADER + 2 * FRAME})
+    (row,) = [row for row in sending.files.all() if row.file == file]
+    assert row.applied == row.length
+
+
+def test_a_bootstrap_of_another_history_is_refused_as_a_whole(sending: Ledger) -> None:
+    Road(sending).land(claims(S, 0, 3, 0))
+    file = received(sending)
+    with pytest.raises(DivergenceError, match="another history"):
+        sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(0, 3, "other")))
+    with pytest.raises(DivergenceError):
+        sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(3, 5, "other")))
+    assert sending.landing.coverage(FLIGHTS.uuid)[S] == Ranges.of((0, 3))
+
+
+def test_replicated_time_stands_while_a_sender_bootstraps_or_has_lost_rows(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    ledger.time.note_closed(EAST, ClosedNotice(50, ()))
+
+    def now() -> tuple[int, str]:
+        found = ledger.time.replicated(FLIGHTS.uuid)[EAST]
+        return found.t, found.held_by
+
+    declare = ledger.landing.declare_road
+    for phase, expected in (
+        (Phase.BOOTSTRAPPING, (0, f"table {FLIGHTS.uuid} is being bootstrapped from east")),
+        (Phase.LIVE, (50, "")),
+        (Phase.BOOTSTRAPPING, (50, "")),  # an older word of the same generation
+    ):
+        declare(EAST, FLIGHTS.uuid, "default", 1, {}, phase=phase)
+        assert now() == expected
+    declare(EAST, FLIGHTS.uuid, "default", 1, {}, phase=Phase.NEEDS_BOOTSTRAP)
+    assert now()[0] == 0 and "walship bootstrap" in now()[1]
+    declare(EAST, FLIGHTS.uuid, "default", 2, {}, phase=Phase.BOOTSTRAPPING)
+    declare(EAST, FLIGHTS.uuid, "default", 2, {})
+    assert now() == (50, "")
+    declare(NORTH, FLIGHTS.uuid, "default", 1, {}, phase=Phase.BOOTSTRAPPING)
+    ledger.landing.close_road(NORTH, FLIGHTS.uuid, "default", 1)
+    assert now() == (50, "")

@@ -1,0 +1,270 @@
+"""The ledger's contract: rules, statuses and retiring."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from replication.core.coverage import Ranges
+from replication.core.ids import NIL_UUID, FileId
+from replication.core.status import FileState, ReplicationStatus, is_applied
+from replication.errors import (
+    MissingFileError,
+    PeerExistsError,
+    RequestError,
+    SchemaError,
+    StaleTermError,
+    UnknownPeerError,
+    UnknownTableError,
+)
+from replication.ledger.base import FileKind, Ledger, Peer, Progress
+from tests.contract.ledger_stores import (
+    FLIGHTS,
+    FRAME,
+    HEADER,
+    NORTH,
+    WEATHER,
+    WEST,
+    Road,
+    Stores,
+    applied,
+    claims,
+    own_wal,
+    peer,
+    stream,
+    wal,
+    write,
+)
+
+S = stream(FLIGHTS, wal())
+
+
+def enable(ledger: Ledger, term: int = 0) -> None:
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", term)
+
+
+def status_of(ledger: Ledger, file: FileId, table: UUID = FLIGHTS.uuid) -> ReplicationStatus:
+    (found,) = [s for f, rule, s in ledger.files.statuses() if f == file and rule.table == table]
+    return found
+
+
+def test_each_new_master_raises_the_term_and_older_decisions_are_refused(stores: Stores) -> None:
+    ledger, other = stores.ledger, stores.another()
+    ledger.tables.create(FLIGHTS)
+    file = own_wal(ledger)
+    assert ledger.terms.current() == 0
+    assert (ledger.terms.raise_to_next(), other.terms.raise_to_next(), ledger.terms.current()) == (1, 2, 2)
+    stale: list[Callable[[], object]] = [
+        lambda: ledger.rules.define(peer(), 1),
+        lambda: ledger.rules.delete("north", 1),
+        lambda: ledger.rules.set_paused("north", True, 1),
+        lambda: ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 1),
+        lambda: ledger.rules.disable("north", FLIGHTS.uuid, ["default"], 1),
+        lambda: ledger.files.retire(file, 1),
+    ]
+    for decide in stale:
+        with pytest.raises(StaleTermError, match="term 1 came after term 2"):
+            decide()
+    assert ledger.rules.peers() == [] and ledger.files.get(file) is not None
+    ledger.rules.define(peer(), 2)
+    enable(other, 2)
+
+
+def test_peers_are_defined_once_paused_and_removed_with_their_rules(sending: Ledger) -> None:
+    with pytest.raises(PeerExistsError, match="deletecluster north"):
+        sending.rules.define(peer(), 0)
+    sending.rules.set_paused("north", True, 0)
+    assert sending.rules.peers() == [Peer("north", "localhost:2181/walship/north", NORTH, True)]
+    enable(sending)
+    sending.rules.delete("north", 0)
+    assert sending.rules.peers() == [] and sending.rules.all() == []
+    with pytest.raises(UnknownPeerError, match="no peer north"):
+        enable(sending)
+    sending.rules.define(peer(), 0)
+    assert sending.rules.all() == []
+
+
+def test_rules_are_per_group_and_keep_their_generation(sending: Ledger) -> None:  # 004-28
+    (first,) = sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.weather", 0)
+    both = sending.rules.enable("north", WEATHER.uuid, ["first", "second"], "ops.weather", 0)
+    assert both[0] == first and both[1].generation > first.generation
+    assert sending.rules.all() == both
+    sending.rules.disable("north", WEATHER.uuid, ["first"], 0)
+    (again,) = sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.weather", 0)
+    assert again.generation > both[1].generation
+
+
+def test_what_cannot_be_enabled_says_why(sending: Ledger) -> None:
+    with pytest.raises(UnknownTableError):
+        sending.rules.enable("north", NIL_UUID, [""], "x.y", 0)
+    with pytest.raises(SchemaError, match="no group 'third'.*first, second"):
+        sending.rules.enable("north", WEATHER.uuid, ["first", "third"], "ops.weather", 0)
+    assert sending.rules.all() == []
+    enable(sending)
+    with pytest.raises(RequestError, match="as ops.flights already"):
+        sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.other", 0)
+
+
+def test_only_what_is_written_from_now_on_is_owed(sending: Ledger) -> None:  # 004-32
+    old, idle = own_wal(sending, 5), own_wal(sending)
+    road = Road(sending)
+    road.land(claims(S, 0, 3, 0))
+    enable(sending)
+    later = own_wal(sending, 1)
+    (rule,) = sending.rules.all()
+    assert rule.owed == {old: 5, wal(): 3}
+    assert status_of(sending, old).begin == HEADER + 5 * FRAME
+    assert status_of(sending, old).finished == status_of(sending, old).needed
+    assert status_of(sending, road.file).begin == HEADER + 3 * FRAME
+    assert status_of(sending, idle).begin == status_of(sending, later).begin == HEADER
+    write(sending, old, 5, 6)
+    assert status_of(sending, old).needed == HEADER + 6 * FRAME
+    assert status_of(sending, old).remaining == FRAME
+
+
+def test_what_was_shipped_without_a_new_rule_does_not_count_for_it(sending: Ledger) -> None:
+    sending.rules.enable("north", WEATHER.uuid, ["first"], "ops.weather", 0)
+    (weather,) = sending.rules.all()
+    file = own_wal(sending, 5)
+    ahead = Ranges.of((HEADER, HEADER + 8 * FRAME))  # the tail reads what is durable before it is registered
+    sending.files.record([Progress(file, "north", ahead, HEADER, generation=weather.generation)])
+    enable(sending)
+    flights = next(rule for rule in sending.rules.all() if rule.table == FLIGHTS.uuid)
+    assert status_of(sending, file).shipped == Ranges.of((HEADER, HEADER + 5 * FRAME))
+    sending.files.record([Progress(file, "north", ahead, HEADER, generation=weather.generation)])
+    young = own_wal(sending, 2)
+    sending.files.record([Progress(young, "north", ahead, HEADER, generation=weather.generation)])
+    assert status_of(sending, file).shipped.end == HEADER + 5 * FRAME
+    assert not status_of(sending, young).shipped
+    sending.files.record([Progress(file, "north", ahead, HEADER, generation=flights.generation)])
+    assert status_of(sending, file).shipped == ahead
+
+
+def test_progress_joins_in_any_order(sending: Ledger) -> None:  # 004-24
+    enable(sending)
+    file = own_wal(sending, 9)
+    one = Progress(file, "north", Ranges.of((HEADER, HEADER + 200)), HEADER + 100, 7, "timed out")
+    two = Progress(file, "north", Ranges.of((HEADER + 150, HEADER + 400)), HEADER + 50, 9)
+    for reports in ([one, two], [two], [one, one], [two]):
+        sending.files.record(reports)
+    assert sending.files.progress("north") == [
+        Progress(file, "north", Ranges.of((HEADER, HEADER + 400)), HEADER + 100, 9)
+    ]
+    sending.files.record([Progress(FileId(WEST, "h0", 99), "north", Ranges(), 0), Progress(file, "gone", Ranges(), 0)])
+    assert len(sending.files.progress()) == 1
+    assert status_of(sending, file).finished == HEADER + 400
+
+
+def test_closed_frames_go_to_every_peer_and_nothing_goes_back_where_it_came_from(sending: Ledger) -> None:
+    control = sending.files.allocate("h0", FileKind.CONTROL, "/data/wal", "boot").file
+    assert sending.files.statuses() == []
+    enable(sending)
+    road = Road(sending, source=wal(0, NORTH))
+    found = sending.files.statuses()
+    assert [(f, rule.table, rule.group, rule.peer) for f, rule, _ in found] == [(control, NIL_UUID, "", "north")]
+    assert found[0][2] == ReplicationStatus(FileState.OPEN, HEADER, HEADER)
+    forwarded = Road(sending)
+    assert {f for f, _, _ in sending.files.statuses("north")} == {control, forwarded.file}
+    assert sending.files.statuses("nobody") == [] and road.file not in {f for f, _, _ in found}
+
+
+def test_a_file_goes_only_when_closed_shipped_applied_there_and_replayed_here(sending: Ledger) -> None:  # 004-15
+    enable(sending)
+    file = own_wal(sending, 4)
+    end = HEADER + 4 * FRAME
+    done = Ranges.of((HEADER, end))
+
+    def held(match: str) -> None:
+        assert sending.files.retirable("h0") == []
+        with pytest.raises(RequestError, match=match):
+            sending.files.retire(file, 0)
+
+    held("OPEN")
+    sending.files.close(file, end)
+    held("north lacks 400 bytes")
+    sending.files.record([Progress(file, "north", done, HEADER)])
+    held("north has not applied")
+    sending.files.record([Progress(file, "north", done, end)])
+    held("own replay has 400 bytes to go")
+    applied(sending, FLIGHTS, {file: end})
+    assert is_applied(status_of(sending, file))
+    assert [row.file for row in sending.files.retirable("h0")] == [file] and sending.files.retirable("h1") == []
+    sending.files.retire(file, 0)
+    sending.files.retire(file, 0)
+    assert sending.files.get(file) is None and sending.files.progress() == []
+    assert sending.landing.coverage() == {stream(FLIGHTS, file): Ranges.of((0, 4))}
+    assert sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot").file.number == file.number + 1
+
+
+def test_a_closed_file_that_is_not_wholly_registered_stays(sending: Ledger) -> None:
+    file = own_wal(sending, 1)
+    sending.files.close(file, HEADER + 2 * FRAME)
+    applied(sending, FLIGHTS, {file: HEADER + FRAME})
+    assert sending.files.retirable("h0") == []
+    write(sending, file, 1, 2)
+    applied(sending, FLIGHTS, {file: HEADER + 2 * FRAME}, 2)
+    assert [row.file for row in sending.files.retirable("h0")] == [file]
+
+
+def test_a_rule_made_while_a_file_is_about_to_go_keeps_what_it_owes(sending: Ledger) -> None:
+    file = own_wal(sending, 2)
+    applied(sending, FLIGHTS, {file: HEADER + 2 * FRAME})
+    enable(sending)
+    write(sending, file, 2, 3)
+    applied(sending, FLIGHTS, {file: HEADER + 3 * FRAME}, 2)
+    sending.files.close(file, HEADER + 3 * FRAME)
+    assert sending.files.retirable("h0") == []
+    with pytest.raises(RequestError, match="north lacks 100 bytes"):
+        sending.files.retire(file, 0)
+
+
+def test_a_landing_file_goes_after_its_own_replay_and_its_next_peers(sending: Ledger) -> None:  # 004-18
+    enable(sending)
+    road = Road(sending)
+    road.land(claims(S, 0, 2, 0))
+    sending.files.close(road.file, road.at)
+    applied(sending, FLIGHTS, {road.file: road.at})
+    assert sending.files.retirable("h0") == []
+    sending.files.record([Progress(road.file, "north", Ranges.of((HEADER, road.at)), road.at)])
+    sending.files.retire(road.file, 0)
+    assert sending.landing.received(wal()) == Ranges.of((HEADER, road.at))
+    assert sending.landing.applied_prefix([wal()]) == {wal(): road.at}
+    other = Road(sending, source=wal(1))
+    other.land(claims(S, 0, 2, 0))
+    assert sending.replay.pending() == []  # all duplicates of what the retired file brought
+
+
+def test_a_peer_without_rules_holds_nothing(sending: Ledger) -> None:
+    file = own_wal(sending, 1)
+    sending.files.close(file, HEADER + FRAME)
+    applied(sending, FLIGHTS, {file: HEADER + FRAME})
+    assert [row.file for row in sending.files.retirable("h0")] == [file]
+
+
+def test_ten_thousand_open_statuses_are_cheap_to_plan_from(sending: Ledger) -> None:
+    enable(sending)
+    sending.rules.enable("north", WEATHER.uuid, ["first", "second"], "ops.weather", 0)
+    files = [own_wal(sending) for _ in range(400)]
+    sending.files.record([Progress(f, "north", Ranges.of((HEADER, HEADER + n)), 0) for n, f in enumerate(files)])
+    for n in range(8):
+        sending.rules.define(peer(f"p{n}"), 0)
+        sending.rules.enable(f"p{n}", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+        sending.rules.enable(f"p{n}", WEATHER.uuid, ["first", "second"], "ops.weather", 0)
+    begun = time.process_time()
+    statuses = sending.files.statuses()
+    assert len(statuses) == 400 * 3 * 9 and time.process_time() - begun < 2
+
+
+def test_a_late_registration_for_a_retired_file_does_not_touch_the_next_one(sending: Ledger) -> None:
+    old = own_wal(sending, 1)
+    sending.files.close(old, HEADER + FRAME)
+    applied(sending, FLIGHTS, {old: HEADER + FRAME})
+    sending.files.retire(old, 0)
+    young = own_wal(sending)
+    with pytest.raises(MissingFileError, match="walship wal list"):
+        sending.landing.register_own(old, HEADER, HEADER + FRAME, claims(stream(FLIGHTS, old), 0, 1, HEADER))
+    row = sending.files.get(young)
+    assert row is not None and row.length == HEADER

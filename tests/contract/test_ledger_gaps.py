@@ -1,0 +1,153 @@
+"""The ledger's contract: rules that end and begin again, and rules of tables that are dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.core.coverage import Ranges
+from replication.core.ids import FileId
+from replication.errors import StaleTermError
+from replication.ledger.base import FileKind, Ledger, Progress, Rule
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Road, claims, peer, stream, table, wal
+
+FLIGHTS, WEATHER = table(), table("ops.weather", 2)
+LATER = 1 << 60
+
+
+@pytest.fixture
+def sending(ledger: Ledger) -> Ledger:
+    for spec in (FLIGHTS, WEATHER):
+        ledger.tables.create(spec)
+    ledger.rules.define(peer(), 0)
+    return ledger
+
+
+def enable(ledger: Ledger) -> Rule:
+    (rule,) = ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    return rule
+
+
+def disable(ledger: Ledger) -> None:
+    ledger.rules.disable("north", FLIGHTS.uuid, ["default"], 0)
+
+
+class Growing:
+    """An own WAL that grows by frames of FLIGHTS."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.file: FileId = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+        self.count = 0
+
+    @property
+    def end(self) -> int:
+        return HEADER + self.count * FRAME
+
+    def grow(self, count: int, *, ship: bool = False) -> None:
+        found = claims(stream(FLIGHTS, self.file), self.count, self.count + count, self.end, commit=77)
+        self.ledger.landing.register_own(self.file, self.end, self.end + count * FRAME, found)
+        self.count += count
+        if ship:
+            self.ship()
+
+    def ship(self) -> None:
+        self.ledger.files.record([Progress(self.file, "north", Ranges.of((HEADER, self.end)), HEADER, 77)])
+
+
+def test_what_was_written_while_a_table_went_nowhere_is_its_gap(sending: Ledger) -> None:
+    assert enable(sending).gaps == ()
+    grown = Growing(sending)
+    grown.grow(3, ship=True)
+    disable(sending)
+    assert enable(sending).gaps == (), "nothing was missed"
+    disable(sending)
+    grown.grow(4)
+    (gap,) = enable(sending).gaps
+    assert gap.frames == 4 and 77 < gap.begin < gap.end
+    (rule,) = sending.rules.all()
+    assert rule.gaps == (gap,) and rule.owed == {grown.file: 7} and rule.since == gap.end
+    grown.grow(1, ship=True)
+    disable(sending)
+    grown.grow(2)
+    other = Growing(sending)
+    other.grow(5)
+    assert [g.frames for g in enable(sending).gaps] == [4, 7], "gaps stay for as long as they are there"
+
+
+def test_what_went_to_a_cluster_once_is_known_until_it_goes_there_again(sending: Ledger) -> None:
+    first = enable(sending)
+    assert sending.rules.ended(NORTH) == []
+    disable(sending)
+    assert sending.rules.ended(NORTH) == [(FLIGHTS.uuid, "default", first.generation)]
+    assert sending.rules.ended(EAST) == []
+    again = enable(sending)
+    assert sending.rules.ended(NORTH) == [] and again.generation > first.generation
+
+
+def test_what_was_pending_when_a_rule_ended_is_in_the_gap(sending: Ledger) -> None:
+    enable(sending)
+    grown = Growing(sending)
+    grown.grow(3, ship=True)
+    grown.grow(2)
+    disable(sending)
+    (gap,) = enable(sending).gaps
+    assert gap.frames == 2 and gap.begin == 77, "from the newest frame on that is known to be there"
+
+
+def test_what_was_there_before_a_table_went_anywhere_is_a_gap_unless_it_is_bootstrapped(sending: Ledger) -> None:
+    grown = Growing(sending)
+    grown.grow(3)
+    (gap,) = enable(sending).gaps
+    assert (gap.begin, gap.frames) == (0, 3)
+    (rule,) = sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
+    assert rule.gaps == ()
+    assert [r.gaps for r in sending.rules.all()] == [()]
+
+
+def test_a_peer_that_is_removed_and_defined_again_has_a_gap_too(sending: Ledger) -> None:
+    enable(sending)
+    grown = Growing(sending)
+    grown.grow(3, ship=True)
+    sending.rules.delete("north", 0)
+    grown.grow(2)
+    sending.rules.define(peer("renamed", NORTH), 0)
+    (rule,) = sending.rules.enable("renamed", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    assert [gap.frames for gap in rule.gaps] == [2]
+
+
+def test_frames_that_came_from_the_peer_itself_are_in_no_gap(sending: Ledger) -> None:
+    enable(sending)
+    road = Road(sending, source=wal(0, NORTH))
+    road.land(claims(stream(FLIGHTS, wal(0, NORTH)), 0, 2, 0))
+    disable(sending)
+    assert enable(sending).gaps == ()
+    relayed = Road(sending, source=wal(1, EAST))
+    relayed.land(claims(stream(FLIGHTS, wal(1, EAST)), 0, 2, 0))
+    disable(sending)
+    assert [gap.frames for gap in enable(sending).gaps] == [2]
+
+
+def test_a_dropped_table_keeps_its_rules_until_its_peers_have_what_was_written_to_it(sending: Ledger) -> None:
+    enable(sending)
+    grown = Growing(sending)
+    grown.grow(3)
+    sending.files.close(grown.file, grown.end)
+    sending.tables.drop(FLIGHTS.uuid)
+    assert [rule.table for rule in sending.rules.all()] == [FLIGHTS.uuid]
+    assert sending.rules.settle(0, LATER) == [] and sending.files.retirable("h0") == []
+    grown.ship()
+    assert sending.rules.settle(0, 0) == [], "what was written last may not be registered yet"
+    term = sending.terms.raise_to_next()
+    with pytest.raises(StaleTermError):
+        sending.rules.settle(term - 1, LATER)
+    assert [rule.peer for rule in sending.rules.settle(term, LATER)] == ["north"]
+    assert sending.rules.all() == [] == sending.rules.settle(term, LATER)
+    assert [row.file for row in sending.files.retirable("h0")] == [grown.file]
+
+
+def test_other_tables_keep_their_rules_when_one_settles(sending: Ledger) -> None:
+    enable(sending)
+    sending.rules.enable("north", WEATHER.uuid, ["default"], "ops.weather", 0)
+    sending.tables.drop(FLIGHTS.uuid)
+    assert len(sending.rules.settle(0, LATER)) == 1
+    assert [rule.table for rule in sending.rules.all()] == [WEATHER.uuid]

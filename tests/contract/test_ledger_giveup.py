@@ -1,0 +1,198 @@
+"""The ledger's contract: a landing file that cannot be read is given up, and nothing is lost or applied twice by it."""
+
+from __future__ import annotations
+
+import itertools
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from replication.core.coverage import Ranges
+from replication.core.define import typed_table
+from replication.core.ids import FileId
+from replication.errors import MissingFileError, RequestError, StaleTermError
+from replication.ledger.base import Claim, FileKind, Ledger, Progress, Quarantined
+from tests.contract.ledger_stores import (
+    FRAME,
+    HEADER,
+    Road,
+    applied,
+    claims,
+    peer,
+    stream,
+    table,
+    wal,
+)
+
+FLIGHTS = table()
+NUMBERS = (UUID(int=9000 + i) for i in itertools.count())
+KEYLESS = typed_table("ops.log", pa.schema([("a", pa.int64())]), [], uuids=NUMBERS)
+S, K = stream(FLIGHTS, wal()), stream(KEYLESS, wal())
+
+
+def at(frames: int) -> int:
+    return HEADER + frames * FRAME
+
+
+@pytest.fixture
+def road(ledger: Ledger) -> Road:
+    ledger.tables.create(FLIGHTS)
+    ledger.tables.create(KEYLESS)
+    return Road(ledger)
+
+
+def close(ledger: Ledger, road: Road) -> Road:
+    ledger.files.close(road.file, road.at)
+    return road
+
+
+def copies(ledger: Ledger, *frames: tuple[Claim, ...]) -> tuple[FileId, tuple[Claim, ...]]:
+    """An empty landing file and the frames as they lie there."""
+    made = Road(ledger)
+    return made.file, made.group(*frames).claims
+
+
+def pending(ledger: Ledger) -> dict[FileId, int]:
+    return {p.row.file: (p.end - p.begin - p.duplicates.total) // FRAME for p in ledger.replay.pending()}
+
+
+def test_what_is_applied_stays_and_the_rest_is_needed_again(ledger: Ledger, road: Road) -> None:
+    road.land(claims(S, 0, 2, 0))
+    road.land(claims(S, 2, 4, 0))
+    applied(ledger, FLIGHTS, {road.file: at(2)})
+    close(ledger, road)
+    assert ledger.landing.losses([wal()]) == {}
+    assert ledger.landing.at_risk(road.file).sequences == {S: Ranges.of((2, 4))}
+    given_up = ledger.landing.give_up(road.file, 0)
+    assert given_up.again == Ranges.of((at(2), at(4))) and given_up.source == wal()
+    assert given_up.dropped == {S: Ranges.of((2, 4))} and given_up.saved == {}
+    assert ledger.landing.coverage() == {S: Ranges.of((0, 2))}
+    assert ledger.landing.received(wal()) == Ranges.of((HEADER, at(2)))
+    assert ledger.landing.losses([wal(), wal(7)]) == {wal(): (1, Ranges.of((HEADER, at(2))))}
+    assert ledger.landing.applied_prefix([wal()]) == {wal(): at(2)}
+    assert ledger.files.get(road.file) is None and pending(ledger) == {}
+    anew = Road(ledger)
+    anew.land(claims(S, 0, 4, 0))
+    assert pending(ledger) == {anew.file: 2}, "what was applied is a duplicate"
+    assert ledger.landing.coverage() == {S: Ranges.of((0, 4))}
+
+
+def test_frames_that_were_copied_are_claimed_there_and_not_asked_for_again(ledger: Ledger, road: Road) -> None:
+    road.land(claims(S, 0, 3, 0))
+    close(ledger, road)
+    into, saved = copies(ledger, claims(S, 0, 3, 0))
+    given_up = ledger.landing.give_up(road.file, 0, (), into, saved)
+    assert not given_up.again and given_up.saved == {S: Ranges.of((0, 3))} and not given_up.dropped
+    assert ledger.landing.losses([wal()]) == {} and pending(ledger) == {into: 3}
+    assert ledger.landing.received(wal()) == Ranges.of((HEADER, at(3)))
+    assert ledger.landing.applied_prefix([wal()]) == {wal(): HEADER}, "landed is not applied"
+    applied(ledger, FLIGHTS, {into: at(3)})
+    assert ledger.landing.applied_prefix([wal()]) == {wal(): at(3)}
+
+
+def test_a_landed_duplicate_is_named_as_the_place_to_copy_from(ledger: Ledger, road: Road) -> None:
+    road.land(claims(S, 0, 3, 0))
+    other = Road(ledger, source=wal(1))
+    other.land(claims(S, 1, 2, 0))
+    close(ledger, road)
+    (spare,) = ledger.landing.at_risk(road.file).spares
+    assert (spare[0].file, spare[1], spare[2]) == (other.file, HEADER, HEADER + FRAME)
+    into, saved = copies(ledger, claims(S, 1, 2, 0))
+    given_up = ledger.landing.give_up(road.file, 0, (), into, saved)
+    assert given_up.dropped == {S: Ranges.of((0, 1), (2, 3))} and given_up.saved == {S: Ranges.of((1, 2))}
+    assert given_up.again == Ranges.of((HEADER, at(3)))
+    anew = Road(ledger)
+    anew.land(claims(S, 0, 3, 0))
+    assert pending(ledger) == {other.file: 0, into: 1, anew.file: 2}
+
+
+def test_of_a_registration_applied_in_part_only_the_rest_comes_again(ledger: Ledger, road: Road) -> None:
+    for spec in (FLIGHTS, KEYLESS):
+        of = stream(spec, wal())
+        made = Road(ledger)
+        made.land(claims(of, 0, 4, 0))
+        applied(ledger, spec, {made.file: at(1)})
+        close(ledger, made)
+        done = claims(of, 0, 1, HEADER)
+        given_up = ledger.landing.give_up(made.file, 0, done)
+        assert given_up.dropped == {of: Ranges.of((1, 4))}
+        assert ledger.landing.coverage(spec.uuid) == {of: Ranges.of((0, 1))}
+
+
+def test_a_table_without_key_is_never_given_rows_twice(ledger: Ledger, road: Road) -> None:
+    road.land(claims(K, 0, 4, 0))
+    applied(ledger, KEYLESS, {road.file: at(1)})
+    close(ledger, road)
+    with pytest.raises(RequestError, match="which cannot be told without the file"):
+        ledger.landing.give_up(road.file, 0)
+    assert ledger.landing.coverage() == {K: Ranges.of((0, 4))} and ledger.files.get(road.file) is not None
+
+
+def test_what_a_peer_after_this_cluster_lacks_comes_again_though_it_is_applied_here(ledger: Ledger, road: Road) -> None:
+    ledger.rules.define(peer(), 0)
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    road.land(claims(S, 0, 2, 0))
+    road.land(claims(S, 2, 4, 0))
+    applied(ledger, FLIGHTS, {road.file: at(4)})
+    ledger.files.record([Progress(road.file, "north", Ranges.of((HEADER, at(2))), HEADER)])
+    close(ledger, road)
+    given_up = ledger.landing.give_up(road.file, 0)
+    assert given_up.again == Ranges.of((HEADER, at(4))), "exact to within a row, and applied rows are joined"
+    assert not given_up.dropped
+    anew = Road(ledger)
+    anew.land(claims(S, 0, 4, 0))
+    assert pending(ledger) == {}, "here it is known"
+    assert {f for f, _, status in ledger.files.statuses("north") if status.remaining} == {anew.file}
+
+
+def test_only_closed_landing_files_can_be_given_up_and_under_the_current_term(ledger: Ledger, road: Road) -> None:
+    road.land(claims(S, 0, 1, 0))
+    with pytest.raises(RequestError, match="still OPEN"):
+        ledger.landing.give_up(road.file, 0)
+    own = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+    ledger.files.close(own, HEADER)
+    with pytest.raises(RequestError, match="may exist nowhere else"):
+        ledger.landing.at_risk(own)
+    with pytest.raises(MissingFileError):
+        ledger.landing.give_up(wal(99), 0)
+    close(ledger, road)
+    ledger.terms.raise_to_next()
+    with pytest.raises(StaleTermError):
+        ledger.landing.give_up(road.file, 0)
+    assert ledger.landing.coverage() == {S: Ranges.of((0, 1))}
+
+
+def test_quarantined_frames_of_the_file_are_kept_when_passed_and_judged_anew_when_not(
+    ledger: Ledger, road: Road
+) -> None:
+    road.land(claims(S, 0, 2, 0))
+    road.land(claims(S, 2, 4, 0))
+    for n in (1, 3):
+        ledger.replay.quarantine(Quarantined(road.file, at(n), at(n + 1), FLIGHTS.uuid, "bad", f"/q/{n}", 1))
+    applied(ledger, FLIGHTS, {road.file: at(2)})
+    close(ledger, road)
+    ledger.landing.give_up(road.file, 0)
+    assert [frame.copy for frame in ledger.replay.quarantined()] == ["/q/1"]
+
+
+def test_after_a_loss_a_sender_believes_only_what_the_peer_kept(ledger: Ledger, road: Road) -> None:
+    ledger.rules.define(peer(), 0)
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+    all_of_it, kept = Ranges.of((HEADER, at(4))), Ranges.of((HEADER, at(1)), (at(2), at(3)))
+    loss = Progress(file, "north", Ranges(), 0, losses=1, kept=kept)
+
+    def known() -> tuple[Ranges, int, int]:
+        (found,) = ledger.files.progress("north")
+        return found.shipped, found.applied, found.losses
+
+    ledger.files.record([Progress(file, "north", all_of_it, at(2))])
+    ledger.files.record([loss])
+    assert known() == (kept, at(1), 1)
+    ledger.files.record([Progress(file, "north", all_of_it, at(4)), loss])
+    assert known() == (kept, at(1), 1), "an ack from before the loss comes late"
+    ledger.files.record([Progress(file, "north", Ranges.of((at(1), at(2))), at(2), losses=1)])
+    assert known() == (Ranges.of((HEADER, at(3))), at(2), 1)
+    ledger.files.record([Progress(file, "north", Ranges.of((at(3), at(4))), 0, losses=2)])
+    assert known() == (Ranges.of((at(3), at(4))), HEADER, 2), "of a second loss nothing is known to be left"

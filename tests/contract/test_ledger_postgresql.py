@@ -1,0 +1,154 @@
+"""What only a ledger on a server has to stand: sessions that break, hosts that freeze, a server that restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+
+import pytest
+import sqlalchemy as sa
+
+from replication.errors import CoordinationError, LedgerBusyError
+from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql_store import Store
+from tests import postgresql as pg
+from tests.contract.ledger_stores import WEST, peer, table
+
+SPAWN = multiprocessing.get_context("spawn")
+pytestmark = pytest.mark.skipif(not pg.BINARIES, reason=pg.MISSING)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[pg.Server]:
+    with pg.server() as made:
+        yield made
+
+
+@pytest.fixture
+def url(server: pg.Server) -> str:
+    name = f"ledger_{os.urandom(6).hex()}"
+    admin = sa.create_engine(server.url("postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    admin.dispose()
+    initialise(server.url(name), WEST)
+    return server.url(name)
+
+
+def again(act: object, timeout_s: float = 60.0) -> object:
+    """What every role does with a ledger that failed: ask it again."""
+    assert callable(act)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return act()
+        except CoordinationError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def freeze_in_the_middle(url: str, report: Connection) -> None:
+    store = Store(url)
+    with store.write() as connection:
+        connection.exec_driver_sql("UPDATE meta SET value = 'frozen' WHERE name = 'cluster'")
+        report.send("written")
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_a_host_that_freezes_in_a_transaction_holds_the_others_up_for_a_bounded_time(url: str) -> None:
+    mine, theirs = SPAWN.Pipe(duplex=False)
+    sooner = f"{url}&options=-c%20idle_in_transaction_session_timeout%3D2s"
+    frozen = SPAWN.Process(target=freeze_in_the_middle, args=(sooner, theirs))
+    frozen.start()
+    try:
+        assert mine.poll(60) and mine.recv() == "written"
+        ledger = open_ledger(url, busy_timeout_s=60)
+        assert ledger.terms.raise_to_next() == 1
+        assert ledger.cluster == WEST
+        ledger.close()
+    finally:
+        assert frozen.pid is not None
+        os.kill(frozen.pid, signal.SIGKILL)
+        frozen.join(30)
+
+
+def test_a_ledger_locked_past_the_time_out_says_so_and_reads_go_on(url: str) -> None:
+    ledger, other = open_ledger(url, busy_timeout_s=0.2), Store(url)
+    with other.write():
+        with pytest.raises(LedgerBusyError, match=r"stayed locked for 0\.2 s"):
+            ledger.terms.raise_to_next()
+        assert ledger.terms.current() == 0 and ledger.files.statuses() == []
+    assert ledger.terms.raise_to_next() == 1
+    other.close()
+    ledger.close()
+
+
+def test_broken_sessions_are_told_as_passing_trouble_and_the_next_call_works(server: pg.Server, url: str) -> None:
+    ledger = open_ledger(url)
+    ledger.tables.create(table())
+    ledger.terms.raise_to_next()
+    admin = sa.create_engine(server.url("postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        wanted = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'walship'"
+        assert connection.exec_driver_sql(wanted).scalar()
+    admin.dispose()
+    assert again(ledger.terms.raise_to_next) in (2, 3)
+    assert again(ledger.tables.all) == [table()]
+    ledger.close()
+
+
+def test_a_server_that_restarts_under_load_loses_nothing_that_was_answered(server: pg.Server, url: str) -> None:
+    ledger = open_ledger(url)
+    told: list[int] = []
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(CoordinationError):
+                told.append(ledger.terms.raise_to_next())
+            stop.wait(0.02)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        for mode in ("immediate", "fast"):
+            enough = len(told) + 5
+            again(lambda enough=enough: _more(told, enough))
+            server.stop(mode)
+            server.start()
+        enough = len(told) + 5
+        again(lambda: _more(told, enough))
+    finally:
+        stop.set()
+        thread.join(60)
+    assert told == sorted(set(told))
+    assert ledger.terms.current() >= told[-1]
+    assert again(lambda: ledger.rules.define(peer(), told[-1])) is None
+    ledger.close()
+
+
+def _more(told: list[int], wanted: int) -> None:
+    if len(told) < wanted:
+        raise CoordinationError("not yet")
+
+
+def test_reads_can_change_nothing(url: str) -> None:
+    store = Store(url)
+    with pytest.raises(sa.exc.DBAPIError, match="read-only"), store.read() as connection:
+        connection.exec_driver_sql("DELETE FROM meta")
+    store.close()
+
+
+def test_what_the_address_says_itself_wins(url: str) -> None:
+    store = Store(f"{url}&application_name=mine&options=-c%20work_mem%3D1MB")
+    with store.read() as connection:
+        shown = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("application_name", "work_mem")]
+        assert shown == ["mine", "1MB"]
+        assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "15s"
+    store.close()

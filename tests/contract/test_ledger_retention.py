@@ -1,0 +1,114 @@
+"""The ledger's contract: rule 2 with a disk budget per peer, and on a cluster that keeps no tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.core.coverage import Ranges
+from replication.core.ids import FileId
+from replication.core.retention import RetentionPolicy, held_by
+from replication.errors import RequestError
+from replication.ledger.base import FileKind, Ledger, Progress
+from tests.contract.ledger_stores import FRAME, HEADER, Road, applied, claims, peer, stream, table, wal
+
+FLIGHTS = table()
+S = stream(FLIGHTS, wal())
+END = HEADER + 2 * FRAME
+RELAY = RetentionPolicy(keeps_tables=False)
+
+
+@pytest.fixture
+def sending(ledger: Ledger) -> Ledger:
+    ledger.tables.create(FLIGHTS)
+    ledger.rules.define(peer(), 0)
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    return ledger
+
+
+def closed_wal(ledger: Ledger, *, replayed: bool = True) -> FileId:
+    file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+    ledger.landing.register_own(file, HEADER, END, claims(stream(FLIGHTS, file), 0, 2, HEADER))
+    ledger.files.close(file, END)
+    if replayed:
+        applied(ledger, FLIGHTS, {file: END}, file.number + 1)
+    return file
+
+
+def report(ledger: Ledger, file: FileId, shipped: int = END, applied: int = HEADER) -> None:
+    ledger.files.record([Progress(file, "north", Ranges.of((HEADER, shipped)), applied)])
+
+
+def test_past_its_budget_the_oldest_files_a_peer_has_durable_go_unapplied(sending: Ledger) -> None:
+    files = [closed_wal(sending) for _ in range(4)]
+    for file in files[:3]:
+        report(sending, file)
+    report(sending, files[3], END - FRAME)
+    within, past = RetentionPolicy(peer_bytes_max=3 * END), RetentionPolicy(peer_bytes_max=2 * END)
+    assert sending.files.retirable("h0") == sending.files.retirable("h0", within) == []
+    with pytest.raises(RequestError, match="north has not applied 200 bytes"):
+        sending.files.retire(files[0], 0, within)
+    assert [row.file for row in sending.files.retirable("h0", past)] == files[:1]
+    for held in (files[1], files[3]):
+        with pytest.raises(RequestError, match="must stay: north"):
+            sending.files.retire(held, 0, past)
+    sending.files.retire(files[0], 0, past)
+    assert sending.files.retirable("h0", past) == []
+    nothing = RetentionPolicy(peer_bytes_max=0)
+    assert [row.file for row in sending.files.retirable("h0", nothing)] == files[1:3]
+
+
+def test_a_budget_gives_up_nothing_that_the_own_replay_still_needs(sending: Ledger) -> None:
+    file = closed_wal(sending, replayed=False)
+    report(sending, file)
+    assert sending.files.retirable("h0", RetentionPolicy(peer_bytes_max=0)) == []
+    with pytest.raises(RequestError, match="own replay has 200 bytes to go"):
+        sending.files.retire(file, 0, RetentionPolicy(peer_bytes_max=0))
+
+
+def test_a_cluster_that_keeps_no_tables_waits_for_its_peers_only(sending: Ledger) -> None:
+    file = closed_wal(sending, replayed=False)
+    report(sending, file)
+    assert sending.files.retirable("h0", RELAY) == []
+    report(sending, file, applied=END)
+    assert sending.files.retirable("h0") == []
+    assert [row.file for row in sending.files.retirable("h0", RELAY)] == [file]
+    sending.files.retire(file, 0, RELAY)
+    assert sending.landing.coverage() == {stream(FLIGHTS, file): Ranges.of((0, 2))}
+
+
+def test_without_an_own_replay_a_file_still_stays_until_all_of_it_is_registered(sending: Ledger) -> None:
+    sending.rules.delete("north", 0)
+    file = sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+    sending.files.close(file, END)
+    assert sending.files.retirable("h0", RELAY) == []
+    with pytest.raises(RequestError, match="200 bytes are not registered yet"):
+        sending.files.retire(file, 0, RELAY)
+
+
+def test_a_relay_reports_as_applied_what_has_landed(sending: Ledger) -> None:
+    road = Road(sending)
+    road.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))
+    assert sending.landing.applied_prefix([wal()]) == {wal(): HEADER}
+    assert sending.landing.applied_prefix([wal()], keeps_tables=False) == {wal(): END}
+
+
+def test_what_holds_each_file_can_be_asked(sending: Ledger) -> None:
+    old, young = closed_wal(sending), closed_wal(sending, replayed=False)
+    report(sending, old)
+    held = {facts.file: held_by(facts) for facts in sending.files.retention()}
+    assert held[old] == ("north has not applied 200 bytes",)
+    assert held[young] == ("the own replay has 200 bytes to go", "north lacks 200 bytes")
+    freed = {facts.file: held_by(facts) for facts in sending.files.retention(RetentionPolicy(False, 0))}
+    assert freed == {old: (), young: ("north lacks 200 bytes",)}
+
+
+def test_coverage_of_retired_files_stays_one_row_a_stream(sending: Ledger) -> None:
+    sending.rules.delete("north", 0)
+    for n in range(3):
+        road = Road(sending, source=wal(n))
+        road.land(claims(S, 2 * n, 2 * n + 2, 0))
+        sending.files.close(road.file, road.at)
+        applied(sending, FLIGHTS, {road.file: road.at}, n + 1)
+        sending.files.retire(road.file, 0)
+    assert sending.landing.coverage() == {S: Ranges.of((0, 6))}
+    assert sending.landing.last_hash(S) == (5, claims(S, 5, 6, 0)[0].hash)

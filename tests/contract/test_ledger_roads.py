@@ -1,0 +1,89 @@
+"""Roads through several clusters: what they owe, what is reached by whatever road, what need not go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.core.coverage import Ranges
+from replication.core.freshness import ClosedNotice, Reach, Replicated
+from replication.core.ids import StreamId
+from replication.core.roads import Carried
+from replication.ledger.base import Claim, Ledger, Quarantined
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Road, applied, claims, table, wal
+
+FLIGHTS = table()
+FAR = wal(0, NORTH)
+S = StreamId(FAR, FLIGHTS.uuid, "default")
+
+
+@pytest.fixture(autouse=True)
+def flights(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+
+
+def declare(ledger: Ledger, generation: int, carried: tuple[Carried, ...] = (), owed: int = 0) -> None:
+    ledger.landing.declare_road(EAST, FLIGHTS.uuid, "default", generation, {FAR: owed} if owed else {}, None, carried)
+
+
+THROUGH = Carried(NORTH, (NORTH, EAST))
+
+
+def test_a_road_is_kept_as_declared_and_declared_anew_while_it_is_open(ledger: Ledger) -> None:
+    declare(ledger, 3)
+    declare(ledger, 3, (Carried(NORTH, (NORTH, EAST), 55),), owed=7)
+    (road,) = ledger.landing.roads()
+    assert (road.source, road.table, road.group, road.generation) == (EAST, FLIGHTS.uuid, "default", 3)
+    assert road.carried == (Carried(NORTH, (NORTH, EAST), 55),) and road.owed == {FAR: 7} and road.heard > 0
+    declare(ledger, 2)
+    assert ledger.landing.roads() == [road]
+    ledger.landing.close_road(EAST, FLIGHTS.uuid, "default", 3)
+    declare(ledger, 3, (THROUGH,))
+    assert ledger.landing.roads() == []
+    declare(ledger, 4)
+    assert [each.generation for each in ledger.landing.roads()] == [4]
+
+
+def test_only_roads_that_bring_an_origin_owe_its_sequences(ledger: Ledger) -> None:
+    declare(ledger, 1)
+    ledger.time.note_closed(NORTH, ClosedNotice(10, ((S, 4),)))
+    assert ledger.time.replicated()[NORTH] == Replicated(10)
+    declare(ledger, 1, (THROUGH,), owed=3)
+    found = ledger.time.replicated()[NORTH]
+    assert found.t == 0 and "not arrived: sequences [3, 5)" in found.held_by
+
+
+def test_what_is_reached_does_not_depend_on_the_road(ledger: Ledger) -> None:
+    nothing = ledger.time.reached({S: 4})[S]
+    assert nothing == Reach(False, False, False, nothing.held_by, comes=False) and "no open road" in nothing.held_by
+    declare(ledger, 1, (THROUGH,), owed=2)
+    early = ledger.time.reached({S: 1})[S]
+    assert not early.durable and early.comes and "before a road brought it" in early.held_by
+    assert "not arrived: sequences [2, 5)" in ledger.time.reached({S: 4})[S].held_by
+    one, two = Road(ledger), Road(ledger, wal(1))
+    one.land(claims(S, 2, 4, 0))
+    two.land(claims(S, 3, 5, 0))
+    landed = ledger.time.reached({S: 4})[S]
+    assert (landed.durable, landed.applied, landed.visible) == (True, False, False)
+    ledger.replay.quarantine(Quarantined(two.file, HEADER + FRAME, HEADER + 2 * FRAME, FLIGHTS.uuid, "bad", "/q", 1))
+    applied(ledger, FLIGHTS, {one.file: one.at, two.file: two.at})
+    kept_out = ledger.time.reached({S: 4})[S]
+    assert (kept_out.durable, kept_out.applied, kept_out.visible) == (True, True, False)
+    assert ledger.time.reached({S: 3})[S] == Reach(True, True, True)
+
+
+def test_frames_that_are_claimed_elsewhere_are_spare_until_their_sender_lost_something(ledger: Ledger) -> None:
+    one, two = Road(ledger), Road(ledger, wal(1))
+    one.land(claims(S, 0, 2, 0))
+    mixed: tuple[Claim, ...] = claims(S, 0, 3, 0)
+    two.land(mixed)
+    end = HEADER + 3 * FRAME
+    assert ledger.landing.spare(one.file, HEADER, end) == Ranges()
+    assert ledger.landing.spare(two.file, HEADER, end) == Ranges.of((HEADER, HEADER + 2 * FRAME))
+    assert ledger.landing.spare(two.file, HEADER + 2 * FRAME, end) == Ranges()
+    ledger.files.close(one.file, one.at)
+    term = ledger.terms.raise_to_next()
+    again = ledger.landing.give_up(one.file, term).again
+    assert again
+    later = Road(ledger)
+    later.land(claims(S, 0, 3, 0))
+    assert ledger.landing.spare(later.file, HEADER, end) == Ranges(), "a cluster after this one may lack them"

@@ -1,0 +1,147 @@
+"""The ledger's contract: closed time, the notices that carry it, and replicated time."""
+
+from __future__ import annotations
+
+from replication.core.coverage import Ranges
+from replication.core.freshness import ClosedNotice, Replicated
+from replication.core.ids import NIL_UUID, StreamId
+from replication.ledger.base import Grown, Ledger, Quarantined
+from replication.ledger.sql_freshness import NOTICES_MAX
+from tests.contract.ledger_stores import (
+    EAST,
+    FLIGHTS,
+    FRAME,
+    HEADER,
+    WEATHER,
+    WEST,
+    Road,
+    applied,
+    claims,
+    own_wal,
+    stream,
+    wal,
+    write,
+)
+
+S = stream(FLIGHTS, wal())
+
+
+def test_closed_time_is_the_lowest_promise_and_never_falls(ledger: Ledger) -> None:
+    raise_closed = ledger.time.raise_closed
+    assert ledger.time.closed() == 0 and raise_closed("h0", {}, 100) == 100
+    assert ledger.time.register_writer("w1", "h0", 1, "boot", 1).closed == 100
+    assert raise_closed("h0", {}, 500) == 100  # until the writer promises more
+    assert raise_closed("h0", {"w1": 300}, 500) == 300
+    ledger.time.register_writer("w2", "h1", 2, "boot", 1)
+    assert raise_closed("h0", {"w1": 400, "w2": 999}, 500) == 300  # h1 speaks for its own writers
+    assert raise_closed("h1", {"w2": 350}, 500) == 350
+    assert raise_closed("h1", {"w2": 200}, 500) == 350
+    assert [(w.writer, w.host, w.floor) for w in ledger.time.writers()] == [("w1", "h0", 400), ("w2", "h1", 350)]
+    ledger.time.remove_writer("w2")
+    assert raise_closed("h0", {}, 500) == 400
+    ledger.time.remove_writer("w1")
+    assert raise_closed("h0", {}, 500) == 500 == ledger.time.closed()
+
+
+def test_the_notice_lists_the_last_registered_sequence_of_every_live_wal(sending: Ledger) -> None:
+    ten_minutes = 600_000_000
+    live, old = own_wal(sending, 3), own_wal(sending, 2)
+    idle = own_wal(sending)
+    sending.files.close(old, HEADER + 2 * FRAME)
+    Road(sending).land(claims(S, 0, 3, 0))
+    sending.time.raise_closed("h0", {}, 50)
+    both = ((stream(FLIGHTS, live), 2), (stream(FLIGHTS, old), 1))
+    assert sending.time.closed_notice() == ClosedNotice(50, both)
+    sending.time.raise_closed("h0", {}, ten_minutes + 50)
+    assert sending.time.closed_notice() == ClosedNotice(ten_minutes + 50, both[:1])
+    write(sending, idle, 0, 1)
+    assert [s.wal for s, _ in sending.time.closed_notice().streams] == [live, idle]
+
+
+def test_what_grew_is_told_by_commit_time_and_by_the_length_seen(sending: Ledger) -> None:
+    one, two = own_wal(sending, 3), own_wal(sending, 6)
+    Road(sending).land(claims(S, 0, 9, 0))
+    of = {file: stream(FLIGHTS, file) for file in (one, two)}
+    assert sending.time.grown(0, {}) == {
+        one: Grown(HEADER + 3 * FRAME, {of[one]: 2}),
+        two: Grown(HEADER + 6 * FRAME, {of[two]: 5}),
+    }
+    newest = sending.files.get(two)
+    assert newest is not None
+    assert sending.time.grown(2, {two: newest.length}) == {two: Grown(HEADER + 6 * FRAME, {})}
+    assert sending.time.grown(5, {}) == {}
+    write(sending, two, 6, 8)
+    applied(sending, FLIGHTS, {two: HEADER + 8 * FRAME})  # joins the rows of claims
+    assert sending.time.grown(5, {two: newest.length}) == {two: Grown(HEADER + 8 * FRAME, {of[two]: 7})}
+
+
+def test_own_replicated_time_follows_the_own_replay(sending: Ledger) -> None:
+    file = own_wal(sending, 3)
+    assert sending.time.replicated() == {WEST: Replicated(0, "no closed frame of west has come yet")}
+    sending.time.note_closed(WEST, ClosedNotice(10, ((stream(FLIGHTS, file), 1),)))
+    sending.time.note_closed(WEST, ClosedNotice(20, ((stream(FLIGHTS, file), 2),)))
+    assert "landed but not applied: sequences [0, 2)" in sending.time.replicated()[WEST].held_by
+    assert sending.time.replicated(WEATHER.uuid) == {WEST: Replicated(20)}
+    applied(sending, FLIGHTS, {file: HEADER + 2 * FRAME})
+    assert sending.time.replicated(FLIGHTS.uuid)[WEST].t == 0  # one registration is applied whole or not at all
+    applied(sending, FLIGHTS, {file: HEADER + 3 * FRAME}, 2)
+    assert sending.time.replicated() == {WEST: Replicated(20)}
+
+
+def test_replicated_time_needs_what_open_roads_owe_and_no_more(sending: Ledger) -> None:
+    road = Road(sending)
+    unsent = stream(WEATHER, wal(), "first")
+    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 3, {wal(): 2}, {wal(): Ranges.of((4, 5))})
+    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 2, {})  # older: changes nothing
+    sending.time.note_closed(EAST, ClosedNotice(10, ((S, 3), (unsent, 8))))
+    sending.time.note_closed(EAST, ClosedNotice(20, ((S, 6),)))
+    assert "not arrived: sequences [2, 4) of WAL east/h0/000000000000" in sending.time.replicated()[EAST].held_by
+    road.land(claims(S, 2, 4, 0))
+    assert "landed but not applied" in sending.time.replicated(FLIGHTS.uuid)[EAST].held_by
+    applied(sending, FLIGHTS, {road.file: road.at})
+    found = sending.time.replicated(FLIGHTS.uuid)[EAST]
+    assert found.t == 10 and "[5, 7)" in found.held_by
+    assert sending.time.replicated(WEATHER.uuid).keys() == {WEST}  # east feeds flights only
+    every = sending.time.replicated(WEATHER.uuid, every_origin=True)
+    assert every.keys() == {WEST, EAST} and every[EAST] == Replicated(20)
+    sending.landing.close_road(EAST, FLIGHTS.uuid, "default", 3)
+    assert sending.time.replicated()[EAST] == Replicated(20)
+    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 4, {wal(): 6})
+    assert "[6, 7)" in sending.time.replicated()[EAST].held_by
+
+
+def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending: Ledger) -> None:
+    road = Road(sending)
+    other = stream(WEATHER, wal(), "first")
+    for spec, of in ((FLIGHTS, S), (WEATHER, other)):
+        sending.landing.declare_road(EAST, spec.uuid, of.group, 1, {})
+    road.land(claims(S, 0, 1, 0), claims(other, 0, 1, 0))
+    sending.replay.quarantine(Quarantined(road.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/q/1", 1))
+    for spec in (FLIGHTS, WEATHER):
+        applied(sending, spec, {road.file: road.at})
+    sending.time.note_closed(EAST, ClosedNotice(10, ((S, 0), (other, 0))))
+    assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == 0
+    assert sending.time.replicated(WEATHER.uuid)[EAST].t == 10
+    assert sending.landing.applied_prefix([wal()]) == {wal(): road.at}  # it counts as applied for retiring
+
+
+def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -> None:
+    road = Road(sending)
+    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 1, {})
+    total = 2 * NOTICES_MAX
+    for n in range(total):
+        sending.time.note_closed(EAST, ClosedNotice(n + 1, ((S, n),)))
+    assert sending.time.replicated()[EAST].t == 0
+    half = total // 2
+    road.land(claims(S, 0, half, 0))
+    applied(sending, FLIGHTS, {road.file: road.at})
+    reached = sending.time.replicated()[EAST].t
+    assert 0 < reached <= half
+    road.land(claims(S, half, total, 0))
+    applied(sending, FLIGHTS, {road.file: road.at}, 2)
+    assert sending.time.replicated()[EAST] == Replicated(total)
+
+
+def test_a_stream_of_the_system_table_is_never_owed(sending: Ledger) -> None:
+    sending.time.note_closed(EAST, ClosedNotice(10, ((StreamId(wal(), NIL_UUID, ""), 5),)))
+    assert sending.time.replicated()[EAST] == Replicated(10)

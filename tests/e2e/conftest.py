@@ -1,0 +1,205 @@
+"""Two whole clusters as processes, east sending to west, for all end-to-end tests of a session."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.cluster import Cluster
+from peer.connect import connect
+from replication import config as configuration
+from replication.config import Config
+from shell.launched import Launched, await_ready
+from shell.role_process import RoleState
+
+ROOT = Path(__file__).parents[2]
+ROLES = ("zookeeper", "master", "worker", "receiver", "replay")
+START_TIMEOUT_S = 180.0
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "the condition") -> Any:
+    """Wait until ``condition`` gives something true, and return that."""
+    deadline, pause = time.monotonic() + timeout_s, threading.Event()
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        pause.wait(0.05)
+    return found
+
+
+def await_fold(cluster: Cluster, table: str) -> None:
+    """Wait until all that a table shows by now is folded; the replay process folds every few seconds."""
+    ledger, uuid = cluster.ledger, cluster.table(table).uuid
+    now = time.time_ns() // 1000
+    try:
+        until(lambda: ledger.replay.folded(uuid)[0] >= now, 120, f"the fold of {table} at {cluster.name}")
+    except AssertionError as error:
+        times, told = ledger.time.replicated(uuid), ledger.replay.told()
+        error.add_note(f"now {now}, folded {ledger.replay.folded(uuid)}, replicated {times}, replay says {told}")
+        error.add_note(threads_of(cluster.config, "replay"))
+        raise
+
+
+def threads_of(config: Config, role: str) -> str:
+    """Where the threads of a role's process are."""
+    state, out = RoleState.read(config.run_dir, role), config.log_dir / f"{role}.out"
+    if state is None:
+        return f"{role} never ran"
+    size = out.stat().st_size
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(state.pid, signal.SIGUSR1)
+    threading.Event().wait(1)
+    return out.read_text()[size:]
+
+
+class Site(Launched):
+    """One cluster, run by ``walship up`` in a process of its own."""
+
+    def ready(self, role: str, other_than: int = 0) -> bool:
+        state = self.state(role)
+        return state is not None and state.state == "ready" and state.pid != other_than
+
+    def kill(self, role: str) -> int:
+        """SIGKILL a role; its process id."""
+        state = self.state(role)
+        assert state is not None, f"{self.name} has no {role}"
+        os.kill(state.pid, signal.SIGKILL)
+        return state.pid
+
+    @contextmanager
+    def frozen(self, role: str) -> Iterator[None]:
+        """A role that neither works nor ends, nor is started again."""
+        state = self.state(role)
+        assert state is not None, f"{self.name} has no {role}"
+        os.kill(state.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(state.pid, signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End ``walship up`` and everything it started. Idempotent."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(60)
+        super().stop()
+
+    def await_roles(self, *roles: str) -> None:
+        """Wait until these roles are ready in the ``up`` that runs now."""
+        await_ready([self], START_TIMEOUT_S, roles)
+
+    def connect(self) -> Cluster:
+        return connect(self.file)
+
+    def shell(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
+        """Run ``walship ARGUMENTS`` for this cluster; standard output, or standard error when it was to fail."""
+        command = [sys.executable, "-m", "shell.main", "--cluster", str(self.file), *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, input=stdin, timeout=180)
+        assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stderr if code else done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.shell(*arguments, "--json"))
+
+
+def start(folder: Path, name: str, **sections: dict[str, Any]) -> Site:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder.mkdir()
+    file = folder / "walship.toml"
+    replay = {"fold_interval_s": 5.0, "driver_memory": "768m"}
+    file.write_text(configuration.default_toml(name, ".", zookeeper={"port": port}, replay=replay, **sections))
+    return launched(name, file, ROLES)
+
+
+def second_host(site: Site, folder: Path) -> Site:
+    """A worker and a receiver of the same cluster on a host of their own, with the same ledger and ZooKeeper."""
+    folder.mkdir()
+    file, of = folder / "walship.toml", site.config
+    file.write_text(
+        configuration.default_toml(
+            site.name,
+            ".",
+            cluster={"host": "h1"},
+            zookeeper={"embedded": False, "servers": of.zookeeper_servers, "root": of.zookeeper_root},
+            ledger={"url": of.ledger_url},
+        )
+    )
+    return launched(site.name, file, ("worker", "receiver"), "--roles", "worker,receiver")
+
+
+def launched(name: str, file: Path, roles: tuple[str, ...], *arguments: str) -> Site:
+    """A configured cluster whose ``walship up`` has begun."""
+    site = Site(name, file, configuration.load(file), roles)
+    site.start(*arguments)
+    return site
+
+
+@pytest.fixture(scope="session")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    """East and west, up; west is defined as east's peer."""
+    folder = tmp_path_factory.mktemp("clusters")
+    made = (start(folder / "east", "east"), start(folder / "west", "west"))
+    try:
+        await_ready(made, START_TIMEOUT_S)
+        define(*made)
+        yield made
+    finally:
+        for site in made:
+            site.process.terminate()
+        for site in made:
+            site.stop()
+
+
+@pytest.fixture(scope="module")
+def north(sites: tuple[Site, Site], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A third cluster, with small WALs; it and west send to each other and to east, until a module's tests are over."""
+    east, west = sites
+    made = start(tmp_path_factory.mktemp("third") / "north", "north", writer={"wal_bytes_max": 1 << 20})
+    roads = ((west, east), (west, made), (made, east), (made, west))
+    try:
+        await_ready([made], START_TIMEOUT_S)
+        with ThreadPoolExecutor(len(roads)) as threads:
+            list(threads.map(lambda road: define(*road), roads))
+            yield made
+            list(threads.map(lambda road: road[0].shell("deletecluster", road[1].name), roads))
+    finally:
+        made.stop()
+
+
+def define(source: Site, peer: Site) -> None:
+    source.shell("definecluster", peer.name, f"{peer.config.zookeeper_servers}{peer.config.zookeeper_root}")
+
+
+@pytest.fixture(scope="module")
+def masters(sites: tuple[Site, Site]) -> Iterator[tuple[Site, Site]]:
+    """East and west, each the other's peer until a module's tests are over."""
+    east, west = sites
+    define(west, east)
+    yield sites
+    west.shell("deletecluster", east.name)
+
+
+@pytest.fixture(scope="session")
+def east(sites: tuple[Site, Site]) -> Site:
+    return sites[0]
+
+
+@pytest.fixture(scope="session")
+def west(sites: tuple[Site, Site]) -> Site:
+    return sites[1]

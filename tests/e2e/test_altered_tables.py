@@ -1,0 +1,97 @@
+"""Tables of one identity on two masters, altered on both at once while rows go both ways."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+from peer.cluster import Cluster
+from replication.errors import ReplicationError
+from tests.e2e.conftest import Site, until
+
+
+def columns(cluster: Cluster, table: str) -> list[tuple[UUID, str, str]]:
+    """Uuid, name and type of each."""
+    return [(column.uuid, column.name, str(column.type)) for column in cluster.table(table).columns]
+
+
+def test_two_masters_alter_one_table_at_once_and_lose_no_value(masters: tuple[Site, Site]) -> None:
+    east, west = masters
+    table = f"e2e.m{uuid4().hex[:8]}"
+    east.shell("createtable", table, "id long, v int, note string", "--key", "id")
+    west.shell("createtable", table, "--like", "east")
+    east.shell("enablereplication", "-t", table, "west")
+    west.shell("enablereplication", "-t", table, "east")
+    with east.connect() as here, west.connect() as there:
+        assert here.table(table).uuid == there.table(table).uuid
+        positions = [
+            (here, "west", here.upsert(table, [{"id": 1, "v": 1, "note": "east"}, {"id": 2, "v": 2, "note": "both"}])),
+            (there, "east", there.upsert(table, [{"id": 3, "v": 3, "note": "west"}])),
+        ]
+        for cluster, peer in ((here, "west"), (there, "east")):  # neither hears of the other's changes before its own
+            cluster.operations.pause(peer)
+        for change in ("--add", "seats int"), ("--add", "x int"):
+            east.shell("altertable", table, *change)
+        for change in ("--rename", "note", "words"), ("--widen", "v", "bigint"), ("--add", "x string"):
+            west.shell("altertable", table, *change)
+        positions += [
+            (here, "west", here.upsert(table, [{"id": 4, "v": 4, "seats": 7, "x": 1}])),
+            (there, "east", there.upsert(table, [{"id": 5, "v": 5_000_000_000, "words": "wide"}])),
+        ]
+        for cluster, peer in ((here, "west"), (there, "east")):
+            cluster.operations.resume(peer)
+        until(
+            lambda: len(columns(here, table)) == 6 and columns(here, table) == columns(there, table),
+            90,
+            "one definition on both",
+        )
+        names = [name for _, name, _ in columns(here, table)]
+        first, second = (name for name in names if name.startswith("x"))
+        assert {first, second} > {"x"} and names[:4] == ["id", "v", "words", "seats"]
+        loser = second if first == "x" else first
+        assert any(loser in note for row in east.json("status")["tables"] for note in row["clashes"])
+        west.shell("altertable", table, "--rename", loser, "y")
+        until(lambda: "y" in here.table(table).by_name, 60, "the new name at east")
+        positions.append((here, "west", here.upsert(table, [{"id": 6, "v": 6, "words": "all", "seats": 9}])))
+        positions.append((there, "east", there.delete(table, [{"id": 2}])))
+        for cluster, peer, position in positions:
+            cluster.wait(position, until="visible", timeout_s=120)
+            cluster.wait(position, cluster=peer, until="visible", timeout_s=120)
+        wanted = {
+            1: (1, "east", None),
+            3: (3, "west", None),
+            4: (4, None, 7),
+            5: (5_000_000_000, "wide", None),
+            6: (6, "all", 9),
+        }
+        for cluster in (here, there):
+            rows = cluster.read(table).read_all().to_pylist()
+            assert {row["id"]: (row["v"], row["words"], row["seats"]) for row in rows} == wanted, cluster.name
+            assert sorted(row["id"] for row in rows if row["x"] is not None or row["y"] is not None) == [4]
+        east.shell("verify", "west", table)
+        for cluster in (here, there):
+            status = cluster.status()
+            assert not status.quarantined
+            assert not [row.replay_held for row in status.tables if row.table == table and row.replay_held]
+
+
+def test_one_name_made_twice_is_refused_and_the_remedy_works(masters: tuple[Site, Site]) -> None:
+    east, west = masters
+    table = f"e2e.twice{uuid4().hex[:8]}"
+    for site in masters:
+        site.shell("createtable", table, "id long, v int", "--key", "id")
+    said = east.shell("enablereplication", "-t", table, "west", code=6)
+    assert f"createtable {table} --like east" in " ".join(said.split())
+    west.shell("droptable", table)
+    west.shell("createtable", table, "--like", "east")
+    east.shell("enablereplication", "-t", table, "west", "--without-properties")
+    east.shell("settable", table, "history_s=86400", "codec=snappy")
+    east.shell("altertable", table, "--add", "late double")
+    with east.connect() as here, west.connect() as there:
+        until(lambda: "late" in there.table(table).by_name, 60, "the column at west")
+        assert here.table(table).history_s == 86_400 != there.table(table).history_s
+        try:
+            here.alter_table(table, drop="id")
+        except ReplicationError as error:
+            assert "in the key" in str(error)
+        else:
+            raise AssertionError("a key column was dropped")

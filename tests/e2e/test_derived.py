@@ -1,0 +1,45 @@
+"""A derived table between whole clusters: its role starts by itself, is killed under load, and west has what passes."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pyarrow as pa
+
+from tests.e2e.conftest import until
+
+ROWS = 3_000
+
+
+def test_what_a_hook_leaves_arrives_though_its_role_is_killed(sites):
+    east, west = sites
+    name = f"e2e.people{uuid4().hex[:8]}"
+    east.shell("createtable", name, "id long, who string, n int", "--key", "id")
+    options = ("-o", "where=n < 100", "-o", "null=who")
+    told = east.json("derivetable", f"{name}_out", "--from", name, "--hook", "select", *options)
+    assert told["derived"] == "at east"
+    east.shell("enablereplication", "-t", f"{name}_out", "west")
+    with east.connect() as here, west.connect() as there:
+        for begin in range(0, ROWS, 500):
+            ids = range(begin, begin + 500)
+            here.upsert(name, pa.table({"id": ids, "who": ["secret"] * 500, "n": [i % 200 for i in ids]}))
+            if begin == 1000:
+                until(lambda: east.ready("derive"), 120, "the derive role")
+                until(lambda: here.read(f"{name}_out").read_all().num_rows, 120, "the first derived rows")
+                old = east.kill("derive")
+                until(lambda old=old: east.ready("derive", other_than=old), 120, "the derive role again")
+        here.delete(name, [{"id": 7}])
+        wanted = {i for i in range(ROWS) if i % 200 < 100} - {7}
+
+        def shown():
+            if f"{name}_out" not in [spec.name for spec in there.tables()]:
+                return None
+            return there.read(f"{name}_out").read_all().to_pylist()
+
+        until(lambda: {row["id"] for row in shown() or ()} == wanted, 180, "west to have what passes")
+        assert {row["who"] for row in shown()} == {None}
+        assert name not in [spec.name for spec in there.tables()]
+    (derived,) = [row for row in east.json("status")["derived"] if row["table"] == f"{name}_out"]
+    assert (derived["source"], derived["hook"], derived["error"]) == (name, "select", "")
+    refused = west.shell("write", f"{name}_out", "-", "--format", "json", code=4, stdin='{"id": 1}')
+    assert "derived from another table at cluster east" in refused

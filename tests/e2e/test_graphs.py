@@ -1,0 +1,334 @@
+"""Three whole clusters in chains, rings, diamonds and as two masters: black-box scenarios 1, 3, 7 to 9 and 11 to 13."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from peer.cluster import Cluster
+from replication.core.position import Position
+from replication.errors import ReplicationError
+from replication.tables.base import open_duckdb
+from tests.e2e.conftest import ROOT, Site, second_host, until
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+WAIT_S = 180.0
+ROADS = {  # in the order they are opened: each table is made at its first cluster, and by its roads at the others
+    "east>west": ("chain", "masters", "ring", "killed", "moving"),
+    "west>north": ("chain", "ring", "killed", "moving"),
+    "north>east": ("ring", "killed", "moving", "diamond"),
+    "north>west": ("diamond",),
+    "west>east": ("masters",),
+    "east>west again": ("diamond",),
+}
+WRITER = """
+import sys, walship
+with walship.connect(sys.argv[1]) as cluster:
+    first = int(sys.argv[3])
+    while True:
+        cluster.upsert(sys.argv[2], [{"id": first + n, "text": "of the writer"} for n in range(50)])
+        first += 50
+        print(first, flush=True)
+"""
+
+Handles = dict[str, Cluster]
+
+
+@pytest.fixture(scope="module")
+def graph(sites: tuple[Site, Site], north: Site) -> dict[str, Site]:
+    return {site.name: site for site in (*sites, north)}
+
+
+@pytest.fixture(scope="module")
+def handles(graph: dict[str, Site]) -> Iterator[Handles]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(site.connect()) for name, site in graph.items()}
+
+
+@pytest.fixture(scope="module")
+def tables(graph: dict[str, Site], handles: Handles) -> dict[str, str]:
+    """The tables of all tests by their short names, with all their roads open."""
+    space = f"graph{uuid4().hex[:8]}"
+    names = {short: f"{space}.{short}" for of_road in ROADS.values() for short in of_road}
+    for short, name in names.items():
+        handles["north" if short == "diamond" else "east"].create_table(name, SCHEMA, ["id"])
+    for road, shorts in ROADS.items():
+        source, peer = road.split()[0].split(">")
+        graph[source].shell("enablereplication", *(part for short in shorts for part in ("-t", names[short])), peer)
+    return names
+
+
+def rows(**texts: str) -> pa.Table:
+    return pa.table({"id": [int(key[1:]) for key in texts], "text": list(texts.values())}, SCHEMA)
+
+
+def everywhere(handles: Handles, *positions: Position, names: str = "east west north") -> None:
+    """Wait until these positions are visible on the clusters, asked at the clusters themselves."""
+    for name in names.split():
+        for position in positions:
+            handles[name].wait(position, until="visible", timeout_s=WAIT_S)
+
+
+def content(cluster: Cluster, table: str) -> dict[int, str]:
+    return {row["id"]: row["text"] for row in cluster.read(table).read_all().to_pylist()}
+
+
+def change_log(cluster: Cluster, table: str) -> Counter[tuple[str, int, int, str | None, int]]:
+    """How often each edit is in a cluster's change log: (WAL of its origin, sequence, key, text, kind)."""
+    with open_duckdb() as connection:
+        cluster.reader.catalog.attach(connection, "changes", f"{table}__changes")
+        query = "select concat(_origin, _wal), _seq, id, text, _op from changes where _op >= 0"
+        return Counter(connection.sql(query).fetchall())
+
+
+def agree(handles: Handles, table: str, wanted: dict[int, str], names: str = "east west north") -> None:
+    """All show exactly these rows, and every edit is once in each change log."""
+    logs = [change_log(handles[name], table) for name in names.split()]
+    for name, log in zip(names.split(), logs, strict=True):
+        assert content(handles[name], table) == wanted, name
+        assert set(log.values()) == {1}, name
+    assert all(log == logs[0] for log in logs)
+
+
+class Load:
+    """Writes a row at a time on some clusters in turns, from ``first`` on, until it is told to stop."""
+
+    def __init__(self, handles: Handles, table: str, names: Sequence[str], first: int) -> None:
+        self._handles, self._table, self._names, self._first = handles, table, names, first
+        self._stop = threading.Event()
+        self.rows: dict[int, str] = {}
+        self.positions: dict[str, Position] = {}
+        self.error: ReplicationError | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def grows(self) -> bool:
+        """Wait for three more rows on each cluster: the load goes on."""
+        wanted = len(self.rows) + 3 * len(self._names)
+        return bool(until(lambda: self.error or len(self.rows) >= wanted, 60, "the load to go on"))
+
+    def finish(self) -> list[Position]:
+        self._stop.set()
+        self._thread.join()
+        assert self.error is None, self.error
+        return list(self.positions.values())
+
+    def _run(self) -> None:
+        number = self._first
+        try:
+            while not self._stop.wait(0.05):
+                name = self._names[number % len(self._names)]
+                text = f"{number} of {name}"
+                reached = self._handles[name].upsert(self._table, pa.table({"id": [number], "text": [text]}, SCHEMA))
+                known = self.positions.get(name)
+                self.positions[name] = reached if known is None else known.join(reached)
+                self.rows[number] = text
+                number += 1
+        except ReplicationError as error:
+            self.error = error
+
+
+@contextmanager
+def loading(handles: Handles, table: str, names: Sequence[str], first: int = 0) -> Iterator[Load]:
+    load = Load(handles, table, names, first)
+    try:
+        yield load
+    finally:
+        load._stop.set()
+        load._thread.join()
+
+
+def test_a_put_and_its_delete_go_along_a_chain(
+    graph: dict[str, Site], handles: Handles, tables: dict[str, str]
+) -> None:
+    """Scenario 1, waiting for a cluster that is no peer."""
+    table = tables["chain"]
+    handles["east"].wait(handles["east"].upsert(table, rows(k1="one", k2="two")), cluster="north", timeout_s=WAIT_S)
+    shown = [json.loads(line) for line in graph["north"].shell("read", table, "--json").splitlines()]
+    assert sorted(row["text"] for row in shown) == ["one", "two"]
+    gone = handles["east"].delete(table, [{"id": 1}])
+    for name in ("north", "west"):  # who passes on what has landed may apply it later than the next one
+        handles["east"].wait(gone, cluster=name, timeout_s=WAIT_S)
+    assert content(handles["west"], table) == content(handles["north"], table) == {2: "two"}
+    newest, first = graph["north"].json("trace", table, "1")["versions"]
+    assert newest["is_delete"] and newest["is_winner"] and not first["is_delete"]
+    assert newest["way"] == ["east", "west", "north"] and newest["applied"] > newest["commit"] > first["commit"]
+
+
+def test_each_edit_of_two_masters_is_once_in_each_change_log(handles: Handles, tables: dict[str, str]) -> None:
+    """Scenarios 7 and 9: both edit the same keys, and edit what came from the other beside keys of their own."""
+    table, both = tables["masters"], "east west"
+    one = handles["east"].upsert(table, rows(k1="of east", k2="of east"))
+    two = handles["west"].upsert(table, rows(k1="of west", k3="of west"))
+    everywhere(handles, one, two, names=both)
+    later = content(handles["east"], table)[1]
+    agree(handles, table, {1: later, 2: "of east", 3: "of west"}, both)
+    batch = handles["west"].upsert(table, rows(k2="changed at west", k4="local at west"))
+    gone = handles["west"].delete(table, [{"id": 1}])
+    everywhere(handles, batch, gone, names=both)
+    agree(handles, table, {2: "changed at west", 3: "of west", 4: "local at west"}, both)
+    assert len(change_log(handles["east"], table)) == 7
+
+
+def test_in_a_ring_every_edit_is_once_on_each_and_a_key_can_be_traced(
+    graph: dict[str, Site], handles: Handles, tables: dict[str, str]
+) -> None:
+    """Scenario 8, and verify between clusters of which one is not the other's peer."""
+    table = tables["ring"]
+    far = handles["east"].upsert(table, rows(k1="of east", k9="of east"))
+    handles["east"].wait(far, cluster="north", timeout_s=WAIT_S)
+    positions = [
+        handles[name].upsert(table, rows(k1=f"of {name}", **{f"k{n}": name})) for n, name in enumerate(handles, 2)
+    ]
+    everywhere(handles, far, *positions)
+    agree(handles, table, {1: "of north", 2: "east", 3: "west", 4: "north", 9: "of east"})
+    found = graph["north"].json("trace", table, "1")["versions"]
+    assert [v["values"]["text"] for v in found] == ["of north", "of west", "of east", "of east"]
+    assert [v["is_winner"] for v in found] == [True, False, False, False]
+    assert [v["way"] for v in found] == [["north"], ["west", "north"], *[["east", "west", "north"]] * 2]
+    assert "east → west → north" in graph["north"].shell("trace", table, "id=1")
+    [verdict] = graph["east"].json("verify", str(graph["north"].file), table)
+    assert verdict["differing"] == 0 and verdict["left"]["rows"] == 5
+
+
+def test_what_comes_by_two_roads_is_there_once_over_many_rolls(
+    graph: dict[str, Site], handles: Handles, tables: dict[str, str]
+) -> None:
+    """Scenario 3 on a diamond: from north to west directly and by east, where its trace tells both roads."""
+    table = tables["diamond"]
+    position: Position | None = None
+    for n in range(12):
+        ids = pa.array(range(n * 2000, (n + 1) * 2000), pa.int64())
+        batch = pa.table({"id": ids, "text": [secrets.token_hex(64) for _ in range(2000)]}, SCHEMA)
+        reached = handles["north"].upsert(table, batch)
+        position = reached if position is None else position.join(reached)
+    assert position is not None and len(position.ends) > 2, "it went into several WALs"
+    everywhere(handles, position)
+    logs = [change_log(handles[name], table) for name in handles]
+    assert logs[0] == logs[1] == logs[2] and set(logs[0].values()) == {1} and len(logs[0]) == 24_000
+    contents = [content(handles[name], table) for name in handles]
+    assert contents[0] == contents[1] == contents[2] and len(contents[0]) == 24_000
+
+    def roads() -> set[tuple[str, ...]]:
+        (version,) = graph["west"].json("trace", table, "23999")["versions"]
+        return {tuple(version["way"]), *map(tuple, version["again"])}
+
+    until(lambda: roads() == {("north", "west"), ("north", "east", "west")}, 60, "both roads in the trace")
+
+
+def test_writer_worker_and_receivers_of_a_ring_are_killed_during_a_load_and_no_row_is_missing_or_twice(
+    graph: dict[str, Site], handles: Handles, tables: dict[str, str]
+) -> None:
+    """Scenarios 11 and 12: the source's writer and worker, then the receivers behind and before it."""
+    table = tables["killed"]
+    acked: set[int] = set()
+    with loading(handles, table, ["west", "north"]) as load:
+        for first in (1_000_000, 2_000_000):
+            command = [sys.executable, "-c", WRITER, str(graph["east"].file), table, str(first)]
+            with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+                assert writer.stdout is not None
+                try:
+                    while (upto := int(writer.stdout.readline())) < first + 500:
+                        pass
+                    killed = [(name, role, graph[name].kill(role)) for name, role in _victims(first)]
+                    while upto < first + 1000:
+                        upto = int(writer.stdout.readline())
+                finally:
+                    os.kill(writer.pid, signal.SIGKILL)
+                told = [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+            acked |= set(range(first, max([upto, *told])))
+            for name, role, old in killed:
+                until(lambda n=name, r=role, o=old: graph[n].ready(r, other_than=o), 120, f"{name}'s {role} again")
+        assert load.grows() is True
+        everywhere(handles, *load.finish())
+    wanted = set(load.rows) | acked
+    for name in handles:
+        until(lambda n=name: wanted <= set(content(handles[n], table)), WAIT_S, f"every acked row at {name}")
+    last = handles["east"].upsert(table, rows(k0="the end"))
+    everywhere(handles, last)
+    agree(handles, table, content(handles["east"], table))
+    for site in graph.values():
+        assert not site.json("status")["quarantined"]
+
+
+def _victims(first: int) -> tuple[tuple[str, str], ...]:
+    return (("east", "worker"),) if first == 1_000_000 else (("west", "receiver"), ("east", "receiver"))
+
+
+@pytest.mark.slow
+def test_receivers_come_and_go_and_data_flows_on(
+    graph: dict[str, Site], handles: Handles, tables: dict[str, str], tmp_path: Path
+) -> None:
+    """Scenario 13: north, which passes on what west sends, gains a second host, loses it, and gets it back."""
+    table, north = tables["moving"], graph["north"]
+
+    def receivers(count: int) -> bool:
+        return len(north.json("status")["members"]["receivers"]) == count
+
+    with loading(handles, table, ["west"]) as load:
+        other = second_host(north, tmp_path / "north-h1")
+        try:
+            until(lambda: other.ready("receiver") and other.ready("worker"), 120, "north's second host")
+            until(lambda: receivers(2), 60, "two receivers")
+            old = north.kill("receiver")
+            until(lambda: any((tmp_path / "north-h1/landing").glob("*")), 60, "the second host lands something")
+            until(lambda: north.ready("receiver", other_than=old), 90, "north's first receiver at another port")
+            assert load.grows() is True
+            other.stop()
+            until(lambda: receivers(1), 60, "one receiver")
+            assert load.grows() is True
+            handles["north"].wait(load.positions["west"], until="visible", timeout_s=WAIT_S)
+            other.start("--roles", "worker,receiver")
+            until(lambda: other.is_up("receiver") and receivers(2), 120, "two receivers again")
+            assert load.grows() is True
+            everywhere(handles, *load.finish())
+            agree(handles, table, load.rows)
+        finally:
+            other.stop()
+
+
+@pytest.mark.slow
+def test_a_broken_road_is_told_and_data_takes_the_other(
+    graph: dict[str, Site], handles: Handles, tables: dict[str, str]
+) -> None:
+    """East's worker is frozen: north's diamond goes on to west directly, and what has the ring only stands."""
+    west = graph["west"]
+
+    def ways(origin: str) -> dict[tuple[str, ...], bool]:
+        """Whether each way of an origin to west is heard."""
+        found = {o["origin"].partition(":")[0]: o["ways"] for o in west.json("status")["origins"]}
+        return {tuple(way["path"]): way["silent_s"] is None for way in found.get(origin, ())}
+
+    direct, around = ("north", "west"), ("north", "east", "west")
+    until(lambda: ways("north") == {direct: True, around: True} and ways("east") == {("east", "west"): True}, 90)
+    with graph["east"].frozen("worker"):
+        until(lambda: ways("north") == {direct: True, around: False} and ways("east") == {("east", "west"): False}, 90)
+        position = handles["north"].upsert(tables["diamond"], rows(k50000="by the other road"))
+        handles["north"].wait(position, cluster="west", timeout_s=WAIT_S)
+        told = " ".join(_notes(west).split())
+        assert "east no longer comes by east → west: silent for" in told
+        assert "north no longer comes by north → east → west: silent for" in told
+        stranded = ", ".join(sorted(tables[short] for short in ("killed", "moving", "ring")))
+        rest = "so replicated time stands there; the rest comes by north → west"
+        assert f"there is no other road for {stranded}, {rest}" in told
+    until(lambda: ways("north") == {direct: True, around: True} and ways("east") == {("east", "west"): True}, 90)
+    everywhere(handles, position, handles["north"].upsert(tables["ring"], rows(k60000="around again")))
+
+
+def _notes(site: Site) -> str:
+    """What ``walship status`` tells on standard error."""
+    command = [sys.executable, "-m", "shell.main", "--cluster", str(site.file), "status"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=180).stderr

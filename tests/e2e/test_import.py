@@ -1,0 +1,77 @@
+"""Files imported between whole clusters, with the peer's receiver killed while one is on its way."""
+
+from __future__ import annotations
+
+import secrets
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from peer.comparison import compare_clusters
+from tests.e2e.conftest import until
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+ROWS = 150_000
+
+
+def rows(first: int, count: int) -> pa.Table:
+    """Rows that do not compress."""
+    raw = secrets.token_hex(16 * count)
+    return pa.table(
+        {"id": range(first, first + count), "text": [raw[32 * i : 32 * i + 32] for i in range(count)]}, SCHEMA
+    )
+
+
+@pytest.fixture(scope="module")
+def table(sites):
+    east, _ = sites
+    name = f"e2e.bulk{uuid4().hex[:8]}"
+    with east.connect() as cluster:
+        cluster.create_table(name, SCHEMA, ["id"])
+    east.shell("enablereplication", "-t", name, "west")
+    return name
+
+
+def test_an_import_whose_receiver_is_killed_midway_arrives_whole_and_once(sites, table, tmp_path):
+    east, west = sites
+    files = [tmp_path / f"{n}.parquet" for n in range(2)]
+    for n, file in enumerate(files):
+        pq.write_table(rows(n * ROWS, ROWS), file)
+    east.shell("throttle", "west", "1MiB")
+    try:
+        told = east.json("import", "-t", table, *map(str, files))
+        assert (told["rows"], [file["repeated"] for file in told["files"]]) == (2 * ROWS, [False, False])
+        with east.connect() as here, west.connect() as there:
+            wals = [row for row in here.ledger.files.all() if row.length > 1 << 20 and row.closed]
+
+            def landed() -> int:
+                return sum(there.ledger.landing.received(row.file).total for row in wals)
+
+            until(lambda: landed() > 1 << 20, 120, "some of the files to land")
+            old = west.kill("receiver")
+            assert landed() < sum(row.length for row in wals), "killed while it was on its way"
+            until(lambda: west.ready("receiver", other_than=old), 120, "west's receiver again")
+    finally:
+        east.shell("throttle", "west", "off")
+    again = east.json("import", "-t", table, *map(str, files), "--wait", "west", "--timeout-s", "300")
+    assert again["rows"] == 0 and all(file["repeated"] for file in again["files"])
+    with east.connect() as here, west.connect() as there:
+        verdict = compare_clusters(here, there, table, 120)
+        assert verdict.same and verdict.identical, verdict
+        found = there.read(table, columns=["id"]).read_all().column("id").to_pylist()
+        assert sorted(found) == list(range(2 * ROWS))
+
+
+def test_a_bad_file_is_refused_and_those_before_it_stay(sites, table, tmp_path):
+    east, _ = sites
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.csv"
+    good.write_text("id,text\n1000000,a\n")
+    bad.write_text("id,text\n1000001,b\n,c\n")
+    said = east.shell("import", "-t", table, str(good), str(bad), code=3)
+    assert "bad.csv" in said and "NULL" in said
+    with east.connect() as here:
+        position = here.import_files(table, good)
+        here.wait(position, until="visible", timeout_s=120)
+        assert here.read(table, where="id >= 1000000").read_all().to_pylist() == [{"id": 1_000_000, "text": "a"}]

@@ -1,0 +1,310 @@
+"""Two clusters of two hosts each, as people run them: hosts are network namespaces, everything off loopback is TLS.
+
+PostgreSQL and each cluster's ZooKeeper are on a host of their own. Writers on both hosts of east go on all the while.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from replication import config as configuration
+from shell.role_process import RoleState
+from tests import netns
+from tests import postgresql as pg
+from tests.certificates import Authority
+from tests.e2e.conftest import ROOT, until
+
+TABLE = "ops.rows"
+START_S = 300.0
+MOMENT_S = 180.0
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.root,
+    pytest.mark.linux,
+    pytest.mark.skipif(not pg.BINARIES, reason=pg.MISSING),
+]
+
+
+@dataclass
+class Host:
+    """One host: its ``walship up``, and commands on it."""
+
+    slot: str
+    file: Path
+    inside: tuple[str, ...]
+    roles: str = ""
+    process: subprocess.Popen[bytes] | None = None
+    lifeline: int = -1
+    loads: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def up(self) -> None:
+        """Start it; it ends with this process."""
+        self._let_go()
+        readable, self.lifeline = os.pipe()
+        command = [*self.inside, sys.executable, "-m", "shell.main", "up", "--config", str(self.file)]
+        command += ["--lifeline", str(readable)] + (["--roles", self.roles] if self.roles else [])
+        with self.file.with_name("up.out").open("ab") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=out, cwd=ROOT, start_new_session=True, pass_fds=(readable,)
+            )
+        os.close(readable)
+
+    def _let_go(self) -> None:
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
+
+    def is_up(self, *roles: str) -> bool:
+        assert self.process is not None and self.process.poll() is None, self.said()
+        run = configuration.load(self.file, environ={}).run_dir
+        states = [RoleState.read(run, role) for role in roles]
+        return all(state is not None and state.state == "ready" and _lives(state.pid) for state in states)
+
+    def kill(self, role: str) -> None:
+        state = RoleState.read(configuration.load(self.file, environ={}).run_dir, role)
+        assert state is not None
+        os.kill(state.pid, signal.SIGKILL)
+
+    def die(self) -> None:
+        """As when its power goes: every process of it is killed, the supervisor first."""
+        assert self.process is not None
+        run = configuration.load(self.file, environ={}).run_dir
+        pids = [json.loads(file.read_text())["pid"] for file in run.glob("*.json") if file.stem in ROLES]
+        self.process.kill()
+        self.process.wait()
+        for pid in pids:
+            if _lives(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        for load in self.loads:
+            load.kill()
+            load.wait()
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.die()
+        self._let_go()
+
+    def shell(self, *arguments: str) -> str:
+        command = [*self.inside, sys.executable, "-m", "shell.main", "--cluster", str(self.file), *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{self.slot}: {arguments}: {done.stdout}\n{done.stderr}\n{self.said()}"
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.shell(*arguments, "--json"))
+
+    def rows(self) -> int:
+        """How many rows its cluster shows, read on this host; each key once. 0 before there is a table."""
+        query = f"select count(*) as n, count(distinct id) as keys from {TABLE}"
+        command = [
+            *self.inside,
+            sys.executable,
+            "-m",
+            "shell.main",
+            "--cluster",
+            str(self.file),
+            "sql",
+            query,
+            "--json",
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            assert "no Iceberg table" in done.stderr or "does not exist" in done.stderr, done.stderr
+            return 0
+        found = json.loads(done.stdout)
+        assert found["n"] == found["keys"]
+        return int(found["n"])
+
+    def load(self, first: int) -> Path:
+        """Start a writer here; the folder where it says how far it is."""
+        folder = self.file.with_name(f"load-{first}")
+        folder.mkdir()
+        script = str(Path(__file__).with_name("host_load.py"))
+        command = [*self.inside, sys.executable, script, str(self.file), TABLE, str(first), str(folder)]
+        with (folder / "out").open("wb") as out:
+            env = {**os.environ, "PYTHONPATH": str(ROOT)}
+            self.loads.append(subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=env))
+        return folder
+
+    def said(self) -> str:
+        return self.file.with_name("up.out").read_text(errors="replace")[-4000:]
+
+    def hosts(self) -> dict[str, Any]:
+        """The hosts of its cluster, as ``status`` tells them."""
+        return {host["slot"]: host for host in self.json("status")["members"]["hosts"]}
+
+
+EVERY = ("master", "worker", "receiver", "replay")
+ROLES = (*EVERY, "zookeeper")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@dataclass
+class Lab:
+    switch: netns.Switch
+    e1: Host
+    e2: Host
+    w1: Host
+    w2: Host
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    if why := netns.why_not():
+        pytest.skip(why)
+    os.chmod(tmp_path, 0o755)
+    authority = Authority(tmp_path / "authority")
+    with ExitStack() as stack:
+        switch = stack.enter_context(netns.Switch())
+        services = switch.plug("svc")
+        files = authority.tls("svc", services)
+        for folder in (*tmp_path.parents[:2], tmp_path):
+            assert folder.exists()
+        server = stack.enter_context(
+            pg.server(listen=services, inside=switch.inside("svc"), tls=(files.certificate, files.key))
+        )
+        with psycopg.connect(f"host={server.home} user=walship dbname=postgres", autocommit=True) as connection:
+            for name in ("east", "west"):
+                connection.execute(f"CREATE DATABASE {name}")
+        made = {}
+        for number, cluster in enumerate(("east", "west")):
+            url = f"postgresql://walship@{services}/{cluster}?sslmode=verify-ca&sslrootcert={files.ca}"
+            port = 2181 + number
+            for slot in (f"{cluster}-zk", f"{cluster[0]}1", f"{cluster[0]}2"):
+                is_keeper = slot.endswith("zk")
+                address = services if is_keeper else switch.plug(slot)
+                issued = authority.tls(slot, address, cluster)
+                pem = {"ca": issued.ca, "cert": issued.certificate, "key": issued.key}
+                where = {"listen": address} if is_keeper else {"embedded": False, "servers": f"{services}:{port}"}
+                folder = tmp_path / slot
+                folder.mkdir()
+                text = configuration.default_toml(
+                    cluster,
+                    ".",
+                    cluster={"host": slot},
+                    zookeeper={"port": port, "session_timeout_s": 6.0, **where, **pem},
+                    ledger={"url": url},
+                    receiver={"listen": f"{address}:7070"},
+                    tls=pem,
+                    catalog={"warehouse": f"file://{tmp_path}/shared/{cluster}"},
+                    replay={"fold_interval_s": 10.0, "driver_memory": "512m", "enabled": not is_keeper},
+                    worker={"retry_max_s": 3.0},
+                )
+                (folder / "walship.toml").write_text(text)
+                inside = switch.inside("svc" if is_keeper else slot)
+                host = made[slot] = Host(slot, folder / "walship.toml", inside, "zookeeper" if is_keeper else "")
+                stack.callback(host.stop)
+                host.up()
+                if is_keeper:
+                    until(lambda host=host: host.is_up("zookeeper"), START_S, f"{slot}'s ZooKeeper")
+        for slot in ("e1", "e2", "w1", "w2"):
+            until(lambda host=made[slot]: host.is_up(*EVERY), START_S, f"{slot}'s roles")
+        yield Lab(switch, made["e1"], made["e2"], made["w1"], made["w2"])
+
+
+def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
+    switch, e1, e2, w1, w2 = lab.switch, lab.e1, lab.e2, lab.w1, lab.w2
+    west = configuration.load(w1.file, environ={})
+    e1.shell("definecluster", "west", f"{west.zookeeper_servers}{west.zookeeper_root}")
+    e1.shell("createtable", TABLE, "id long, host string", "--key", "id")
+    e1.shell("enablereplication", "-t", TABLE, "west")
+    told = e2.hosts()
+    assert told.keys() == {"e1", "e2"}
+    for host in told.values():
+        assert {role.split()[0] for role in host["roles"]} == set(EVERY)
+    loads = [e1.load(0), e2.load(10_000_000)]
+
+    def written() -> int:
+        return sum(int((folder / "rows").read_text()) for folder in loads if (folder / "rows").exists())
+
+    def catches_up(host: Host, what: str) -> None:
+        """The cluster of ``host`` shows, on that host, all that was acked by now."""
+        wanted = written()
+        until(lambda: host.rows() >= wanted, MOMENT_S, what)
+
+    until(lambda: all((folder / "rows").exists() for folder in loads), MOMENT_S, "both writers to write")
+    catches_up(w2, "rows of both writers, read on w2")
+
+    # the active master is killed; the other host's takes over
+    leader = _first(e1, "master")
+    (e1 if leader == "e1" else e2).kill("master")
+    until(lambda: _first(e1, "master") != leader, MOMENT_S, "another master")
+    catches_up(w1, "rows under the other master")
+
+    # w1 and w2 cannot reach each other, but all else: what lands where replay is not waits, and the rest goes on
+    replays = w1 if _first(w1, "replay") == "w1" else w2
+    other = w2 if replays is w1 else w1
+    switch.part("w1", "w2")
+    until(lambda: _held(replays.hosts()[other.slot]), MOMENT_S, "status to say what waits on the other host")
+    assert (
+        "cannot have"
+        in subprocess.run(
+            [*replays.inside, sys.executable, "-m", "shell.main", "--cluster", str(replays.file), "status"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        ).stderr
+    )
+    switch.join()
+    until(lambda: not _held(replays.hosts()[other.slot]), MOMENT_S, "the other host to be had again")
+    catches_up(w1, "rows that had waited")
+
+    # the host that does not replay goes dark, with what it has landed; senders take the other one
+    switch.pull(other.slot)
+    until(lambda: not replays.hosts()[other.slot]["roles"], MOMENT_S, "its sessions to end")
+    before = replays.rows()
+    until(lambda: replays.rows() > before, MOMENT_S, "rows by the receiver that is left")
+    switch.plug_in(other.slot)
+    until(lambda: len(replays.hosts()[other.slot]["roles"]) == 4, MOMENT_S, "it to come back")
+    catches_up(replays, "rows after it came back")
+
+    # the replaying host loses its power: the other one replays, and has all of it once the first is back
+    replays.die()
+    until(lambda: _first(other, "replay") == other.slot, MOMENT_S, "the other host to replay")
+    replays.up()
+    until(lambda: replays.is_up(*EVERY), START_S, "the first host again")
+    catches_up(other, "rows, replayed on the other host")
+
+    for folder in loads:
+        (folder / "stop").touch()
+    for host, folder in zip((e1, e2), loads, strict=True):
+        assert host.loads[0].wait(300) == 0, (folder / "out").read_text()
+    total = written()
+    assert [host.rows() for host in (e1, e2, w1, w2)] == [total] * 4
+    (verdict,) = e1.json("verify", "west", TABLE)
+    assert verdict["differing"] == 0 and verdict["left"]["content"] == verdict["right"]["content"], verdict
+    assert verdict["left"]["rows"] == verdict["right"]["rows"] == total
+    assert not any(host.json("status")["quarantined"] for host in (e1, w1))
+
+
+def _first(host: Host, office: str) -> str:
+    """The host that has an office."""
+    return next((slot for slot, each in host.hosts().items() if f"{office} (leads)" in each["roles"]), "")
+
+
+def _held(host: dict[str, Any]) -> bool:
+    return bool(host["away"] and host["unapplied_bytes"])

@@ -1,0 +1,89 @@
+"""A peer that is away for longer than its disk budget: a forecast, a loud state, and all equal after a bootstrap."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from peer.comparison import compare_clusters
+from tests.e2e.conftest import Site, until
+
+BUDGET = 1_000_000
+
+
+def set_budget(east: Site, text: str) -> None:
+    """Have east's master go by another configuration."""
+    east.file.write_text(text)
+    killed = east.kill("master")
+    until(lambda: east.ready("master", other_than=killed), 90, "east's master again")
+
+
+def rows(first: int, size: int) -> list[dict[str, Any]]:
+    return [{"id": first, "text": os.urandom(size // 2).hex()}]
+
+
+@pytest.mark.slow
+def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_of_nothing_else(
+    sites: tuple[Site, Site],
+) -> None:  # scenario 31
+    east, west = sites
+    space = f"away{uuid4().hex[:8]}"
+    lost, late, quiet = names = [f"{space}.{name}" for name in ("lost", "late", "quiet")]
+    before = east.file.read_text()
+    line = next(line for line in before.splitlines() if "peer_bytes_max" in line)
+
+    def states() -> dict[str, str]:
+        return {row["table"]: row["state"] for row in east.json("status")["peers"] if row["table"] in names}
+
+    with east.connect() as here:
+        for name in names:
+            here.create_table(name, "id long, text string", ["id"])
+        east.shell("enablereplication", "-t", f"{space}.*", "west")
+        for name in names:
+            here.wait(here.upsert(name, rows(0, 10)), cluster="west", timeout_s=120)
+    west.stop()
+    try:
+        set_budget(east, before.replace(line, f"peer_bytes_max = {BUDGET}"))
+        with east.connect() as here:
+            number = 0
+
+            def foreseen() -> Any:
+                nonlocal number
+                number += 1
+                here.upsert(lost, rows(number, 5_000))
+                (outlook,) = [each for each in here.status().outlooks if each.peer == "west"]
+                return outlook.runs_out_s and outlook
+
+            outlook = until(foreseen, 60, "the forecast")
+            assert outlook.growth > 0 and outlook.budget == BUDGET and outlook.then == "bootstrap"
+            assert outlook.local_bytes < BUDGET, "it is told beforehand"
+        assert set(states().values()) <= {"failing", "behind", "level"}
+        with east.connect() as here:
+            for _ in range(12):
+                number += 1
+                here.upsert(lost, rows(number, 100_000))
+        with east.connect() as here:
+            position = here.upsert(late, rows(1, 10))
+            here.wait(position, timeout_s=120)
+            until(lambda: states()[lost] == "needs_bootstrap", 90, "the loud state")
+            found = states()
+            assert "needs_bootstrap" not in (found[late], found[quiet])
+            west.start()
+            west.await_roles()
+            here.wait(position, cluster="west", timeout_s=120)
+            with west.connect() as there:
+                assert [row["id"] for row in there.read(lost).read_all().to_pylist()] == [0], "a gap, and it is said"
+                east.shell("bootstrap", "west", "-t", lost, "--wait", "170")
+                for name in names:
+                    verdict = compare_clusters(here, there, name, 60)
+                    assert verdict.same and verdict.identical, verdict
+                assert there.read(lost).read_all().num_rows == number + 1
+        until(lambda: set(states().values()) <= {"level", "behind"}, 60)
+    finally:
+        set_budget(east, before)
+        if west.process.poll() is not None:
+            west.start()
+            west.await_roles()

@@ -1,0 +1,43 @@
+"""One Spark session for all integration tests, and the warehouses that tests run against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+
+from replication.tables import append
+from replication.tables.base import Tables
+from replication.tables.iceberg import IcebergTables
+from replication.tables.memory import MemoryTables
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """Tables to replay into, with the moves of somebody else: ``rollback(table, snapshot)``."""
+
+    tables: Tables
+    rollback: Callable[[str, int], object]
+    namespace: str
+
+
+def spark_warehouse(tables: IcebergTables) -> Warehouse:
+    """A namespace of its own in the session's catalog."""
+
+    def rollback(name: str, snapshot: int) -> object:
+        return tables.query(f"call walship.system.rollback_to_snapshot('{name}', {snapshot})")
+
+    return Warehouse(tables, rollback, f"n{uuid4().hex[:8]}")
+
+
+@pytest.fixture(params=["memory", "spark", "small"])
+def warehouse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
+    """Each test runs against the shipped fake, with Spark decoding every frame, and with small rounds decoded here."""
+    if request.param == "memory":
+        tables = MemoryTables()
+        return Warehouse(tables, tables.rollback, "ops")
+    if request.param == "spark":
+        monkeypatch.setattr(append, "SMALL_BYTES", -1)
+    return spark_warehouse(request.getfixturevalue("spark_tables"))

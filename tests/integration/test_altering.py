@@ -1,0 +1,200 @@
+"""Altered definitions go along the roads: with frames and without, over a relay, both ways at once, or refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from replication.core.alter import add_column, drop_column, rename_column, set_properties, widen_column
+from replication.core.schema import HISTORY_S_DEFAULT, TableSpec
+from replication.errors import PeerRefusedError
+from replication.ledger.base import Peer
+from replication.link.base import Road
+from replication.link.grpc_client import connect
+from tests.sites import Site, rows, table, until
+
+Change = Callable[[TableSpec], TableSpec]
+
+
+class World:
+    """Sites as they are needed, and what runs of them."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self.stack = folder, stack
+        self.ports: dict[str, int] = {}
+
+    def site(self, name: str, heartbeat_s: float = 0.05) -> Site:
+        worker = {"retry_min_s": 0.05, "retry_max_s": 0.5, "heartbeat_interval_s": heartbeat_s}
+        made = Site(self.folder, name, worker=worker)
+        self.stack.callback(made.close)
+        self.ports[name] = self.stack.enter_context(made.receiver()).port
+        return made
+
+    def run(self, site: Site, *peers: Site) -> None:
+        self.stack.enter_context(site.worker())
+        site.assign_all([(peer.cluster, self.ports[peer.cluster.name]) for peer in peers])
+
+    def run_until_told(self, site: Site, *peers: Site) -> None:
+        """The same, with an end that waits for no heartbeat."""
+        ended = threading.Event()
+
+        def tell() -> None:
+            while not ended.wait(0.05):
+                site.coordination.announce()
+
+        teller = threading.Thread(target=tell)
+        self.stack.callback(teller.join)
+        self.stack.callback(ended.set)
+        self.run(site, *peers)
+        self.stack.callback(teller.start)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(tmp_path, stack)
+
+
+def alter(site: Site, spec: TableSpec, *changes: Change) -> TableSpec:
+    for change in changes:
+        spec = site.ledger.tables.alter(spec.uuid, change)
+    return spec
+
+
+def test_a_change_reaches_the_peers_peer_though_nobody_writes(world: World) -> None:
+    east, west, north = world.site("east"), world.site("west"), world.site("north")
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    world.run(east, west)
+    until(lambda: west.ledger.tables.by_uuid(spec.uuid), what="the table at west")
+    west.send_to(north, spec)
+    world.run(west, north)
+    changed = alter(
+        east,
+        spec,
+        lambda s: add_column(s, "seats", pa.int32(), "", uuid4(), 1),
+        lambda s: rename_column(s, "text", "words", 2),
+        lambda s: widen_column(s, "seats", pa.int64()),
+    )
+    until(lambda: north.ledger.tables.by_uuid(spec.uuid) == changed, what="the definition at north")
+    gone = alter(east, changed, lambda s: drop_column(s, "words"))
+    until(lambda: north.ledger.tables.by_uuid(spec.uuid) == gone, what="the dropped column at north")
+    assert {v.hash for v in gone.versions.values()} <= {v.hash for v in north.ledger.tables.schemas(spec.uuid)}
+
+
+def test_two_masters_that_alter_at_once_end_equal(world: World) -> None:
+    east, west = world.site("east"), world.site("west")
+    spec = table()
+    for site, peer in ((east, west), (west, east)):
+        site.ledger.tables.create(spec)
+        site.send_to(peer, spec)
+    alter(east, spec, lambda s: add_column(s, "seats", pa.int32(), "", uuid4(), 1))
+    alter(east, spec, lambda s: add_column(s, "x", pa.string(), "", uuid4(), 2))
+    alter(west, spec, lambda s: rename_column(s, "text", "words", 1))
+    alter(west, spec, lambda s: add_column(s, "x", pa.string(), "", uuid4(), 3))
+    world.run(east, west)
+    world.run(west, east)
+
+    def equal() -> bool:
+        here, there = (site.ledger.tables.by_uuid(spec.uuid) for site in (east, west))
+        return here == there and here is not None and len(here.columns) == 5
+
+    until(equal, what="both definitions to be one")
+    names = [column.name for column in east.ledger.tables.get(spec.name).columns]
+    assert names[:4] == ["id", "words", "seats", "x"] and names[4].startswith("x_")
+    assert list(east.ledger.tables.get(spec.name).versions) == ["default"]
+
+
+def test_a_frame_of_a_new_definition_takes_it_along(world: World) -> None:
+    east, west = world.site("east", heartbeat_s=60.0), world.site("west")  # so long that no stream is opened again
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    world.run_until_told(east, west)
+    wal = east.wal()
+    length = wal.append(spec, rows(0, 10))
+    until(lambda: west.received(wal.file, length), what="the first frame")
+    changed = alter(east, spec, lambda s: add_column(s, "seats", pa.int32(), "", uuid4(), 1))
+    length = wal.append(changed, rows(10, 10).append_column("seats", pa.array(range(10), pa.int32())))
+    until(lambda: west.received(wal.file, length), what="the frame of the new definition")
+    assert west.ledger.tables.by_uuid(spec.uuid) == changed
+
+
+def test_a_version_whose_columns_are_unknown_is_not_taken(world: World) -> None:
+    east, west = world.site("east"), world.site("west")
+    spec = table()
+    west.ledger.tables.create(spec)
+    ahead = add_column(spec, "seats", pa.int32(), "", uuid4(), 1)
+    link = connect(f"127.0.0.1:{world.ports['west']}", "west")
+    world.stack.callback(link.close)
+    road = Road(spec, "default", spec.name, 1, {}, tuple(ahead.versions.values()))
+    link.open_road(east.cluster, west.cluster, road)
+    (version,) = ahead.versions.values()
+    assert west.ledger.tables.schema(version.hash) is None
+    link.open_road(east.cluster, west.cluster, replace(road, spec=ahead))
+    assert west.ledger.tables.schema(version.hash) is not None
+
+
+def test_a_definition_that_does_not_join_holds_its_table_only_and_says_what_to_do(world: World) -> None:
+    east, west = world.site("east"), world.site("west")
+    spec, other = table(), table("ops.weather")
+    for each in (spec, other):
+        east.ledger.tables.create(each)
+        east.send_to(west, each)
+    wide = replace(spec.by_name["text"], type=pa.binary())
+    west.ledger.tables.create(replace(spec, columns=(spec.by_name["id"], wide)))
+    world.run(east, west)
+    wal = east.wal()
+    wal.append(spec, rows(0, 10))
+    wal.append(other, rows(0, 10))
+    until(lambda: any(s.table == other.uuid for s in west.ledger.landing.coverage()), what="the other table's frame")
+    assert all(stream.table != spec.uuid for stream in west.ledger.landing.coverage())
+
+    def errors() -> str:
+        return " ".join(progress.error for progress in east.ledger.files.progress("west"))
+
+    until(lambda: "text of table ops.flights" in errors(), what="the reason")
+    assert "createtable --like" in errors()
+
+
+def test_properties_go_along_when_the_road_takes_them(world: World) -> None:
+    east, west, north = world.site("east"), world.site("west"), world.site("north")
+    spec = set_properties(table(), {"history_s": "50", "codec": "lz4"}, 1)
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    east.ledger.rules.define(Peer("north", "zk:2181/x", north.cluster), east.term)
+    east.ledger.rules.enable("north", spec.uuid, ["default"], spec.name, east.term, with_properties=False)
+    world.run(east, west, north)
+    until(lambda: west.ledger.tables.by_uuid(spec.uuid) and north.ledger.tables.by_uuid(spec.uuid))
+    alter(north, spec, lambda s: set_properties(s, {"history_s": "9"}, 2))
+    changed = alter(
+        east, spec, lambda s: set_properties(s, {"history_s": "70"}, 3), lambda s: rename_column(s, "text", "words", 4)
+    )
+    until(lambda: west.ledger.tables.by_uuid(spec.uuid) == changed, what="west's definition")
+    until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="north's definition")
+    assert west.ledger.tables.get(spec.name).history_s == 70
+    assert north.ledger.tables.get(spec.name).history_s == 9
+    assert not north.ledger.tables.get(spec.name).setting("codec")
+    assert HISTORY_S_DEFAULT not in (9, 70)
+
+
+def test_a_table_is_told_by_name_and_another_one_of_that_name_is_refused_with_the_remedy(world: World) -> None:
+    east, west = world.site("east"), world.site("west")
+    spec = table()
+    west.ledger.tables.create(spec)
+    link = connect(f"127.0.0.1:{world.ports['west']}", "west")
+    world.stack.callback(link.close)
+    assert link.get_table(spec.name) == spec
+    assert link.get_table("ops.nothing") is None
+    mine = table()
+    road = Road(mine, "default", mine.name, 1, {}, tuple(mine.versions.values()))
+    with pytest.raises(PeerRefusedError, match="createtable ops.flights --like east"):
+        link.open_road(east.cluster, west.cluster, road)

@@ -1,0 +1,101 @@
+"""Appends from this process and from executors hold to the same: compare-and-swap, and the very same rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from replication.core.schema import TableSpec
+from replication.errors import CommitConflictError
+from replication.tables import append
+from replication.tables.base import Decode
+from replication.tables.catalog import IcebergCatalog, catalog_properties
+from replication.tables.iceberg import IcebergTables
+from tests.tables_made import as_decode, keyed
+
+
+def changes(spec: TableSpec, keys: str, replay: int) -> Decode:
+    rows = [
+        {"k": k, "v": 1, "_group": "default", "_op": 0, "_ts": None, "_commit": 5, "_origin": "east", "_wal": "h0/1"}
+        | {"_seq": 0, "_row": at}
+        for at, k in enumerate(keys)
+    ]
+    logged = [("_group", pa.string()), ("_op", pa.int32()), ("_ts", pa.int64()), ("_commit", pa.int64())]
+    logged += [("_origin", pa.string()), ("_wal", pa.string()), ("_seq", pa.int64()), ("_row", pa.int32())]
+    schema = pa.schema([*((c.name, c.type) for c in spec.columns), *logged])
+    return as_decode(pa.Table.from_pylist(rows, schema), {"_replay": replay})
+
+
+def small(decode: Decode) -> Decode:
+    return dataclasses.replace(decode, size=100)
+
+
+@pytest.fixture
+def spec(spark_tables: IcebergTables) -> TableSpec:
+    made = keyed(f"s{uuid4().hex[:8]}.t")
+    spark_tables.create(made)
+    return made
+
+
+def keys(tables: IcebergTables, name: str) -> list[str]:
+    return tables.query(f"select k from {tables.ref(name)} order by k").column(0).to_pylist()
+
+
+def test_small_and_large_appends_refuse_each_others_older_snapshots(
+    spark_tables: IcebergTables, spec: TableSpec
+) -> None:
+    name = spec.name + "__changes"
+    first = spark_tables.append(name, small(changes(spec, "a", 1)), None, {"walship.x": "1"})
+    second = spark_tables.append(name, changes(spec, "b", 2), first, {"walship.x": "2"})
+    for stale in (first, None):
+        for rows in (small(changes(spec, "z", 3)), changes(spec, "z", 3)):
+            with pytest.raises(CommitConflictError):
+                spark_tables.append(name, rows, stale, {"walship.x": "3"})
+    third = spark_tables.append(name, small(changes(spec, "c", 3)), second, {"walship.x": "3"})
+    assert [s.id for s in spark_tables.history(name).chain()] == [third, second, first]
+    assert keys(spark_tables, name) == ["a", "b", "c"]
+
+
+def test_of_two_that_looked_at_the_same_snapshot_one_commits(spark_tables: IcebergTables, spec: TableSpec) -> None:
+    name = spec.name + "__changes"
+    catalog: IcebergCatalog = spark_tables._catalog
+    one, other = catalog.load(name), catalog.load(name)
+    append.append_decoded(one, small(changes(spec, "a", 1)), None, {"walship.x": "1"})
+    with pytest.raises(CommitConflictError):
+        append.append_decoded(other, small(changes(spec, "b", 1)), None, {"walship.x": "1"})
+    assert keys(spark_tables, name) == ["a"]
+
+
+def test_maintenance_in_between_is_no_conflict(spark_tables: IcebergTables, spec: TableSpec) -> None:
+    name = spec.name + "__changes"
+    at = spark_tables.append(name, small(changes(spec, "a", 1)), None, {"walship.x": "1"})
+    at = spark_tables.append(name, small(changes(spec, "b", 2)), at, {"walship.x": "2"})
+    assert spark_tables.compact(name, 1)
+    spark_tables.append(name, small(changes(spec, "c", 3)), at, {"walship.x": "3"})
+    assert keys(spark_tables, name) == ["a", "b", "c"]
+
+
+def test_rows_are_the_same_either_way(spark_tables: IcebergTables, spec: TableSpec) -> None:
+    name = spec.name + "__changes"
+    first = spark_tables.append(name, small(changes(spec, "ab", 7)), None, {"walship.x": "1"})
+    spark_tables.append(name, changes(spec, "ab", 7), first, {"walship.x": "2"})
+    rows = spark_tables.query(f"select * from {spark_tables.ref(name)}").to_pylist()
+    assert len(rows) == 4
+    assert sorted(map(repr, rows))[::2] == sorted(map(repr, rows))[1::2]
+
+
+def test_superseded_metadata_files_are_deleted(tmp_path: Path) -> None:
+    catalog = IcebergCatalog(catalog_properties(tmp_path))
+    made = keyed("ops.t")
+    catalog.create(made)
+    at = None
+    for number in range(1, 31):
+        at = append.append_decoded(
+            catalog.load("ops.t__changes"), small(changes(made, "a", number)), at, {"walship.x": str(number)}
+        )
+    kept = list((tmp_path / "warehouse").glob("**/t__changes/metadata/*.metadata.json"))
+    assert len(kept) <= 11

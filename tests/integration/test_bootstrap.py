@@ -1,0 +1,364 @@
+"""Rows from before a table was sent: all at the peer, each once, whoever dies; warehouses are in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from peer.receive.receiver import Receiver
+from replication.core.bootstrap import Coverage
+from replication.core.coverage import Ranges
+from replication.core.ids import FileId, StreamId
+from replication.core.schema import TableSpec
+from replication.ledger.base import FileKind, FileRow, Phase, ReplayMark
+from replication.tables.memory import MemoryTables
+from tests.replaying import TableSite
+from tests.sites import Wal, rows, table, until
+from tests.tables_made import SIMPLE, cell, grouped, keyed
+
+
+class Pair:
+    """East and west; ``connected`` runs west's receiver and east's worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.east = TableSite(folder, "east")
+        self.west = TableSite(folder, "west")
+        self.spec = table()
+        self.east.ledger.tables.create(self.spec)
+        self.wal = Wal(self.east, "w0")
+        self.stack = ExitStack()
+
+    def write(self, first: int, count: int) -> None:
+        self.wal.append(self.spec, rows(first, count))
+        self.east.register()
+        self.east.replay()
+
+    def begin(self, groups: Sequence[str] = ()) -> None:
+        """enablereplication --bootstrap."""
+        if all(peer.name != "west" for peer in self.east.ledger.rules.peers()):
+            self.east.send_to(self.west)
+        named = list(groups) or [group.name for group in self.spec.groups]
+        self.east.ledger.rules.enable("west", self.spec.uuid, named, self.spec.name, self.east.term, bootstrap=True)
+
+    def connect(self) -> Receiver:
+        receiver = self.stack.enter_context(self.west.receiver())
+        self.stack.enter_context(self.east.worker())
+        self.east.assign(self.west.cluster, receiver.port)
+        return receiver
+
+    def finish(self) -> None:
+        """Until east's rules are live."""
+
+        def done() -> bool:
+            self.east.keeper.turn()
+            self.west.replay()
+            return set(self.east.phases("west")) == {Phase.LIVE}
+
+        until(done, 30, "the bootstrap")
+
+    def level(self) -> None:
+        """Until west shows what east shows, and every version once."""
+
+        def same() -> bool:
+            self.east.replay()
+            self.west.replay()
+            return self.west.tables.exists(self.spec.name) and self.east.shown(self.spec) == self.west.shown(self.spec)
+
+        until(same, 30, "the same rows at west")
+        assert len(set(self.west.versions(self.spec))) == len(self.west.versions(self.spec))
+
+    def close(self) -> None:
+        self.stack.close()
+        self.east.close()
+        self.west.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.close()
+
+
+def bootstraps(site: TableSite) -> list[FileRow]:
+    return [row for row in site.ledger.files.all() if row.kind is FileKind.BOOTSTRAP]
+
+
+def ids(site: TableSite, spec: TableSpec) -> list[int]:
+    return sorted(row["id"] for row in site.shown(spec))
+
+
+def test_rows_and_deletes_from_before_arrive_with_their_versions(pair: Pair) -> None:
+    pair.write(0, 100)
+    pair.east.fold(pair.spec)
+    pair.wal.delete(pair.spec, [{"id": 5}])
+    pair.write(50, 60)
+    pair.begin()
+    pair.connect()
+    pair.finish()
+    pair.level()
+    assert ids(pair.west, pair.spec) == [i for i in range(110) if i != 5]
+    before = len(pair.west.versions(pair.spec))
+    pair.write(200, 10)
+    pair.wal.append(pair.spec, rows(5, 1))
+    pair.east.register()
+    pair.level()
+    assert len(pair.west.versions(pair.spec)) == before + 11
+    assert set(pair.west.versions(pair.spec)) <= set(pair.east.versions(pair.spec))
+
+
+def test_without_a_bootstrap_the_rows_of_a_gap_stay_absent_and_with_one_they_come(pair: Pair) -> None:  # scenario 5
+    pair.east.send_to(pair.west, pair.spec)
+    pair.connect()
+    pair.write(0, 10)
+    until(lambda: pair.west.replay() and pair.west.tables.exists(pair.spec.name) and len(ids(pair.west, pair.spec)))
+    pair.stack.close()
+    pair.east.ledger.rules.disable("west", pair.spec.uuid, ["default"], pair.east.term)
+    pair.write(10, 10)
+    pair.east.send_to(pair.west, pair.spec)
+    pair.write(20, 10)
+    pair.connect()
+    until(lambda: pair.west.replay() and len(ids(pair.west, pair.spec)) == 20)
+    assert ids(pair.west, pair.spec) == [*range(10), *range(20, 30)]
+    pair.east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, pair.east.term)
+    pair.finish()
+    pair.level()
+    assert ids(pair.west, pair.spec) == list(range(30))
+    assert pair.west.versions(pair.spec) == pair.east.versions(pair.spec)
+
+
+def test_what_is_written_meanwhile_comes_once_by_whatever_way(pair: Pair) -> None:
+    pair.write(0, 50)
+    pair.begin()
+    pair.connect()
+    pair.write(40, 20)  # in the snapshot, and shipped as frames
+    until(lambda: pair.west.ledger.landing.coverage(pair.spec.uuid))
+    pair.east.keeper.turn()
+    pair.write(60, 20)
+    pair.west.replay()
+    pair.finish()
+    pair.level()
+    assert ids(pair.west, pair.spec) == list(range(80))
+    assert len(pair.west.versions(pair.spec)) <= 90
+
+
+def test_until_a_bootstrap_is_complete_replicated_time_stands_and_says_why(pair: Pair) -> None:
+    def at_west() -> tuple[int, str]:
+        found = pair.west.ledger.time.replicated(pair.spec.uuid).get(pair.east.cluster)
+        return (found.t, found.held_by) if found else (0, "")
+
+    pair.write(0, 10)
+    pair.begin()
+    pair.connect()
+    until(lambda: "is being bootstrapped from east" in at_west()[1])
+    assert at_west()[0] == 0
+    pair.finish()
+    until(lambda: pair.west.replay() and at_west()[0] > 0)
+
+
+class Killed(Exception):
+    """The process is gone at this very place."""
+
+
+def test_an_export_that_was_killed_is_begun_anew(pair: Pair) -> None:
+    pair.write(0, 10)
+    pair.begin()
+    finish = pair.east.ledger.bootstraps.finish_file
+
+    class KilledExport(BaseException):
+        """The keeper goes on after an ``Exception``."""
+
+    def die(*_: object) -> None:
+        raise KilledExport
+
+    pair.east.ledger.bootstraps.finish_file = die  # type: ignore[method-assign]
+    with pytest.raises(KilledExport):
+        pair.east.keeper.turn()
+    pair.east.ledger.bootstraps.finish_file = finish  # type: ignore[method-assign]
+    (left,) = bootstraps(pair.east)
+    assert not left.closed
+    pair.east.restart()
+    pair.connect()
+    pair.finish()
+    pair.level()
+    files = [row.file for row in bootstraps(pair.east)]
+    assert left.file not in files
+
+
+def test_an_export_begun_on_a_host_that_died_is_written_by_the_one_that_replays_now(pair: Pair) -> None:
+    pair.write(0, 10)
+    pair.begin()
+    east = pair.east
+    with east.host("h7") as other:
+        (wanted,) = other.ledger.bootstraps.wanted()
+        begun = other.ledger.bootstraps.begin_file(wanted, "h7", str(other.config.wal_dir), other.boot)
+    assert begun.host == "h7"
+    pair.connect()
+    pair.finish()
+    pair.level()
+    assert east.ledger.files.get(begun.file) is None
+    assert not [row for row in east.ledger.files.all() if row.host == "h7"]
+
+
+@pytest.mark.parametrize("step", ["append", "appended", "adopted", "marked"])
+def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) -> None:
+    pair.write(0, 10)
+    pair.wal.delete(pair.spec, [{"id": 3}])
+    pair.east.register()
+    pair.east.replay()
+    pair.begin()
+    pair.connect()
+    pair.east.keeper.turn()
+    west, adopted, killed = pair.west, list[str](), list[str]()
+    until(lambda: any(row.closed for row in bootstraps(west)))
+    adopt, mark = west.ledger.bootstraps.adopt, west.ledger.replay.mark_applied
+
+    def die(at: str) -> None:
+        if step == at and adopted and not killed:
+            killed.append(at)
+            raise Killed
+
+    def adopts(file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
+        made = adopt(file, begin, end, coverage)
+        adopted.append(str(file))
+        die("adopted")
+        return made
+
+    def marks(given: ReplayMark) -> None:
+        mark(given)
+        if any(row.file in given.positions for row in bootstraps(west)):
+            die("marked")
+
+    assert isinstance(west.tables, MemoryTables)
+    west.tables.fail = lambda at: die(at.partition(" ")[0])
+    west.ledger.bootstraps.adopt = adopts  # type: ignore[method-assign]
+    west.ledger.replay.mark_applied = marks  # type: ignore[method-assign]
+    until(lambda: west.replayer.round() and killed, 10, f"the kill when {step}")
+    west.restart()
+    pair.finish()
+    pair.level()
+    assert ids(west, pair.spec) == [i for i in range(10) if i != 3]
+
+
+def test_a_source_killed_before_rules_go_live_ends_the_bootstrap_when_it_is_back(pair: Pair) -> None:
+    pair.write(0, 10)
+    pair.begin()
+    pair.connect()
+    pair.east.keeper.turn()
+    (file,) = [row.file for row in bootstraps(pair.east)]
+    until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
+    assert pair.east.phases("west") == [Phase.BOOTSTRAPPING]
+    pair.east.restart()
+    pair.east.keeper.turn()
+    assert pair.east.phases("west") == [Phase.LIVE]
+    assert [row.file for row in pair.east.ledger.files.retirable("h0") if row.kind is FileKind.BOOTSTRAP] == [file]
+
+
+def test_a_bootstrap_waits_for_the_own_replay_and_delays_no_other_table(pair: Pair) -> None:
+    other = table("ops.other")
+    pair.east.ledger.tables.create(other)
+    pair.east.send_to(pair.west, other)
+    pair.wal.append(pair.spec, rows(0, 10))
+    pair.east.register()
+    pair.begin()
+    pair.east.keeper.turn()
+    assert "own replay has not applied" in pair.east.keeper.state["west ops.flights"]
+    pair.connect()
+    pair.wal.append(other, rows(0, 5))
+    until(lambda: pair.west.replay() and pair.west.tables.exists(other.name) and len(ids(pair.west, other)) == 5)
+    assert Phase.BOOTSTRAPPING in pair.east.phases("west")
+    pair.east.replay()
+    pair.finish()
+    pair.level()
+
+
+def test_a_bootstrap_goes_on_through_a_chain(pair: Pair, tmp_path: Path) -> None:
+    south = TableSite(tmp_path, "south")
+    pair.west.ledger.tables.create(pair.spec)
+    pair.west.send_to(south, pair.spec)
+    pair.write(0, 20)
+    pair.begin()
+    pair.connect()
+    with south.receiver() as receiver, pair.west.worker():
+        pair.west.assign(south.cluster, receiver.port)
+        pair.finish()
+        pair.write(20, 5)
+        pair.level()
+
+        def there() -> bool:
+            south.replay()
+            return south.tables.exists(pair.spec.name) and len(ids(south, pair.spec)) == 25
+
+        until(there, 30, "the rows at south")
+        assert south.versions(pair.spec) == pair.west.versions(pair.spec)
+    south.close()
+
+
+def other_pair(pair: Pair, spec: TableSpec) -> None:
+    pair.spec = spec
+    pair.east.ledger.tables.create(spec)
+
+
+def test_a_table_without_key_gets_every_row_once(pair: Pair) -> None:
+    other_pair(pair, keyed("ops.log", SIMPLE, ()))
+    pair.wal.append(pair.spec, pa.table({"k": ["a", "a", "b"], "v": [1, 1, 2]}))
+    pair.east.register()
+    pair.east.replay()
+    pair.begin()
+    pair.connect()
+    pair.wal.append(pair.spec, pa.table({"k": ["c"], "v": [3]}))
+    pair.east.register()
+    pair.east.replay()
+    pair.finish()
+    pair.level()
+    assert pair.west.versions(pair.spec) == pair.east.versions(pair.spec)
+    assert [row["k"] for row in pair.west.shown(pair.spec)] == ["a", "a", "b", "c"]
+
+
+def test_only_the_groups_that_go_to_a_peer_are_in_its_bootstrap(pair: Pair) -> None:  # scenario 14
+    other_pair(pair, grouped("ops.g"))
+    pair.wal.append(pair.spec, pa.table({"k": ["x", "y"], "a": [1, 2], "b": ["one", "two"]}))
+    pair.wal.delete(pair.spec, [{"k": "y"}])
+    pair.east.register()
+    pair.east.replay()
+    pair.east.fold(pair.spec)
+    pair.wal.append(pair.spec, pa.table({"k": ["z"], "a": [3]}))
+    pair.east.register()
+    pair.east.replay()
+    pair.begin(["right-1"])
+    pair.connect()
+    pair.finish()
+    assert pair.west.shown(pair.spec) == [{"k": "x", "a": None, "b": "one"}]
+    assert {stream.group for stream in pair.west.ledger.landing.coverage(pair.spec.uuid)} == {"right-1"}
+    pair.begin(["left"])
+    pair.finish()
+    pair.level()
+
+
+def test_cells_keep_their_timestamps_and_their_groups(pair: Pair) -> None:
+    other_pair(pair, cell("ops.cells"))
+    at = {"row": b"r", "family": "f", "qualifier": "q", "visibility": ""}
+    new = time.time_ns() // 1000
+    pair.wal.cells(pair.spec, [{**at, "value": b"new", "timestamp": new}, {**at, "row": b"s", "value": b"now"}])
+    pair.east.register()
+    pair.east.replay()
+    pair.east.fold(pair.spec)
+    pair.wal.cells(pair.spec, [{**at, "value": b"older", "timestamp": new - 5}])
+    pair.wal.cells(pair.spec, [{**at, "row": b"t", "timestamp": new, "delete": True}])
+    pair.east.register()
+    pair.east.replay()
+    pair.begin()
+    pair.connect()
+    pair.finish()
+    pair.level()
+    assert [row["value"] for row in pair.west.shown(pair.spec)] == [b"new", b"now"]
+    pair.wal.cells(pair.spec, [{**at, "row": b"t", "value": b"hidden", "timestamp": new - 1}])
+    pair.wal.cells(pair.spec, [{**at, "value": b"newest", "timestamp": new + 1}])
+    pair.east.register()
+    pair.level()
+    assert [row["value"] for row in pair.west.shown(pair.spec)] == [b"newest", b"now"]

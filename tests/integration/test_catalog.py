@@ -1,0 +1,146 @@
+"""The Iceberg catalog without an engine: several threads make tables at once, and others change them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier, Thread
+from uuid import uuid4
+
+import duckdb
+import pyarrow as pa
+from pyiceberg.types import StringType
+
+from peer.read import read
+from replication.core.define import typed_table
+from replication.tables.catalog import CatalogProperties, IcebergCatalog, catalog_properties
+from replication.tables.layout import layouts
+from replication.tables.row_delta import replace_rows
+from replication.tables.shared_catalog import shared_catalog
+from tests.contract.ledger_stores import postgresql_database
+from tests.sites import table
+from tests.tables_made import keyed
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+AT_ONCE = 8
+
+
+def test_tables_of_a_namespace_that_is_not_there_are_made_at_once(tmp_path: Path) -> None:
+    catalog = IcebergCatalog(catalog_properties(tmp_path))
+    for turn in range(5):
+        specs = [typed_table(f"n{turn}.t{n}", SCHEMA, ["id"], uuids=iter(uuid4, None)) for n in range(AT_ONCE)]
+        start = Barrier(AT_ONCE)
+
+        def make(number: int, specs: list = specs, start: Barrier = start) -> None:
+            start.wait(10)
+            catalog.create(specs[number])
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(make, range(AT_ONCE)))
+        assert all(catalog.exists(spec.name) for spec in specs)
+
+
+def test_a_table_is_empty_while_its_iceberg_tables_are_being_made_or_dropped(tmp_path: Path) -> None:
+    catalog, spec = IcebergCatalog(catalog_properties(tmp_path)), keyed("ops.t")
+    places = layouts(spec)
+    for name in (place.name for place in reversed(places)):
+        assert read(catalog, spec).read_all().num_rows == 0, f"before {name} is made"
+        catalog.create(spec)
+        for later in places[: [place.name for place in places].index(name)]:
+            catalog._catalog.drop_table(later.name)
+    catalog.create(spec)
+    assert read(catalog, spec).read_all().num_rows == 0
+
+
+def test_a_table_that_is_as_defined_is_not_committed_to(tmp_path: Path) -> None:
+    catalog, spec = IcebergCatalog(catalog_properties(tmp_path)), keyed("ops.t")
+    catalog.create(spec)
+    before = [catalog.load(place.name).metadata_location for place in layouts(spec)]
+    catalog.create(spec)
+    assert [catalog.load(place.name).metadata_location for place in layouts(spec)] == before
+
+
+def test_a_column_that_somebody_else_added_is_null_in_what_a_fold_writes(tmp_path: Path) -> None:
+    catalog = IcebergCatalog(catalog_properties(tmp_path))
+    spec = keyed("ops.t")
+    catalog.create(spec)
+    table = catalog.load("ops.t")
+    arrow = table.schema().as_arrow()
+    table.append(pa.Table.from_pylist([{"k": "a", "v": 1}, {"k": "b", "v": 2}], schema=arrow))
+    with table.update_schema() as update:
+        update.add_column("theirs", StringType())
+    assert catalog.fits(spec)
+    expect = catalog.history("ops.t").current
+    assert expect is not None
+    rows = pa.Table.from_pylist([{"k": "a", "v": 9}], schema=arrow)
+    replace_rows(catalog.load("ops.t"), ["k"], rows.select(["k"]), rows, expect, {})
+    with duckdb.connect() as connection:
+        catalog.attach(connection, "shown", "ops.t", columns=spec.columns)
+        assert connection.execute("select k, v, theirs from shown order by k").fetchall() == [
+            ("a", 9, None),
+            ("b", 2, None),
+        ]
+
+
+def test_columns_may_be_called_as_the_parquet_reader_calls_its_own(tmp_path: Path) -> None:
+    catalog = IcebergCatalog(catalog_properties(tmp_path))
+    names = ["filename", "file_row_number", "file_index", "c1", "select"]
+    schema = pa.schema([("k", pa.int64()), *((name, pa.string()) for name in names)])
+    key = ["k", "filename", "file_row_number"]
+    spec = typed_table("ops.t", schema, key, uuids=iter(uuid4, None))
+    catalog.create(spec)
+    arrow = catalog.load("ops.t").schema().as_arrow()
+    row = {"k": 1} | {name: f"{name}'s" for name in names}
+    catalog.load("ops.t").append(pa.Table.from_pylist([row, row | {"k": 2}], schema=arrow))
+    expect = catalog.history("ops.t").current
+    assert expect is not None
+    gone = pa.Table.from_pylist([row | {"k": 2}]).select(key)
+    replace_rows(catalog.load("ops.t"), key, gone, gone.slice(1), expect, {})
+    with duckdb.connect() as connection:
+        catalog.attach(connection, "shown", "ops.t", columns=spec.columns)
+        shown = connection.sql("select * from shown").to_arrow_table().select([f.name for f in schema])
+        assert shown.to_pylist() == [row]
+
+
+def test_replacing_a_row_again_and_again_deletes_it_once_at_each_place_and_keeps_history(tmp_path: Path) -> None:
+    catalog = IcebergCatalog(catalog_properties(tmp_path))
+    catalog.create(keyed("ops.t"))
+    table = catalog.load("ops.t")
+    arrow = table.schema().as_arrow()
+    table.append(pa.Table.from_pylist([{"k": "a", "v": 0}, {"k": "b", "v": 0}], schema=arrow))
+    first = catalog.history("ops.t").current
+    assert first is not None
+    table.manage_snapshots().create_tag(first, "held").commit()
+    for turn in range(1, 6):
+        expect = catalog.history("ops.t").current
+        rows = pa.Table.from_pylist([{"k": "a", "v": turn}], schema=arrow)
+        replace_rows(catalog.load("ops.t"), ["k"], rows.select(["k"]), rows, expect, {"turn": str(turn)})
+    history = catalog.history("ops.t")
+    assert [s.summary.get("added-position-deletes") for s in history.chain()] == ["1"] * 5 + [None]
+    assert [s.summary.get("turn") for s in history.chain()] == [*"54321", None]
+    assert history.tags == {"held": first}
+    with duckdb.connect() as connection:
+        catalog.attach(connection, "shown", "ops.t")
+        assert connection.execute("select k, v from shown order by k").fetchall() == [("a", 5), ("b", 0)]
+
+
+def test_hosts_that_open_the_catalog_beside_the_ledger_at_once_find_the_same(postgresql: str, tmp_path: Path) -> None:
+    with postgresql_database(postgresql, empty=True) as stores:
+        spark, pyiceberg = shared_catalog(stores.url, tmp_path.as_uri())
+        assert spark["uri"].startswith("jdbc:postgresql://127.0.0.1:")
+        made: list[IcebergCatalog] = []
+
+        def opening() -> None:
+            made.append(IcebergCatalog(CatalogProperties(spark, pyiceberg)))
+
+        threads = [Thread(target=opening) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(made) == 4
+        made[0].create(table("ops.shared"))
+        assert all(catalog.exists("ops.shared") for catalog in made)
+        assert [spec.name for spec in made[-1].specs()] == ["ops.shared"]
+        for catalog in made:
+            catalog.close()

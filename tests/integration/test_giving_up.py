@@ -1,0 +1,228 @@
+"""A landing file goes bad and is given up by hand: its sender ships it anew, over the real link, to the same ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from peer.giveup import give_up
+from peer.members import Members
+from peer.replay.loop import alone
+from peer.status import collect
+from replication import config as configuration
+from replication.core.chunk import ChunkAssignment
+from replication.core.coverage import Ranges
+from replication.core.frame import scan
+from replication.errors import LockedFileError, RequestError
+from replication.ledger.base import FileKind, FileRow, Progress, ReplayMark
+from replication.worker.progress import join
+from shell.main import run
+from tests.sites import Site, Wal, rows, table, until
+
+
+class World:
+    """East, which sends, and west, whose landing files a test ruins while both run."""
+
+    def __init__(self, folder: Path, stack: ExitStack, *, with_worker: bool = True) -> None:
+        self.folder, self.stack = folder, stack
+        self.east, self.west = (self.site(name) for name in ("east", "west"))
+        self.spec = table()
+        self.east.ledger.tables.create(self.spec)
+        self.east.send_to(self.west, self.spec)
+        self.port = stack.enter_context(self.west.receiver()).port
+        if with_worker:
+            stack.enter_context(self.east.worker())
+
+    def site(self, name: str) -> Site:
+        made = Site(self.folder, name, worker={"retry_min_s": 0.05, "retry_max_s": 0.5})
+        self.stack.callback(made.close)
+        return made
+
+    def arrived(self, wal: Wal) -> bool:
+        return any(
+            known.file == wal.file and known.shipped.contains(256, wal.length)
+            for known in self.east.ledger.files.progress("west")
+        )
+
+    def landed(self, wal: Wal) -> FileRow:
+        """A closed WAL of three frames, all of it known to have arrived, in one closed landing file."""
+        for n in range(3):
+            wal.append(self.spec, rows(n * 10, 10))
+        wal.finish()
+        until(lambda: self.arrived(wal))
+        until(lambda: all(row.closed for row in self.of(wal)))
+        (row,) = self.of(wal)
+        return row
+
+    def of(self, wal: Wal) -> list[FileRow]:
+        return [row for row in self.west.ledger.files.all() if row.source == wal.file]
+
+    def covered(self) -> list[Ranges]:
+        return [r for s, r in self.west.ledger.landing.coverage().items() if s.table == self.spec.uuid]
+
+    def pending(self) -> list[tuple[str, int]]:
+        """(WAL, sequence) of what west's replay would apply, in files that can be read."""
+        found = []
+        for part in self.west.ledger.replay.pending():
+            content = Path(part.row.path).read_bytes()[: part.end]
+            found += [
+                (str(frame.header.wal), frame.header.sequence)
+                for frame in scan(content, part.begin)
+                if frame.header.table == self.spec.uuid and not part.duplicates.contains(frame.begin)
+            ]
+        return sorted(found)
+
+    def whole(self, wal: Wal) -> bool:
+        return self.west.received(wal.file, wal.length) and self.covered() == [Ranges.of((0, 3))]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(tmp_path, stack)
+
+
+def test_a_missing_landing_file_that_is_given_up_comes_again_by_itself(world: World) -> None:
+    world.east.assign(world.west.cluster, world.port)
+    wal, other = world.east.wal(), world.east.wal("w1")
+    row = world.landed(wal)
+    Path(row.path).unlink()
+    assert world.covered() == [Ranges.of((0, 3))], "the ledger does not know yet"
+    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    assert done.given_up.again == Ranges.of((256, wal.length)) and done.copies is None
+    assert world.covered() == [] and not world.west.ledger.landing.received(wal.file)
+    until(lambda: world.whole(wal), 30, "the file to come again")
+    until(lambda: world.arrived(wal))
+    assert world.pending() == [(str(wal.file), n) for n in range(3)]
+    (progress,) = [known for known in world.east.ledger.files.progress("west") if known.file == wal.file]
+    assert progress.losses == 1
+    other.append(world.spec, rows(100, 10))
+    until(lambda: world.arrived(other))
+
+
+def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(world: World) -> None:
+    world.east.assign(world.west.cluster, world.port)
+    wal = world.east.wal()
+    row = world.landed(wal)
+    path = Path(row.path)
+    content = bytearray(path.read_bytes())
+    second = [frame for frame in scan(bytes(content[: row.length]), 256)][1]
+    content[second.begin : second.begin + 8] = b"ruined!!"
+    path.write_bytes(bytes(content))
+    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    assert [list(ranges) for ranges in done.given_up.saved.values()] == [[(0, 1)]]
+    assert not path.exists() and Path(done.remains).read_bytes() == bytes(content)
+    until(lambda: world.whole(wal), 30, "the file to come again")
+    assert world.pending() == [(str(wal.file), n) for n in range(3)]
+
+
+def test_a_landed_duplicate_is_used_and_nothing_is_sent_again(world: World) -> None:
+    north = world.site("north")
+    north.ledger.tables.create(world.spec)
+    north.send_to(world.west, world.spec)
+    world.east.send_to(north, world.spec)
+    back = world.stack.enter_context(north.receiver())
+    world.east.assign_all([(world.west.cluster, world.port), (north.cluster, back.port)])
+    wal = world.east.wal()
+    row = world.landed(wal)
+    world.stack.enter_context(north.worker())
+    north.assign(world.west.cluster, world.port)
+
+    def spared() -> int:
+        """How many frames of the file landed by way of north too."""
+        found = 0
+        for spare, begin, end in world.west.ledger.landing.at_risk(row.file).spares:
+            found += len(list(scan(Path(spare.path).read_bytes()[:end], begin)))
+        return found
+
+    until(lambda: spared() == 3)
+    Path(row.path).unlink()
+    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    assert not done.given_up.again and done.copies is not None
+    assert world.pending() == [(str(wal.file), n) for n in range(3)]
+    assert world.whole(wal)
+
+
+def test_a_chunk_that_was_done_is_shipped_again(world: World) -> None:
+    wal = world.east.wal()
+    for n in range(3):
+        wal.append(world.spec, rows(n * 10, 10))
+    length = wal.finish()
+    chunk = ChunkAssignment(wal.file, 256, length, "west")
+    world.east.assign(world.west.cluster, world.port, chunk, elsewhere=(wal.file,))
+    until(lambda: world.arrived(wal))
+    until(lambda: all(row.closed for row in world.of(wal)))
+    for row in world.of(wal):
+        Path(row.path).unlink()
+        give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    until(lambda: world.whole(wal), 30, "the chunk to come again")
+
+
+def test_a_file_lost_while_its_sender_was_away_comes_when_it_is_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, with_worker=False)
+        wal = world.east.wal()
+        with world.east.worker():
+            world.east.assign(world.west.cluster, world.port)
+            row = world.landed(wal)
+        Path(row.path).unlink()
+        give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+        with world.east.worker():
+            until(lambda: world.whole(wal), 30, "the file to come again")
+
+
+def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
+    world.east.assign(world.west.cluster, world.port)
+    row = world.landed(world.east.wal())
+    with alone(world.west.config.run_dir), pytest.raises(LockedFileError, match="own replay is running.*walship down"):
+        give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    assert world.covered() == [Ranges.of((0, 3))] and Path(row.path).exists()
+
+
+def test_what_is_applied_is_not_asked_for_again(world: World) -> None:
+    world.east.assign(world.west.cluster, world.port)
+    wal = world.east.wal()
+    row = world.landed(wal)
+    world.west.ledger.replay.mark_applied(ReplayMark(world.spec.uuid, 1, 1, 1, {row.file: row.length}))
+    Path(row.path).unlink()
+    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    assert not done.given_up.again and world.covered() == [Ranges.of((0, 3))]
+
+
+def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.east.assign(world.west.cluster, world.port)
+    wal = world.east.wal()
+    row = world.landed(wal)
+    home = world.west.config.data_dir
+    (home / "walship.toml").write_text(configuration.default_toml("west", "."))
+    assert collect(world.west.config, world.west.ledger, Members()).unreadable == ()
+    Path(row.path).unlink()
+    (alarm,) = collect(world.west.config, world.west.ledger, Members()).unreadable
+    assert alarm.file == row.file.local and f"walship wal giveup {alarm.file} --yes" in alarm.remedy
+    verb = ["wal", "giveup", row.file.local, "--cluster", str(home / "walship.toml"), "--json"]
+    assert run(verb) == 4
+    assert "3 frames that are not in tables here" in capsys.readouterr().err
+    assert world.covered() == [Ranges.of((0, 3))]
+    assert run([*verb, "--yes"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["again"] == [[256, wal.length]] and said["frames_dropped"] == 3
+    until(lambda: world.whole(wal), 30, "the file to come again")
+    own = [found for found in world.west.ledger.files.all() if found.kind is not FileKind.LANDING]
+    assert not own
+    with pytest.raises(RequestError, match="still OPEN|written here"):
+        world.east.ledger.landing.at_risk(wal.file)
+
+
+def test_reports_from_before_and_after_a_loss_join_alike_in_either_order(world: World) -> None:
+    file = world.east.wal().file
+    before = Progress(file, "west", Ranges.of((256, 1000)), 900)
+    loss = Progress(file, "west", Ranges(), 0, losses=1, kept=Ranges.of((256, 500)))
+    after = Progress(file, "west", Ranges.of((500, 600)), 550, losses=1)
+    for first, second in ((before, loss), (loss, before)):
+        joined = join(first, second)
+        assert (joined.shipped, joined.applied, joined.losses) == (Ranges.of((256, 500)), 500, 1)
+        assert join(joined, after).shipped == Ranges.of((256, 600)) and join(joined, after).applied == 550

@@ -1,0 +1,394 @@
+"""Masters over a real ZooKeeper: elected, killed, frozen, followed; what they assign, publish and retire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+from uuid import UUID, uuid4
+
+import pytest
+from kazoo.client import KazooClient
+
+from replication import __version__
+from replication.coordination.base import HostRecord, Public
+from replication.coordination.paths import Kind, Quorum
+from replication.coordination.session import Coordination
+from replication.coordination.zookeeper import ZookeeperTree, connect
+from replication.core.chunk import Assignment, Tail
+from replication.core.coverage import Ranges
+from replication.core.ids import NIL_UUID, ClusterId, FileId
+from replication.core.planner import FileView, Limits
+from replication.core.retention import RetentionPolicy
+from replication.errors import CoordinationError, RequestError, StaleTermError
+from replication.files.local import LocalFiles
+from replication.ledger.base import Attempt, FileKind, FileRow, Ledger, Peer, Rule
+from replication.master.loop import Master, MasterTimes, read_public
+
+EAST, WEST, SOUTH = (ClusterId(name, uuid4()) for name in ("east", "west", "south"))
+TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, sweep_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
+LIMITS = Limits(range_bytes=1000, worker_grace_s=0.3)
+
+
+@dataclass
+class Books:
+    """As much of a ledger as a master uses, with hooks to have something happen at the worst moment."""
+
+    cluster: ClusterId = EAST
+    term: int = 0
+    defined: list[Peer] = field(default_factory=list)
+    rows: list[FileRow] = field(default_factory=list)
+    lacking: dict[tuple[FileId, str], Ranges] = field(default_factory=dict)
+    held: str = ""
+    told: Sending = field(default_factory=lambda: Sending())
+    after_raise: Callable[[], None] = lambda: None
+    on_rules: Callable[[], None] = lambda: None
+
+    @property
+    def terms(self) -> Books:
+        return self
+
+    @property
+    def rules(self) -> Rules:
+        return Rules(self)
+
+    @property
+    def files(self) -> Files:
+        return Files(self)
+
+    @property
+    def sending(self) -> Sending:
+        return self.told
+
+    def current(self) -> int:
+        return self.term
+
+    def raise_to_next(self) -> int:
+        self.term += 1
+        self.after_raise()
+        return self.term
+
+
+@dataclass
+class Sending:
+    """What ``status`` would show of why a peer gets nothing."""
+
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    def attempted(self, peer: str, host: str, work: str, failures: int, next_at: int, at: int, error: str) -> None:
+        assert work == "plan" and bool(failures) == bool(error)
+        self.reasons[peer] = error
+
+    def attempts(self) -> list[Attempt]:
+        return [Attempt(peer, "", "plan", int(bool(why)), 1, 0, 0, why) for peer, why in self.reasons.items()]
+
+
+@dataclass
+class Rules:
+    books: Books
+
+    def all(self) -> list[Rule]:
+        hook, self.books.on_rules = self.books.on_rules, lambda: None
+        hook()
+        return [Rule(peer.name, NIL_UUID, "g", "t", 1) for peer in self.books.defined]
+
+    def peers(self) -> list[Peer]:
+        return self.books.defined
+
+    def settle(self, term: int, now: int) -> list[Rule]:
+        return []
+
+
+@dataclass
+class Files:
+    books: Books
+
+    def all(self, host: str | None = None, *, open_only: bool = False) -> list[FileRow]:
+        return [row for row in self.books.rows if host in (None, row.host)]
+
+    def failing(self) -> frozenset[str]:
+        return frozenset()
+
+    def lacking(self) -> list[FileView]:
+        found: dict[FileId, dict[str, Ranges]] = {}
+        for (file, peer), lacks in self.books.lacking.items():
+            found.setdefault(file, {})[peer] = lacks
+        return [
+            FileView(row.file, row.host, row.closed, row.needed, found[row.file])
+            for row in self.books.rows
+            if row.file in found
+        ]
+
+    def retirable(self, host: str, policy: RetentionPolicy) -> list[FileRow]:
+        return [row for row in self.books.rows if row.host == host and row.closed]
+
+    def retire(self, file: FileId, term: int, policy: RetentionPolicy) -> None:
+        if term != self.books.term:
+            raise StaleTermError(f"term {term} is over")
+        if self.books.held:
+            raise RequestError(self.books.held)
+        self.books.rows = [row for row in self.books.rows if row.file != file]
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+class Site:
+    """One cluster in a real ZooKeeper, with masters that a test runs round by round and kills."""
+
+    def __init__(self, quorum: Quorum, books: Books, folder: Path) -> None:
+        self.quorum, self.books, self.folder = quorum, books, folder
+        self.masters: list[Master] = []
+        self._trees: list[ZookeeperTree] = []
+        self._open: list[Coordination] = []
+        self.desk = connect(quorum)
+        self.desk.establish(EAST, "0.0.9")
+        self.desk.put_host(HostRecord("h0", str(folder), ""))
+
+    def coordination(self) -> Coordination:
+        tree = ZookeeperTree(self.quorum.servers, session_timeout_s=4.0)
+        self._trees.append(tree)
+        self._open.append(Coordination(tree, self.quorum.root, reread_s=0.5))
+        return self._open[-1]
+
+    def master(self, host: str = "h0") -> Master:
+        directories = (str(self.folder / "wal"), str(self.folder / "landing"))
+        ledger = cast(Ledger, self.books)
+        made = Master(ledger, self.coordination(), LocalFiles(), host, directories, read_public, LIMITS, TIMES)
+        self.masters.append(made)
+        return made
+
+    def expire(self, master: Master) -> None:
+        """End a master's session behind its back, as ZooKeeper does with one that was frozen for too long."""
+        tree = self._trees[self.masters.index(master)]
+        double = KazooClient(hosts=self.quorum.servers, client_id=tree._client.client_id)
+        double.start()
+        double.stop()
+        double.close()
+
+    def peer(self, cluster: ClusterId, *receivers: str) -> Peer:
+        """Another cluster that really is there, defined here."""
+        root = f"{self.quorum.root}-{cluster.name}"
+        with connect(Quorum(self.quorum.servers, root)) as there:
+            there.establish(cluster, __version__)
+            there.publish(Public(cluster, __version__, receivers))
+        self.books.defined = [*self.books.defined, Peer(cluster.name, self.quorum.servers + root, cluster)]
+        return self.books.defined[-1]
+
+    def assignment(self, slot: str = "h0") -> tuple[Assignment, int] | None:
+        read = self.desk.assignment(slot)
+        return None if read is None else (Assignment.decode(read.content), read.version)
+
+    def until(self, condition: Callable[[], bool], *masters: Master) -> None:
+        """Have masters do rounds until the condition holds."""
+        deadline, pause = time.monotonic() + 20, threading.Event()
+        while not condition():
+            for master in masters:
+                with suppress(CoordinationError):  # a session is being replaced, or another master was first
+                    master.round()
+            assert time.monotonic() < deadline, "the condition did not come true in time"
+            pause.wait(0.02)
+
+    def close(self) -> None:
+        for master in self.masters:
+            master.close()
+        for coordination in (*self._open, self.desk):
+            coordination.close()
+
+
+@pytest.fixture
+def site(quorum: Quorum, books: Books, tmp_path: Path) -> Iterator[Site]:
+    (tmp_path / "wal").mkdir()
+    made = Site(quorum, books, tmp_path)
+    yield made
+    made.close()
+
+
+def test_one_master_leads_and_hands_out_tails_with_the_peers_receivers(site: Site) -> None:
+    site.peer(WEST, "127.0.0.1:9000")
+    first, second = site.master(), site.master()
+    site.until(lambda: site.assignment() is not None, first, second)
+    assert (first.term, second.term) == (1, 0)
+    assert site.assignment() == (Assignment(1, (Tail("west", WEST, ("127.0.0.1:9000",)),)), 0)
+
+
+def test_when_the_master_dies_the_next_raises_the_term_and_leaves_what_runs_alone(site: Site) -> None:
+    site.peer(WEST, "w:1")
+    first, second = site.master(), site.master()
+    site.until(lambda: site.assignment() is not None, first, second)
+    before = site.assignment()
+    site.expire(first)
+    site.until(lambda: second.term == 2, second)
+    for _ in range(3):
+        second.round()
+    assert site.assignment() == before, "same bytes, same version: no worker noticed"
+    site.peer(SOUTH, "s:1")
+    site.until(lambda: site.assignment() != before, second)
+    now = site.assignment()
+    assert now is not None and now[0].term == 2 and now[1] == 1
+    assert [tail.peer for tail in now[0].tails] == ["south", "west"]
+
+
+def test_a_master_that_slept_through_its_succession_changes_nothing_and_stands_down(site: Site) -> None:
+    site.peer(WEST, "w:1")
+    first, second = site.master(), site.master()
+    site.until(lambda: site.assignment() is not None, first, second)
+    before = site.assignment()
+
+    def sleep_while_another_is_elected() -> None:
+        """In the middle of the old master's snapshot, of which it will know nothing."""
+        site.expire(first)
+        site.until(lambda: second.term == 2, second)
+        site.desk.put_host(HostRecord("h1", "/elsewhere", ""))
+
+    site.books.on_rules = sleep_while_another_is_elected
+    site.desk.put_host(HostRecord("h9", "/elsewhere", ""))
+    with pytest.raises(CoordinationError):
+        while True:
+            first.round()
+    site.until(lambda: first.term == 0, first)
+    site.until(lambda: site.assignment("h1") is not None, second)
+    assert site.books.term == second.term == 2
+    for slot in ("h1", "h9"):
+        written = site.assignment(slot)
+        assert written is not None and written[0].term == 2
+    assert site.assignment() == before
+
+
+def test_a_master_that_dies_between_raising_the_term_and_assigning_stops_nothing(site: Site) -> None:
+    site.peer(WEST, "w:1")
+    first = site.master()
+    site.until(lambda: site.assignment() is not None, first)
+    before = site.assignment()
+    site.peer(SOUTH, "s:1")
+    second, third = site.master(), site.master()
+
+    def die() -> None:
+        site.books.after_raise = lambda: None
+        raise CoordinationError("killed here")
+
+    site.books.after_raise = die
+    site.expire(first)
+    with pytest.raises(CoordinationError, match="killed here"):
+        while True:
+            second.round()
+    assert site.books.term == 2 and site.assignment() == before
+    site.expire(second)
+    site.until(lambda: site.assignment() != before, third)
+    now = site.assignment()
+    assert now is not None and now[0].term == third.term == 3
+
+
+def test_a_dead_workers_chunks_are_given_to_another_under_a_higher_term(site: Site) -> None:
+    site.peer(WEST, "w:1")
+    for slot in ("h0", "h1"):
+        site.desk.put_host(HostRecord(slot, str(site.folder), "", store="nfs"))
+    workers = {slot: site.coordination() for slot in ("h0", "h1")}
+    for slot, session in workers.items():
+        session.enrol(Kind.WORKERS, slot, {})
+    file = FileId(EAST, "h0", 1)
+    site.books.rows = [replace(row(site, 1), closed=False), row(site, 2, closed=False)]
+    site.books.lacking = {(file, "west"): Ranges.of((256, 4000))}
+    site.books.rows[0] = replace(site.books.rows[0], closed=True, closed_length=4000)
+    site.books.held = "west lacks bytes"
+    site._trees = site._trees[2:]
+    master = site.master()
+
+    def chunks(slot: str) -> list[tuple[int, int]]:
+        found = site.assignment(slot)
+        return [] if found is None else [(chunk.begin, chunk.end) for chunk in found[0].chunks]
+
+    site.until(lambda: bool(chunks("h0") and chunks("h1")), master)
+    assert chunks("h0") + chunks("h1") == [(256, 1000), (2000, 3000), (1000, 2000), (3000, 4000)]
+    home = site.assignment("h0")
+    assert home is not None and home[0].tails[0].elsewhere == (file,)
+    workers["h1"].close()
+    site.until(lambda: len(chunks("h0")) == 4, master)
+    moved = site.assignment("h0")
+    assert moved is not None and moved[0].term == master.term == 2
+    assert chunks("h1") == []
+
+
+def test_the_public_part_shows_live_receivers_and_keeps_the_last_ones_while_they_restart(site: Site) -> None:
+    master, receiver = site.master(), site.coordination()
+    receiver.enrol(Kind.RECEIVERS, "h0", {"address": "127.0.0.1:9000"})
+    shown = Public(EAST, __version__, ("127.0.0.1:9000",))
+    site.until(lambda: site.desk.public() == shown, master)
+    receiver.close()
+    site.until(lambda: site.desk.members(Kind.RECEIVERS) == (), master)
+    master.round()
+    assert site.desk.public() == shown
+
+
+def test_a_peer_that_answers_as_another_cluster_gets_nothing(site: Site) -> None:
+    peer = site.peer(WEST, "w:1")
+    site.books.defined = [replace(peer, cluster=ClusterId("west", UUID(int=9)))]
+    site.peer(SOUTH, "s:1")
+    master = site.master()
+    site.until(lambda: (found := site.assignment()) is not None and bool(found[0].tails), master)
+    for _ in range(3):
+        master.round()
+    found = site.assignment()
+    assert found is not None and [tail.peer for tail in found[0].tails] == ["south"]
+    assert "it answers as" in site.books.told.reasons["west"]
+    site.books.defined = [replace(peer, paused=True), site.peer(SOUTH, "s:1")]
+    master.round()
+    assert site.books.told.reasons == {"west": "", "south": ""}
+
+
+def test_a_master_runs_until_it_is_stopped_and_withdraws(site: Site) -> None:
+    site.peer(WEST, "w:1")
+    master, stop = site.master(), threading.Event()
+    thread = threading.Thread(target=master.run, args=(stop,))
+    thread.start()
+    site.until(lambda: site.assignment() is not None)
+    assert site.desk.leader() == "h0"
+    stop.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    master.close()
+    assert site.desk.leader() is None
+
+
+def row(site: Site, number: int, *, host: str = "h0", closed: bool = True) -> FileRow:
+    file = FileId(EAST, host, number)
+    path = str(site.folder / "wal" / f"{number:012d}.wal")
+    return FileRow(
+        file, FileKind.WAL, host, path, closed, 300, "boot", "w", 300, 0, 0, closed_length=300 if closed else -1
+    )
+
+
+def make(site: Site, *numbers: int) -> None:
+    for number in numbers:
+        for ending in ("wal", "len"):
+            (site.folder / "wal" / f"{number:012d}.{ending}").write_bytes(b"x")
+
+
+def on_disk(site: Site) -> set[str]:
+    return {path.name for path in (site.folder / "wal").iterdir()}
+
+
+def test_a_file_that_all_have_is_retired_in_the_ledger_and_then_deleted(site: Site) -> None:
+    site.books.rows = [row(site, 1), row(site, 2, closed=False), row(site, 3, host="h1")]
+    make(site, 1, 2)
+    site.desk.put_host(HostRecord("h1", "/elsewhere", ""))
+    master = site.master()
+    site.until(lambda: len(site.books.rows) == 1, master)
+    assert [left.file.number for left in site.books.rows] == [2]
+    assert on_disk(site) == {"000000000002.wal", "000000000002.len"}
+
+
+def test_a_file_that_the_ledger_holds_after_all_stays(site: Site) -> None:
+    site.books.rows = [row(site, 1)]
+    site.books.held = "west has not applied it"
+    make(site, 1)
+    master = site.master()
+    site.until(lambda: master.term == 1, master)
+    master.round()
+    assert len(site.books.rows) == 1 and on_disk(site) == {"000000000001.wal", "000000000001.len"}

@@ -1,0 +1,392 @@
+"""What a receiver takes and refuses, over real sockets, with a SQLite ledger and real files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from peer.members import Members
+from peer.receive.receiver import Receiver
+from peer.status import collect
+from replication.core.frame import read_frame, scan
+from replication.core.ids import ClusterId, FileId
+from replication.core.schema import TableSpec
+from replication.errors import LockedFileError, PeerRefusedError
+from replication.link.base import Ack, Data, Hello, PeerLink, Reason, Refusal, Reply, Road, ShipSession
+from replication.link.grpc_client import connect
+from tests.sites import Site, rows, table, until
+
+
+class Pair:
+    """East with a WAL of three frames of one table, and a link to west's receiver."""
+
+    def __init__(self, folder: Path, **west: dict[str, object]) -> None:
+        self.east, self.west = Site(folder, "east"), Site(folder, "west", **west)
+        self.spec = table()
+        self.east.ledger.tables.create(self.spec)
+        self.wal = self.east.wal()
+        self.ends = [self.wal.append(self.spec, rows(n * 10, 10)) for n in range(3)]
+        self.content = Path(self.wal.path).read_bytes()
+        self.links: list[PeerLink] = []
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+        self.east.close()
+        self.west.close()
+
+    def road(self, generation: int = 1, spec: TableSpec | None = None) -> Road:
+        spec = spec or self.spec
+        return Road(spec, "default", spec.name, generation, {}, tuple(spec.versions.values()))
+
+    def hello(self, *roads: Road, files: tuple[FileId, ...] = ()) -> Hello:
+        return Hello(
+            self.east.cluster, self.west.cluster, 1, "test", roads or (self.road(),), tuple((file, 1) for file in files)
+        )
+
+    def link(self, receiver: Receiver) -> PeerLink:
+        self.links.append(connect(f"127.0.0.1:{receiver.port}", "west", timeout_s=20.0))
+        return self.links[-1]
+
+    def ship(self, receiver: Receiver, hello: Hello | None = None) -> ShipSession:
+        return self.link(receiver).ship(hello or self.hello())
+
+    def data(self, begin: int, end: int, term: int = 1) -> Data:
+        return Data(self.wal.file, begin, end, 256, term, self.content[begin:end])
+
+    @property
+    def landed(self) -> list[bytes]:
+        """Sealed bytes of every registered frame in west's landing files, in order."""
+        found: list[bytes] = []
+        for row in self.west.ledger.files.all():
+            content = Path(row.path).read_bytes()[: row.length]
+            found += [content[frame.sealed_begin : frame.end] for frame in scan(content, 256)]
+        return found
+
+    @property
+    def sealed(self) -> list[bytes]:
+        return [self.content[frame.sealed_begin : frame.end] for frame in scan(self.content, 256)]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver(pair: Pair) -> Iterator[Receiver]:
+    with pair.west.receiver() as made:
+        yield made
+
+
+def answer(session: ShipSession, message: Data) -> Reply:
+    session.send(message)
+    reply = session.receive(20)
+    assert reply is not None
+    return reply
+
+
+def refused(session: ShipSession, message: Data) -> Refusal:
+    reply = answer(session, message)
+    assert isinstance(reply, Refusal) and reply.remedy, reply
+    return reply
+
+
+def test_frames_land_as_they_were_with_the_peer_in_their_provenance(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    begin = 256
+    for end in pair.ends:
+        assert answer(session, pair.data(begin, end)) == Ack(pair.wal.file, ((begin, end),))
+        begin = end
+    assert pair.landed == pair.sealed
+    (row,) = pair.west.ledger.files.all()
+    frame = read_frame(Path(row.path).read_bytes(), 256)
+    assert frame is not None and frame.provenance == (pair.east.cluster, pair.west.cluster)
+    assert row.source == pair.wal.file and row.file.cluster == pair.west.cluster
+    assert pair.west.ledger.tables.get("ops.flights") == pair.spec
+
+
+def test_an_ack_means_registered(pair: Pair, receiver: Receiver) -> None:
+    answer(pair.ship(receiver), pair.data(256, pair.ends[1]))
+    assert pair.west.ledger.landing.received(pair.wal.file).spans == ((256, pair.ends[1]),)
+    (coverage,) = pair.west.ledger.landing.coverage().values()
+    assert coverage.spans == ((0, 2),)
+
+
+def test_a_repeated_message_is_acked_without_effect(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    for _ in range(3):
+        assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+    again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
+    assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
+    assert isinstance(answer(again, pair.data(256, pair.ends[0])), Ack)
+    assert pair.landed == pair.sealed[:1]
+
+
+def test_after_a_new_rule_the_same_bytes_land_again_but_claim_only_what_is_new(pair: Pair, receiver: Receiver) -> None:
+    other = table("ops.weather")
+    pair.east.ledger.tables.create(other)
+    begin = pair.ends[-1]
+    end = pair.wal.append(other, rows(0, 5))
+    pair.content = Path(pair.wal.path).read_bytes()
+    narrow = pair.ship(receiver)
+    assert isinstance(answer(narrow, replace(pair.data(256, end), frames=pair.content[256:begin])), Ack)
+    wide = pair.ship(receiver, pair.hello(pair.road(), pair.road(2, other), files=(pair.wal.file,)))
+    assert wide.opened.files == {pair.wal.file: ()}
+    assert isinstance(answer(wide, pair.data(256, end)), Ack)
+    coverage = {stream.table: ranges.spans for stream, ranges in pair.west.ledger.landing.coverage().items()}
+    assert coverage == {pair.spec.uuid: ((0, 3),), other.uuid: ((0, 1),)}
+
+
+def test_a_hole_is_refused_with_the_expected_offset(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    answer(session, pair.data(256, pair.ends[0]))
+    refusal = refused(session, pair.data(pair.ends[1], pair.ends[2]))
+    assert (refusal.reason, refusal.expected) == (Reason.HOLE, pair.ends[0])
+    assert (refusal.file, refusal.begin, refusal.end) == (pair.wal.file, pair.ends[1], pair.ends[2])
+
+
+def test_chunks_of_a_file_land_in_any_order(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    first, second, third = pair.ends
+    for begin, end in ((second, third), (256, first), (first, second)):
+        assert isinstance(answer(session, replace(pair.data(begin, end), chunk_begin=begin)), Ack)
+    assert sorted(pair.landed) == sorted(pair.sealed)
+    (coverage,) = pair.west.ledger.landing.coverage().values()
+    assert coverage.spans == ((0, 3),)
+
+
+@pytest.mark.parametrize("at", [2, 30, 90, 200, -1])
+def test_a_flipped_bit_anywhere_is_corrupt_and_nothing_lands(pair: Pair, receiver: Receiver, at: int) -> None:
+    session = pair.ship(receiver)
+    damaged = bytearray(pair.content[256 : pair.ends[0]])
+    damaged[at] ^= 1
+    refusal = refused(session, replace(pair.data(256, pair.ends[0]), frames=bytes(damaged)))
+    assert refusal.reason in (Reason.CORRUPT, Reason.VERSION)
+    assert not pair.landed
+    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+
+
+@pytest.mark.parametrize("cut", [1, 100])
+def test_a_truncated_message_is_corrupt(pair: Pair, receiver: Receiver, cut: int) -> None:
+    whole = pair.data(256, pair.ends[1])
+    refusal = refused(pair.ship(receiver), replace(whole, frames=whole.frames[:-cut]))
+    assert refusal.reason is Reason.CORRUPT and not pair.landed
+
+
+def test_an_unknown_table_is_refused_by_name_and_others_go_on(pair: Pair, receiver: Receiver) -> None:
+    other = table("ops.weather")
+    end = pair.wal.append(other, rows(0, 5))
+    pair.content = Path(pair.wal.path).read_bytes()
+    session = pair.ship(receiver)
+    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
+    refusal = refused(session, pair.data(pair.ends[2], end))
+    assert (refusal.reason, refusal.table) == (Reason.UNKNOWN_TABLE, other.uuid)
+
+
+def test_an_unknown_schema_version_is_taken_once_it_was_sent(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver, pair.hello(replace(pair.road(), schemas=())))
+    # creating the table brings its current versions, so take one that it never had
+    newer = replace(pair.spec, columns=pair.spec.columns[:1], groups=(replace(pair.spec.groups[0], members=()),))
+    assert newer.versions["default"].hash != pair.spec.versions["default"].hash
+    begin = pair.ends[-1]
+    end = pair.wal.append(newer, rows(0, 5).select(["id"]))
+    pair.content = Path(pair.wal.path).read_bytes()
+    assert isinstance(answer(session, pair.data(256, begin)), Ack)
+    assert refused(session, pair.data(begin, end)).reason is Reason.UNKNOWN_SCHEMA
+    session.send((newer.versions["default"],))
+    assert isinstance(answer(session, pair.data(begin, end)), Ack)
+
+
+def test_an_older_term_is_refused(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    assert isinstance(answer(session, pair.data(256, pair.ends[0], term=5)), Ack)
+    assert refused(session, pair.data(pair.ends[0], pair.ends[1], term=4)).reason is Reason.STALE_TERM
+    assert isinstance(answer(session, pair.data(pair.ends[0], pair.ends[1], term=5)), Ack)
+
+
+def test_a_frame_that_was_here_before_is_a_loop(pair: Pair, receiver: Receiver) -> None:
+    wal = pair.west.wal()
+    end = wal.append(pair.spec, rows(0, 5))
+    frames = Path(wal.path).read_bytes()[256:end]
+    message = Data(replace(pair.wal.file, number=99), 256, end, 256, 1, frames)
+    assert refused(pair.ship(receiver), message).reason is Reason.LOOP
+
+
+def test_a_second_history_is_kept_apart_and_told(pair: Pair, receiver: Receiver) -> None:
+    answer(pair.ship(receiver), pair.data(256, pair.ends[0]))
+    other = pair.wal.other_history(pair.spec, rows(500, 10))
+    message = Data(replace(pair.wal.file, number=99), 256, 256 + len(other), 256, 1, other)
+    assert refused(pair.ship(receiver), message).reason is Reason.DIVERGENCE
+    (kept,) = pair.west.ledger.replay.quarantined()
+    assert Path(kept.copy).read_bytes() == other and "divergence" in kept.reason
+
+
+def test_too_many_frames_in_one_message_are_too_large(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, receiver={"message_bytes_max": 1000})
+    with pair.west.receiver() as receiver:
+        session = pair.ship(receiver)
+        assert refused(session, pair.data(256, pair.ends[2])).reason is Reason.TOO_LARGE
+        assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+    pair.close()
+
+
+def test_a_full_disk_is_refused_before_it_is_full(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, receiver={"disk_free_min_bytes": 1 << 60})
+    with pair.west.receiver() as receiver:
+        refusal = refused(pair.ship(receiver), pair.data(256, pair.ends[0]))
+        assert refusal.reason is Reason.DISK_FULL and "MiB are free" in refusal.what
+    pair.close()
+
+
+def test_a_backlog_of_replay_is_refused_too(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, receiver={"landing_bytes_max": 1})
+    pair.west.ledger.tables.create(pair.spec)
+    with pair.west.receiver() as receiver:
+        session = pair.ship(receiver)
+        assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+        begin, found = pair.ends[0], set[object]()
+        for end in pair.ends[1:]:
+            reply = answer(session, pair.data(begin, end))
+            found.add(reply.reason if isinstance(reply, Refusal) else Ack)
+            begin = end
+        assert found <= {Ack, Reason.DISK_FULL, Reason.HOLE}
+    pair.close()
+
+
+@pytest.mark.parametrize("wrong", ["expected", "self", "clash", "protocol", "epoch"])
+def test_the_wrong_sender_is_refused_at_the_door(pair: Pair, receiver: Receiver, wrong: str) -> None:
+    hello = pair.hello()
+    pair.ship(receiver, replace(hello, role_epoch=7)).close()
+    cases = {
+        "expected": (replace(hello, expected=ClusterId("west", uuid4())), "WRONG_CLUSTER"),
+        "self": (replace(hello, source=pair.west.cluster), "WRONG_CLUSTER"),
+        "clash": (replace(hello, source=ClusterId("west", uuid4())), "WRONG_CLUSTER"),
+        "protocol": (replace(hello, protocol=99), "VERSION"),
+        "epoch": (replace(hello, role_epoch=6), "STALE_EPOCH"),
+    }
+    with pytest.raises(PeerRefusedError) as caught:
+        pair.ship(receiver, cases[wrong][0])
+    assert caught.value.reason == cases[wrong][1] and caught.value.hint
+
+
+def test_a_table_of_the_same_name_stays_closed_and_others_open(pair: Pair, receiver: Receiver) -> None:
+    pair.west.ledger.tables.create(table("ops.weather"))
+    clash = table("ops.weather")
+    session = pair.ship(receiver, pair.hello(pair.road(), pair.road(spec=clash)))
+    ((key, refusal),) = session.opened.refused.items()
+    assert (
+        key == (clash.uuid, "default")
+        and refusal.reason is Reason.TABLE_CONFLICT
+        and "--remote-table" in refusal.remedy
+    )
+    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
+    with pytest.raises(PeerRefusedError, match="another table"):
+        pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, pair.road(spec=clash))
+
+
+def test_a_table_that_another_stream_made_meanwhile_was_not_dropped(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = pair.west.ledger.tables
+    look = tables.by_uuid
+
+    def made_before_this_looks(uuid: UUID) -> TableSpec | None:
+        tables.create(pair.spec)
+        return look(uuid)
+
+    monkeypatch.setattr(tables, "by_uuid", made_before_this_looks)
+    session = pair.ship(receiver)
+    assert session.opened.refused == {}
+    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
+
+
+def test_skipped_bytes_count_as_received(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    assert isinstance(answer(session, replace(pair.data(256, pair.ends[0]), frames=b"")), Ack)
+    assert isinstance(answer(session, pair.data(pair.ends[0], pair.ends[1])), Ack)
+    assert pair.west.ledger.landing.received(pair.wal.file).spans == ((256, pair.ends[1]),)
+    assert pair.landed == pair.sealed[1:2]
+
+
+def test_a_closed_source_closes_its_landing_file(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    answer(session, pair.data(256, pair.ends[2]))
+    (row,) = pair.west.ledger.files.all()
+    assert not row.closed
+    answer(session, Data(pair.wal.file, pair.ends[2], pair.ends[2], 256, 1, b"", pair.ends[2]))
+    receiver_files = pair.west.ledger.files
+    until(lambda: receiver_files.all()[0].closed)
+
+
+def test_bytes_past_the_registered_length_are_cut_at_the_next_start(pair: Pair) -> None:
+    with pair.west.receiver() as receiver:
+        answer(pair.ship(receiver), pair.data(256, pair.ends[0]))
+    row = pair.west.ledger.files.allocate(
+        "h0", pair.west.ledger.files.all()[0].kind, str(pair.west.config.landing_dir), "boot", source=pair.wal.file
+    )
+    Path(row.path).write_bytes(pair.content[: pair.ends[1]])
+    with pair.west.receiver() as receiver:
+        until(lambda: all(known.closed for known in pair.west.ledger.files.all()))
+        assert Path(row.path).stat().st_size == row.length
+        assert isinstance(answer(pair.ship(receiver), pair.data(pair.ends[0], pair.ends[1])), Ack)
+    assert pair.landed == pair.sealed[:2]
+
+
+def test_two_receivers_do_not_share_a_folder(pair: Pair, receiver: Receiver) -> None:
+    with pytest.raises(LockedFileError), pair.west.receiver():
+        pass
+
+
+def test_tells_where_it_listens(pair: Pair, receiver: Receiver) -> None:
+    until(lambda: pair.west.coordination.public().receivers == (f"127.0.0.1:{receiver.port}",))
+    assert pair.links == [] and receiver.address.startswith("127.0.0.1:")
+
+
+def test_a_landing_file_rolls_in_the_middle_of_a_group(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, writer={"wal_bytes_max": 900}, receiver={"group_delay_s": 0.3})
+    with pair.west.receiver() as receiver:
+        session = pair.ship(receiver)
+        begin = 256
+        for end in pair.ends:
+            session.send(pair.data(begin, end))
+            begin = end
+        assert all(isinstance(session.receive(20), Ack) for _ in pair.ends)
+        end = pair.wal.append(pair.spec, rows(100, 10))
+        pair.content = Path(pair.wal.path).read_bytes()
+        assert isinstance(answer(session, pair.data(begin, end)), Ack)
+    assert pair.landed == pair.sealed and len(pair.west.ledger.files.all()) == 2
+    pair.close()
+
+
+def test_a_receiver_knows_after_a_restart_which_role_epoch_a_sender_had(pair: Pair) -> None:
+    hello = pair.hello()
+    with pair.west.receiver() as receiver:
+        pair.ship(receiver, replace(hello, role_epoch=7)).close()
+    with pair.west.receiver() as receiver:
+        with pytest.raises(PeerRefusedError, match="had role epoch 7 already and says 6") as stale:
+            pair.ship(receiver, replace(hello, role_epoch=6))
+        assert stale.value.reason == Reason.STALE_EPOCH.value
+        pair.ship(receiver, replace(hello, role_epoch=7)).close()
+
+
+def test_commit_times_far_ahead_land_and_are_an_alarm(pair: Pair, receiver: Receiver) -> None:
+    session = pair.ship(receiver)
+    answer(session, pair.data(256, pair.ends[0]))
+    assert pair.west.ledger.time.ahead() == []
+    pair.wal.ahead_us = 3_600_000_000
+    end = pair.wal.append(pair.spec, rows(30, 10))
+    pair.content = Path(pair.wal.path).read_bytes()
+    assert answer(session, pair.data(pair.ends[0], end)) == Ack(pair.wal.file, ((pair.ends[0], end),))
+    (alarm,) = pair.west.ledger.time.ahead()
+    assert alarm.origin == pair.east.cluster and alarm.commit - alarm.at > 3_599_000_000
+    told = collect(pair.west.config, pair.west.ledger, Members())
+    (shown,) = told.far_ahead
+    assert shown.origin == str(pair.east.cluster) and 3_500 < shown.ahead_s <= 3_600
+    assert pair.west.ledger.time.seen() == alarm.commit

@@ -1,0 +1,180 @@
+"""Roads that close and open again, and tables that are dropped under way: worker and receiver over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from peer.members import members_of
+from peer.status import TableAtPeer, collect
+from replication.core.coverage import Ranges
+from replication.core.schema import TableSpec
+from tests.sites import Site, Wal, rows, table, until
+
+LATER = 1 << 60
+
+
+class World:
+    """East sends to west."""
+
+    def __init__(self, folder: Path, stack: ExitStack, **worker: object) -> None:
+        self.stack = stack
+        times = {"retry_min_s": 0.05, "retry_max_s": 0.5, "heartbeat_interval_s": 0.1, **worker}
+        self.east, self.west = (Site(folder, name, worker=times) for name in ("east", "west"))
+        for site in (self.east, self.west):
+            stack.callback(site.close)
+
+    def create(self, name: str) -> TableSpec:
+        spec = table(name)
+        self.east.ledger.tables.create(spec)
+        self.east.send_to(self.west, spec)
+        return spec
+
+    def run(self) -> None:
+        receiver = self.stack.enter_context(self.west.receiver())
+        self.stack.enter_context(self.east.worker())
+        self.east.assign(self.west.cluster, receiver.port)
+
+    def there(self, spec: TableSpec) -> list[tuple[int, int]]:
+        found = Ranges()
+        for stream, ranges in self.west.ledger.landing.coverage().items():
+            if stream.table == spec.uuid:
+                found = found.union(ranges)
+        return list(found.spans)
+
+    def arrived(self, wal: Wal) -> bool:
+        return any(
+            progress.file == wal.file and progress.shipped.contains(256, wal.length)
+            for progress in self.east.ledger.files.progress("west")
+        )
+
+    def status(self, spec: TableSpec) -> TableAtPeer:
+        found = collect(self.east.config, self.east.ledger, members_of(self.east.coordination)).peers
+        (row,) = [row for row in found if row.table == spec.name]
+        return row
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def test_a_road_that_is_closed_and_opened_again_leaves_out_the_gap_and_nothing_else(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    world = World(tmp_path, stack)
+    spec, other = world.create("ops.flights"), world.create("ops.weather")
+    world.run()
+    wal = world.east.wal()
+    for n in range(3):
+        wal.append(spec, rows(n, 1))
+    until(lambda: world.there(spec) == [(0, 3)] and world.arrived(wal))
+    world.east.ledger.rules.disable("west", spec.uuid, ["default"], world.east.term)
+    world.east.coordination.announce()
+    until(lambda: spec.uuid not in {road.table for road in world.west.ledger.landing.roads()}, what="the road to close")
+    for n in range(4):
+        wal.append(spec, rows(10 + n, 1))
+        wal.append(other, rows(n, 1))
+    until(lambda: world.there(other) == [(0, 4)] and world.arrived(wal))
+    until(lambda: world.east.ledger.landing.coverage(spec.uuid).popitem()[1].end == 7)
+    (rule,) = world.east.send_to(world.west, spec)
+    world.east.coordination.announce()
+    assert [gap.frames for gap in rule.gaps] == [4]
+    for n in range(2):
+        wal.append(spec, rows(20 + n, 1))
+        wal.append(other, rows(20 + n, 1))
+    until(lambda: world.arrived(wal) and world.there(other) == [(0, 6)])
+    until(lambda: world.there(spec) == [(0, 3), (7, 9)])
+    row = world.status(spec)
+    assert row.state == "level" and [gap.frames for gap in row.gaps] == [4] and row.since == rule.since
+
+
+@pytest.mark.parametrize("policy", ["hold", "skip"])
+def test_a_table_dropped_on_both_sides_is_held_or_skipped_and_stops_no_other(
+    tmp_path: Path, stack: ExitStack, policy: str
+) -> None:
+    world = World(tmp_path, stack, dropped_tables=policy)
+    gone, spec = world.create("ops.gone"), world.create("ops.flights")
+    wal = world.east.wal()
+    for n in range(3):
+        wal.append(gone, rows(n, 1))
+        wal.append(spec, rows(n, 1))
+    wal.finish()
+    world.west.ledger.tables.create(gone)
+    for site in (world.west, world.east):
+        site.ledger.tables.drop(gone.uuid)
+    world.run()
+    until(lambda: world.there(spec) == [(0, 3)])
+    if policy == "skip":
+        until(lambda: world.arrived(wal))
+        until(lambda: world.east.ledger.rules.settle(world.east.term, LATER))
+        assert [rule.table for rule in world.east.ledger.rules.all()] == [spec.uuid]
+        assert world.east.ledger.sending.held() == []
+        return
+    until(lambda: world.east.ledger.sending.held())
+    assert not world.arrived(wal) and world.east.ledger.rules.settle(world.east.term, LATER) == []
+    row = world.status(gone)
+    assert row.dropped and row.state == "held" and "was dropped on west" in row.last_error
+    assert "disablereplication" in row.last_error and "dropped_tables" in row.last_error
+    until(lambda: world.status(spec).state == "level")
+    world.east.ledger.rules.disable("west", gone.uuid, ["default"], world.east.term)
+    world.east.coordination.announce()
+    until(lambda: world.arrived(wal))
+    until(lambda: world.east.ledger.sending.held() == [])
+
+
+def test_with_skip_a_table_dropped_at_the_peer_only_is_held_until_it_is_dropped_here(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    world = World(tmp_path, stack, dropped_tables="skip")
+    gone = world.create("ops.gone")
+    wal = world.east.wal()
+    wal.append(gone, rows(0, 1))
+    wal.finish()
+    world.west.ledger.tables.create(gone)
+    world.west.ledger.tables.drop(gone.uuid)
+    world.run()
+    until(lambda: world.east.ledger.sending.held())
+    assert not world.arrived(wal) and not world.status(gone).dropped
+    world.east.ledger.tables.drop(gone.uuid)
+    until(lambda: world.arrived(wal), 30)
+    until(lambda: world.east.ledger.sending.held() == [])
+
+
+def test_a_table_dropped_here_only_is_sent_to_the_end(tmp_path: Path, stack: ExitStack) -> None:
+    world = World(tmp_path, stack)
+    gone = world.create("ops.gone")
+    wal = world.east.wal()
+    for n in range(3):
+        wal.append(gone, rows(n, 1))
+    wal.finish()
+    world.east.ledger.tables.drop(gone.uuid)
+    world.run()
+    until(lambda: world.there(gone) == [(0, 3)])
+    until(lambda: world.east.ledger.rules.settle(world.east.term, LATER))
+
+
+def test_a_peer_that_was_down_when_the_last_rule_ended_hears_of_it_when_it_is_back(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """Else its replicated time would wait for a road by which nothing comes for ever."""
+    world = World(tmp_path, stack)
+    spec = world.create("ops.flights")
+    stack.enter_context(world.east.worker())
+    with world.west.receiver() as receiver:
+        world.east.assign(world.west.cluster, receiver.port)
+        world.east.wal().append(spec, rows(0, 1))
+        until(lambda: world.there(spec) == [(0, 1)])
+    world.east.ledger.rules.disable("west", spec.uuid, ["default"], world.east.term)
+    world.east.coordination.announce()
+    assert [road.table for road in world.west.ledger.landing.roads()] == [spec.uuid]
+    with world.west.receiver() as receiver:
+        world.east.assign(world.west.cluster, receiver.port)
+        until(lambda: not world.west.ledger.landing.roads(), what="the road to close")
+        world.east.send_to(world.west, spec)
+        world.east.coordination.announce()
+        until(lambda: [road.table for road in world.west.ledger.landing.roads()] == [spec.uuid], what="a new road")

@@ -1,0 +1,143 @@
+"""Quarantined frames tried again and given up: through the shell, over real files, a real ledger and a replayer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.members import Members
+from peer.quarantine import Quarantine
+from peer.read import read
+from peer.replay.rounds import Replayer
+from peer.status import collect
+from peer.wal_check import check_file
+from replication import config as configuration
+from replication.ledger.base import Ledger, Quarantined
+from replication.tables.memory import MemoryTables
+from shell.main import run
+from tests.origin import OriginWal, new_ledger
+from tests.tables_made import keyed
+
+
+class World:
+    """A cluster with one WAL and one table, whose replay does not know the table's schema until it is told."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.file = folder / "walship.toml"
+        self.file.write_text(configuration.default_toml("east", "."))
+        self.config = configuration.load(self.file, environ={})
+        self.ledger: Ledger = new_ledger(folder)
+        self.tables = MemoryTables()
+        self.wal = OriginWal(self.ledger, folder / "wal")
+        self.spec = keyed("ops.t")
+        self.ledger.tables.create(self.spec)
+        self._patch = patch
+
+    def replay(self, *, knows_schema: bool) -> None:
+        with self._patch.context() as patch:
+            if not knows_schema:
+                patch.setattr(self.ledger.tables, "schemas", lambda _: [])
+            quarantine = Quarantine(self.config.data_dir / "quarantine", self.ledger.replay)
+            replayer = Replayer(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch(), parallel=1)
+            for _ in range(3):
+                replayer.round()
+            replayer.close()
+
+    def put(self, key: str, value: int, *, knows_schema: bool) -> None:
+        self.wal.upsert(self.spec, [{"k": key, "v": value}])
+        self.wal.register(closed=self.wal.now)
+        self.replay(knows_schema=knows_schema)
+
+    def rows(self) -> dict[str, Any]:
+        return {row["k"]: row["v"] for row in read(self.tables, self.spec).read_all().to_pylist()}
+
+    def received(self) -> int:
+        counted = self.tables.query(f"select count(*) as n from {self.tables.ref('ops.t__changes')} where _op >= 0")
+        return int(counted.column("n")[0].as_py())
+
+    def replicated(self) -> int:
+        return self.ledger.time.replicated(self.spec.uuid)[self.ledger.cluster].t
+
+    def held(self) -> list[Quarantined]:
+        return self.ledger.replay.quarantined()
+
+    def walship(self, *arguments: str) -> int:
+        return run([*arguments, "--cluster", str(self.file), "--json"])
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path, monkeypatch)
+    made.put("a", 1, knows_schema=True)
+    made.put("b", 2, knows_schema=False)
+    made.put("c", 3, knows_schema=True)
+    assert made.rows() == {"a": 1, "c": 3} and len(made.held()) == 1 and made.replicated() == 1
+    yield made
+    made.ledger.close()
+
+
+def test_a_frame_tried_again_once_its_schema_is_known_is_applied_once(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (frame,) = world.held()
+    name = f"{frame.file.local}:{frame.begin}"
+    assert world.walship("quarantine", "list") == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["frame"] == name and listed["table"] == "ops.t" and listed["state"] == "held"
+    assert world.walship("quarantine", "retry", name) == 0
+    assert world.held() == [] and world.replicated() == 1
+    (pending,) = world.ledger.replay.pending()
+    assert check_file(Path(pending.row.path), pending.row.length).problems == ()
+    world.replay(knows_schema=True)
+    assert world.rows() == {"a": 1, "b": 2, "c": 3} and world.received() == 3
+    assert world.replicated() == world.wal.now and not world.ledger.replay.pending()
+
+
+def test_a_frame_that_fails_again_is_quarantined_again(world: World) -> None:
+    assert world.walship("quarantine", "retry", "--all") == 0
+    world.replay(knows_schema=False)
+    (frame,) = world.held()
+    assert frame.file != world.wal.row.file and world.replicated() == 1
+    assert world.walship("quarantine", "retry", "--all") == 0
+    world.replay(knows_schema=True)
+    assert world.rows() == {"a": 1, "b": 2, "c": 3} and world.replicated() == world.wal.now
+
+
+def test_giving_a_frame_up_is_asked_for_twice_keeps_its_copy_and_is_shown(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (frame,) = world.held()
+    name = f"{frame.file.local}:{frame.begin}"
+    assert world.walship("quarantine", "discard", name) == 4
+    assert "--yes" in capsys.readouterr().err and world.replicated() == 1
+    assert world.walship("quarantine", "discard", name, "--yes") == 0
+    assert world.replicated() == world.wal.now and Path(frame.copy).stat().st_size == frame.end - frame.begin
+    status = collect(world.config, world.ledger, Members())
+    (shown,) = status.tables
+    assert (shown.quarantined, shown.discarded) == (0, 1) and status.quarantined[0].discarded > 0
+    assert world.walship("quarantine", "retry", "--all") == 0, "what was given up is left alone"
+    assert len(world.held()) == 1
+    assert world.walship("quarantine", "retry", name) == 0, "unless it is named"
+    world.replay(knows_schema=True)
+    assert world.rows() == {"a": 1, "b": 2, "c": 3}
+
+
+def test_a_copy_that_is_damaged_or_gone_is_refused_and_loses_nothing(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (frame,) = world.held()
+    copy, name = Path(frame.copy), f"{frame.file.local}:{frame.begin}"
+    content = copy.read_bytes()
+    copy.write_bytes(content[:-1] + bytes((content[-1] ^ 1,)))
+    assert world.walship("quarantine", "retry", name) == 3
+    assert "quarantine discard" in capsys.readouterr().err
+    copy.unlink()
+    assert world.walship("quarantine", "retry", name) == 7
+    assert world.held() == [frame] and not world.ledger.replay.pending()
+    assert world.walship("quarantine", "retry", "h0/9:1") == 4
+    copy.write_bytes(content)
+    assert world.walship("quarantine", "retry", name) == 0

@@ -1,0 +1,367 @@
+"""From WAL to landed frames through worker and receiver: real sockets, files and ledgers, and things going wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from replication.core.chunk import ChunkAssignment
+from replication.core.coverage import Ranges
+from replication.core.frame import scan
+from replication.core.ids import NIL_UUID
+from replication.core.schema import TableSpec
+from replication.ledger.base import FileKind
+from replication.worker.reading import frame_start
+from tests.bench.shipping_process import started
+from tests.sites import Site, Wal, rows, table, until
+
+
+class World:
+    """East and west, a table that goes from east to west, and what is running."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder, self.stack = folder, stack
+        self.east, self.west = self.site("east"), self.site("west")
+        self.spec = table()
+        self.east.ledger.tables.create(self.spec)
+        self.east.send_to(self.west, self.spec)
+
+    def site(self, name: str) -> Site:
+        made = Site(self.folder, name, worker={"retry_min_s": 0.05, "retry_max_s": 0.5})
+        self.stack.callback(made.close)
+        return made
+
+    def run(self) -> None:
+        receiver = self.stack.enter_context(self.west.receiver())
+        self.stack.enter_context(self.east.worker())
+        self.east.assign(self.west.cluster, receiver.port)
+
+    def arrived(self, wal: Wal) -> bool:
+        return any(
+            progress.file == wal.file and progress.shipped.contains(256, wal.length)
+            for progress in self.east.ledger.files.progress("west")
+        )
+
+
+def sequences(site: Site, spec: TableSpec | UUID) -> list[tuple[int, int]]:
+    uuid = spec if isinstance(spec, UUID) else spec.uuid
+    found = Ranges()
+    for stream, ranges in site.ledger.landing.coverage().items():
+        if stream.table == uuid:
+            found = found.union(ranges)
+    return list(found.spans)
+
+
+def frames_of(site: Site, spec: TableSpec) -> list[tuple[str, int]]:
+    """(WAL, sequence) of every registered frame of a table in the landing files, duplicates included."""
+    found = []
+    for row in site.ledger.files.all():
+        if row.kind is FileKind.LANDING:
+            content = Path(row.path).read_bytes()[: row.length]
+            found += [(str(f.header.wal), f.header.sequence) for f in scan(content, 256) if f.header.table == spec.uuid]
+    return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(tmp_path, stack)
+
+
+def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world: World) -> None:
+    world.run()
+    wals = []
+    for n in range(3):
+        wals.append(world.east.wal())
+        for m in range(4):
+            wals[-1].append(world.spec, rows(n * 100 + m * 10, 10))
+        wals[-1].finish()
+    until(lambda: all(world.arrived(wal) for wal in wals))
+    assert len(frames_of(world.west, world.spec)) == len(set(frames_of(world.west, world.spec))) == 12
+    until(lambda: all(row.closed for row in world.west.ledger.files.all() if row.source in {w.file for w in wals}))
+    until(lambda: sequences(world.east, world.spec) == sequences(world.west, world.spec) == [(0, 4)])
+
+
+def test_only_tables_with_a_rule_go_and_skipped_bytes_count_as_shipped(world: World) -> None:
+    private = table("ops.private")
+    world.east.ledger.tables.create(private)
+    world.run()
+    wal = world.east.wal()
+    wal.append(private, rows(0, 10))
+    wal.append(world.spec, rows(0, 10))
+    wal.append(private, rows(10, 10))
+    wal.finish()
+    until(lambda: world.arrived(wal))
+    assert sequences(world.west, private) == [] and sequences(world.west, world.spec) == [(0, 1)]
+    for row in world.west.ledger.files.all():
+        assert b"private" not in Path(row.path).read_bytes()
+    assert world.west.ledger.landing.received(wal.file).spans == ((256, wal.length),)
+
+
+def test_a_rule_made_later_owes_only_what_comes_then(world: World) -> None:
+    late = table("ops.late")
+    world.east.ledger.tables.create(late)
+    world.run()
+    wal = world.east.wal()
+    wal.append(late, rows(0, 10))
+    wal.append(world.spec, rows(0, 10))
+    until(lambda: world.arrived(wal))
+    until(lambda: sequences(world.east, late) == [(0, 1)])
+    world.east.send_to(world.west, late)
+    world.east.coordination.announce()
+    wal.append(late, rows(10, 10))
+    until(lambda: world.arrived(wal))
+    until(lambda: sequences(world.west, late) == [(1, 2)])
+
+
+def test_batch_ids_and_claims_of_own_frames_are_registered(world: World) -> None:
+    world.run()
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 10), batch_id="load-7")
+    until(lambda: world.east.ledger.batches.parts(world.spec.uuid, "load-7"))
+    until(lambda: sequences(world.east, world.spec) == [(0, 1)])
+    (row,) = [row for row in world.east.ledger.files.all() if row.file == wal.file]
+    assert row.length == wal.length
+
+
+def test_closed_time_moves_on_and_reaches_the_peer_though_nobody_writes(world: World) -> None:
+    world.run()
+    first = until(world.east.ledger.time.closed)
+    until(lambda: world.east.ledger.time.closed() > first)
+    until(lambda: sequences(world.west, NIL_UUID))
+    until(lambda: world.west.ledger.time.replicated().get(world.east.cluster) is not None)
+    until(lambda: world.west.ledger.time.replicated()[world.east.cluster].t >= first)
+
+
+def test_a_receiver_killed_in_the_middle_loses_and_doubles_nothing(world: World) -> None:
+    wal = world.east.wal()
+    for n in range(200):
+        wal.append(world.spec, rows(n * 50, 50, width=200))
+    with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
+        assert receiver.stdout is not None
+        world.stack.enter_context(world.east.worker())
+        world.east.assign(world.west.cluster, int(receiver.stdout.readline()))
+        until(lambda: sequences(world.west, world.spec), what="some frames to land")
+        receiver.kill()
+    for n in range(20):
+        wal.append(world.spec, rows(20_000 + n, 1))
+    with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
+        assert receiver.stdout is not None
+        world.east.assign(world.west.cluster, int(receiver.stdout.readline()))
+        until(lambda: world.arrived(wal), 30)
+    assert sequences(world.west, world.spec) == [(0, 220)]
+    assert world.west.ledger.landing.received(wal.file).contains(256, wal.length)
+
+
+def test_a_worker_killed_in_the_middle_goes_on_where_it_was(world: World) -> None:
+    wal = world.east.wal()
+    for n in range(200):
+        wal.append(world.spec, rows(n * 50, 50, width=200))
+    receiver = world.stack.enter_context(world.west.receiver())
+    arguments = ("worker", str(world.folder), str(world.east.cluster), str(world.west.cluster), str(receiver.port))
+    with started(*arguments) as worker:
+        until(lambda: sequences(world.west, world.spec), what="some frames to land")
+        worker.kill()
+    with started(*arguments):
+        until(lambda: world.arrived(wal), 30)
+    assert sequences(world.west, world.spec) == [(0, 200)]
+
+
+def test_chunks_go_beside_the_tail_and_fill_the_file(world: World) -> None:
+    wal = world.east.wal()
+    for n in range(50):
+        wal.append(world.spec, rows(n * 50, 50))
+    length = wal.finish()
+    cuts = [0, length // 3, length // 3 + 7, 2 * length // 3, length]
+    chunks = [ChunkAssignment(wal.file, low, high, "west") for low, high in zip(cuts, cuts[1:], strict=False)]
+    receiver = world.stack.enter_context(world.west.receiver())
+    world.stack.enter_context(world.east.worker())
+    world.east.assign(world.west.cluster, receiver.port, *reversed(chunks), elsewhere=(wal.file,))
+    until(lambda: world.arrived(wal))
+    assert sequences(world.west, world.spec) == [(0, 50)]
+    assert len(frames_of(world.west, world.spec)) == 50
+
+
+def test_a_worker_ships_chunks_of_another_hosts_file_when_it_can_read_it(world: World) -> None:
+    wal = world.east.wal(host="h1")
+    for n in range(20):
+        wal.append(world.spec, rows(n * 50, 50))
+    length = wal.finish()
+    receiver = world.stack.enter_context(world.west.receiver())
+    world.stack.enter_context(world.east.worker())
+    world.east.assign(world.west.cluster, receiver.port, ChunkAssignment(wal.file, 0, length, "west"))
+    until(lambda: world.arrived(wal))
+    assert sequences(world.west, world.spec) == [(0, 20)]
+
+
+def test_chunks_that_come_in_any_order_end_with_their_landing_file_closed(world: World) -> None:
+    wal = world.east.wal()
+    for n in range(30):
+        wal.append(world.spec, rows(n * 50, 50))
+    length = wal.finish()
+    receiver = world.stack.enter_context(world.west.receiver())
+    world.stack.enter_context(world.east.worker())
+    parts = [(2 * length // 3, length), (0, length // 3), (length // 3, 2 * length // 3)]
+    for low, high in parts:
+        chunk = ChunkAssignment(wal.file, low, high, "west")
+        world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+        begin, end = (frame_start(wal.path, at, length) for at in (low, high))
+        until(lambda b=begin, e=end: world.west.ledger.landing.received(wal.file).contains(b, e))
+    until(lambda: world.arrived(wal))
+    landed = until(lambda: [r for r in world.west.ledger.files.all() if r.source == wal.file and r.closed])
+    assert len(landed) == 1, "one landing file, closed when all of it is there and not before"
+
+
+def test_one_refused_table_holds_up_no_other_and_comes_when_it_is_taken(world: World) -> None:
+    taken = table("ops.weather")
+    world.west.ledger.tables.create(taken)
+    other = table("ops.weather")
+    world.east.ledger.tables.create(other)
+    world.east.send_to(world.west, other)
+    world.run()
+    wal = world.east.wal()
+    for n in range(5):
+        wal.append(other, rows(n, 1))
+        wal.append(world.spec, rows(n, 1))
+    until(lambda: sequences(world.west, world.spec) == [(0, 5)])
+    assert not world.arrived(wal)
+    until(lambda: any("ops.weather" in p.error for p in world.east.ledger.files.progress("west")))
+    world.west.ledger.tables.drop(taken.uuid)
+    until(lambda: world.arrived(wal), 30)
+    assert sequences(world.west, other) == [(0, 5)] and sequences(world.west, world.spec) == [(0, 5)]
+
+
+def test_one_bad_peer_does_not_stop_another(world: World) -> None:
+    north = world.site("north")
+    world.east.send_to(north, world.spec)
+    receiver = world.stack.enter_context(world.west.receiver())
+    world.stack.enter_context(world.east.worker())
+    world.east.assign_all([(world.west.cluster, receiver.port), (north.cluster, 9)])
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 10))
+    until(lambda: world.arrived(wal))
+    until(lambda: any(p.error for p in world.east.ledger.files.progress("north")))
+
+
+def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World) -> None:
+    north = world.site("north")
+    world.run()
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 10))
+    until(lambda: sequences(world.west, world.spec) == [(0, 1)])
+    world.west.send_to(world.east, world.spec)
+    world.west.send_to(north, world.spec)
+    back = world.stack.enter_context(world.east.receiver())
+    on = world.stack.enter_context(north.receiver())
+    world.stack.enter_context(world.west.worker())
+    world.west.assign_all([(world.east.cluster, back.port), (north.cluster, on.port)])
+    wal.append(world.spec, rows(10, 10))
+    own = world.west.wal()
+    own.append(world.spec, rows(100, 10))
+    until(lambda: len(sequences_by_wal(north, world.spec)) == 2, 30)
+    until(lambda: any(wal.startswith("west") for wal in sequences_by_wal(world.east, world.spec)))
+    assert all(wal.startswith("west") for wal, _ in frames_of(world.east, world.spec))
+    until(lambda: ("east", "west", "north") in provenances(north))
+
+
+def sequences_by_wal(site: Site, spec: TableSpec) -> dict[str, Ranges]:
+    return {str(s.wal): ranges for s, ranges in site.ledger.landing.coverage().items() if s.table == spec.uuid}
+
+
+def provenances(site: Site) -> set[tuple[str, ...]]:
+    found = set()
+    for row in site.ledger.files.all():
+        content = Path(row.path).read_bytes()[: row.length]
+        found |= {tuple(c.name for c in frame.provenance) for frame in scan(content, 256)}
+    return found
+
+
+def test_a_frozen_receiver_is_noticed_within_15_s_and_waited_for(world: World) -> None:
+    with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
+        assert receiver.stdout is not None
+        world.stack.enter_context(world.east.worker())
+        world.east.assign(world.west.cluster, int(receiver.stdout.readline()))
+        wal = world.east.wal()
+        wal.append(world.spec, rows(0, 10))
+        until(lambda: world.arrived(wal))
+        os.kill(receiver.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        wal.append(world.spec, rows(10, 10))
+        try:
+            until(lambda: any(p.error for p in world.east.ledger.files.progress("west")), 20, "an error in the status")
+            assert time.monotonic() - begin <= 15
+        finally:
+            os.kill(receiver.pid, signal.SIGCONT)
+        until(lambda: world.arrived(wal), 30)
+    assert sequences(world.west, world.spec) == [(0, 2)]
+
+
+def test_an_idle_receiver_that_freezes_is_noticed_within_15_s(world: World) -> None:
+    """Nothing is sent or awaited: only HTTP/2's keepalive can tell."""
+    with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
+        assert receiver.stdout is not None
+        port = receiver.stdout.readline().strip()
+        wal = world.east.wal()
+        wal.append(world.spec, rows(0, 10))
+        clusters = (str(world.east.cluster), str(world.west.cluster))
+        with started("worker", str(world.folder), *clusters, port, "3600"):
+            until(lambda: world.arrived(wal), 30)
+            os.kill(receiver.pid, signal.SIGSTOP)
+            begin = time.monotonic()
+            try:
+                until(lambda: any(p.error for p in world.east.ledger.files.progress("west")), 20, "an error")
+                assert time.monotonic() - begin <= 15
+            finally:
+                os.kill(receiver.pid, signal.SIGCONT)
+            wal.append(world.spec, rows(10, 10))
+            until(lambda: world.arrived(wal), 30)
+    assert sequences(world.west, world.spec) == [(0, 2)]
+
+
+def test_work_goes_on_without_zookeeper(world: World) -> None:
+    world.run()
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 10))
+    until(lambda: world.arrived(wal))
+    session = world.east.coordination._keeper.session()
+    world.east.ensemble.cut(session)
+    wal.append(world.spec, rows(10, 10))
+    until(lambda: world.arrived(wal))
+    wal.finish()
+    successor = world.east.wal()
+    successor.append(world.spec, rows(20, 10))
+    until(lambda: world.arrived(successor))
+    world.east.ensemble.heal()
+
+
+def test_a_damaged_wal_is_told_and_never_shipped_past(world: World) -> None:
+    wal = world.east.wal()
+    ends = [wal.append(world.spec, rows(n * 10, 10)) for n in range(3)]
+    with open(wal.path, "r+b") as file:
+        file.seek(ends[0] + 100)
+        byte = file.read(1)[0]
+        file.seek(ends[0] + 100)
+        file.write(bytes((byte ^ 1,)))
+    world.run()
+    until(lambda: any(p.error for p in world.east.ledger.files.progress("west") if p.file == wal.file))
+    assert sequences(world.west, world.spec) in ([], [(0, 1)])
+    assert not world.arrived(wal)
+
+
+def test_a_peer_that_was_made_again_is_not_shipped_to(world: World) -> None:
+    again = Site(world.folder / "again", "west")
+    world.stack.callback(again.close)
+    receiver = world.stack.enter_context(again.receiver())
+    world.stack.enter_context(world.east.worker())
+    world.east.assign(world.west.cluster, receiver.port)
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 10))
+    until(lambda: any("define it again" in p.error for p in world.east.ledger.files.progress("west")))
+    assert not again.ledger.files.all()

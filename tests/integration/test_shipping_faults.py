@@ -1,0 +1,116 @@
+"""A shipment over a link that loses, doubles, reorders and damages messages: everything lands, and counts once."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from peer.receive.landing import Landing
+from peer.receive.limits import LandingLimits
+from peer.receive.reception import Reception
+from replication.core.coverage import Ranges
+from replication.core.roles import RoleState
+from replication.core.shipping import Window
+from replication.errors import CoordinationError, LedgerBusyError, TransferError
+from replication.link.memory import Faults, MemoryLink
+from replication.worker.progress import ProgressLog
+from replication.worker.roads import Destination, open_shipment
+from replication.worker.ship import ShipLimits
+from replication.worker.throttle import Throttle
+from tests.sites import Site, Wal, rows, table
+
+LIMITS = ShipLimits(4000, 0.2)
+
+
+def landing_of(site: Site) -> Landing:
+    limits = LandingLimits(
+        str(site.config.landing_dir), str(site.config.data_dir / "quarantine"), "h0", site.boot, 0, 1 << 40, 20_000
+    )
+    return Landing(site.ledger, site.files, site.cluster, limits)
+
+
+def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadline_s: float = 30.0) -> int:
+    """Ship as a tail does, opening the stream again whenever it fails; how often that was."""
+    progress = ProgressLog(east.ledger)
+    durable, failures = Ranges(), 0
+    deadline = time.monotonic() + deadline_s
+    while not durable.contains(256, wal.length):
+        assert time.monotonic() < deadline, f"only {durable} of {wal.length} bytes after {failures} failures"
+        window = Window(10_000)
+        to = Destination("west", west.cluster, east.ledger.rules.all(), 1, 1)
+        try:
+            shipment, resume = open_shipment(
+                link, east.ledger, to, [wal.file], window, LIMITS, progress.report, Throttle()
+            )
+        except TransferError:
+            failures += 1
+            continue
+        with closing(shipment):
+            shipment.follow(wal.file, 256, resume.durable(wal.file, durable))
+            try:
+                while not window.files[wal.file].finished(wal.length):
+                    shipment.step(wal.row, wal.length, closed=False)
+                    shipment.drain(0.001)
+            except TransferError:
+                failures += 1
+            durable = window.files[wal.file].durable
+    return failures
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_everything_lands_once_whatever_the_link_does(tmp_path: Path, seed: int) -> None:
+    east, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    wal = east.wal()
+    for n in range(60):
+        wal.append(spec, rows(n * 10, 10))
+    landing = landing_of(west)
+    landing.start()
+    reception = Reception(west.ledger, landing, RoleState)
+    faults = Faults(seed, lose=0.1, lose_reply=0.1, repeat=0.2, reorder=0.2, flip=0.05, cut_after=7)
+    link = MemoryLink(reception, faults)
+    failures = ship_until_there(east, west, wal, link)
+    landing.stop()
+    assert failures > 0
+    (coverage,) = west.ledger.landing.coverage().values()
+    assert coverage.spans == ((0, 60),)
+    assert west.ledger.landing.received(wal.file).spans == ((256, wal.length),)
+    east.close()
+    west.close()
+
+
+def test_a_ledger_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    east, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    wal = east.wal()
+    for n in range(20):
+        wal.append(spec, rows(n * 10, 10))
+    register, calls = west.ledger.landing.register, iter(range(1000))
+
+    def failing(landed: object) -> object:
+        call = next(calls)
+        if call % 3 == 1:
+            raise LedgerBusyError("locked")
+        done = register(landed)  # type: ignore[arg-type]
+        if call % 3 == 2:
+            raise CoordinationError("the answer was lost")  # it took effect all the same
+        return done
+
+    monkeypatch.setattr(west.ledger.landing, "register", failing)
+    landing = landing_of(west)
+    landing.start()
+    ship_until_there(east, west, wal, MemoryLink(Reception(west.ledger, landing, RoleState)))
+    landing.stop()
+    (coverage,) = west.ledger.landing.coverage().values()
+    assert coverage.spans == ((0, 20),)
+    for row in west.ledger.files.all():
+        assert row.closed and Path(row.path).stat().st_size >= row.length
+    east.close()
+    west.close()

@@ -1,0 +1,204 @@
+"""A peer that stays away: files past its budget move to a store and are shipped from there, or are let go loudly."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from peer.members import members_of
+from peer.status import ClusterStatus, collect
+from replication.core.chunk import ChunkAssignment
+from replication.core.coverage import Ranges
+from replication.core.phase import Phase
+from replication.core.retention import RetentionPolicy
+from replication.core.schema import TableSpec
+from replication.errors import StorageError
+from replication.files.store import Store
+from replication.ledger.base import FileKind
+from replication.master.budget import Budgets
+from replication.master.retire import retire
+from replication.worker.reading import FrameReader, frame_start
+from replication.worker.spill import Spiller
+from tests.sites import Site, Wal, rows, table, until
+
+RELAY = RetentionPolicy(keeps_tables=False)
+
+
+class World:
+    """East sends to west, which is away; east keeps no tables, so that files wait for west only."""
+
+    def __init__(self, folder: Path, stack: ExitStack, **master: object) -> None:
+        self.stack, self.folder = stack, folder
+        sections = {
+            "replay": {"enabled": False},
+            "worker": {"retry_min_s": 0.05, "retry_max_s": 0.5},
+            "master": {"peer_bytes_max": 1, "spill_url": f"file://{folder}/store", **master},
+        }
+        self.east, self.west = (Site(folder, name, **sections) for name in ("east", "west"))
+        for site in (self.east, self.west):
+            stack.callback(site.close)
+        self.spec = self.create("ops.flights")
+
+    def create(self, name: str) -> TableSpec:
+        spec = table(name)
+        self.east.ledger.tables.create(spec)
+        self.east.send_to(self.west, spec)
+        return spec
+
+    def closed(self, spec: TableSpec, first: int, count: int = 3) -> Wal:
+        wal = self.east.wal()
+        for n in range(count):
+            wal.append(spec, rows(first + n, 1))
+        wal.finish()
+        return wal
+
+    def run(self) -> None:
+        self.stack.enter_context(self.east.worker())
+
+    def open(self) -> None:
+        """West comes back."""
+        receiver = self.stack.enter_context(self.west.receiver())
+        self.east.assign(self.west.cluster, receiver.port)
+
+    def there(self, spec: TableSpec) -> int:
+        found = Ranges()
+        for number, ranges in enumerate(self.west.ledger.landing.coverage(spec.uuid).values()):
+            found = found.union(Ranges.of(*((b + 1000 * number, e + 1000 * number) for b, e in ranges)))
+        return found.total
+
+    def stored(self, wal: Wal) -> bool:
+        row = self.east.ledger.files.get(wal.file)
+        return row is not None and row.is_stored
+
+    def shipped(self, wal: Wal) -> bool:
+        known = self.east.ledger.files.progress("west")
+        return any(p.file == wal.file and p.shipped.contains(256, wal.length) for p in known)
+
+    def status(self) -> ClusterStatus:
+        return collect(self.east.config, self.east.ledger, members_of(self.east.coordination))
+
+
+def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wals = [world.closed(world.spec, 10 * n) for n in range(3)]
+        growing = world.east.wal()
+        growing.append(world.spec, rows(100, 1))
+        world.run()
+        until(lambda: all(world.stored(wal) for wal in wals))
+        until(lambda: not any(Path(w.path).exists() or Path(w.path).with_suffix(".len").exists() for w in wals))
+        assert Path(growing.path).exists() and not world.stored(growing)
+        (outlook,) = world.status().outlooks
+        assert outlook.stored_files == 3 and outlook.stored_bytes == sum(wal.length for wal in wals)
+        assert outlook.then == "spill" and not world.status().unreadable
+        world.open()
+        until(lambda: world.there(world.spec) == 10, 40)
+        until(lambda: all(world.shipped(wal) for wal in wals))
+        row = world.east.ledger.files.get(wals[0].file)
+        assert row is not None
+        world.east.ledger.rules.delete("west", world.east.term)
+        assert wals[0].file in {r.file for r in world.east.ledger.files.retirable("h0", RELAY)}
+        assert retire(world.east.ledger, world.east.files, row, world.east.term, "h0", RELAY)
+        assert not list(tmp_path.glob(f"store/**/{row.file.number:012d}.wal"))
+
+
+def test_chunks_of_a_stored_file_start_where_they_would_on_disk(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0, 20)
+        places = [frame_start(wal.path, at, wal.length) for at in range(0, wal.length, 97)]
+        with FrameReader(wal.path) as reader:
+            content, _ = reader.read(256, wal.length, 1 << 20)
+        world.run()
+        until(lambda: world.stored(wal))
+        row = world.east.ledger.files.get(wal.file)
+        assert row is not None
+        assert [frame_start(row.path, at, wal.length) for at in range(0, wal.length, 97)] == places
+        with FrameReader(row.path) as reader:
+            assert reader.read(256, wal.length, 1 << 20)[0] == content
+        receiver = stack.enter_context(world.west.receiver())
+        middle = wal.length // 2
+        chunks = [ChunkAssignment(wal.file, begin, end, "west") for begin, end in ((0, middle), (middle, wal.length))]
+        world.east.assign(world.west.cluster, receiver.port, *chunks, elsewhere=(wal.file,))
+        until(lambda: world.there(world.spec) == 20)
+
+
+def test_a_worker_that_died_while_spilling_leaves_nothing_behind(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal, kept = world.closed(world.spec, 0), world.closed(world.spec, 10)
+        store = Store(f"file://{tmp_path}/store")
+        folders = {FileKind.WAL: str(world.east.config.wal_dir)}
+
+        def make(budget: int) -> Spiller:
+            return Spiller(world.east.ledger, world.east.files, "h0", store, budget, False, folders)
+
+        for each in (wal, kept):
+            world.east.ledger.landing.register_own(each.file, 256, each.length, [])
+        below = f"{world.east.cluster.name}-{world.east.cluster.incarnation}/h0"
+        store.put(wal.path, f"{below}/{wal.file.number:012d}.wal")
+        world.east.wal()
+        make(1 << 40).run_once()
+        assert store.names(below) == [], "a copy that the ledger does not know of"
+        make(1).run_once()
+        assert world.stored(wal) and world.stored(kept) and len(store.names(below)) == 2
+        make(1).run_once()
+        assert len(store.names(below)) == 2
+
+
+def test_what_the_own_replay_needs_again_is_brought_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        content = Path(wal.path).read_bytes()
+        store = Store(f"file://{tmp_path}/store")
+        folders = {FileKind.WAL: str(world.east.config.wal_dir)}
+        world.run()
+        until(lambda: world.stored(wal))
+        Spiller(world.east.ledger, world.east.files, "h0", store, 1, True, folders).run_once()
+        row = world.east.ledger.files.get(wal.file)
+        assert row is not None and not row.is_stored and Path(row.path).read_bytes() == content
+
+
+def test_a_store_that_fails_loses_nothing(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        (tmp_path / "store").write_text("no folder")
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        store = Store(f"file://{tmp_path}/store")
+        folders = {FileKind.WAL: str(world.east.config.wal_dir)}
+        world.east.ledger.landing.register_own(wal.file, 256, wal.length, [])
+        with pytest.raises(StorageError, match="the store at"):
+            Spiller(world.east.ledger, world.east.files, "h0", store, 1, False, folders).run_once()
+        assert not world.stored(wal) and Path(wal.path).exists()
+
+
+def test_without_a_store_a_peer_past_its_budget_needs_a_bootstrap_of_the_affected_tables_only(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, spill_url="", peer_bytes_max=5000)
+        weather = world.create("ops.weather")
+        clock = [10**15]
+        budgets = Budgets(world.east.ledger, "h0", str(tmp_path), 5000, False, lambda: clock[0])
+        old = world.closed(world.spec, 0)
+        world.run()
+        until(lambda: world.east.ledger.files.get(old.file).length == old.length)  # type: ignore[union-attr]
+        budgets.keep(world.east.term)
+        assert [o.runs_out_s for o in world.status().outlooks] == [None] and world.status().outlooks[0].budget == 5000
+        wals = []
+        while sum(wal.length for wal in (old, *wals)) <= 5000:
+            wals.append(world.closed(weather, 10 * len(wals)))
+        newest = wals[-1]
+        until(lambda: world.east.ledger.files.get(newest.file).length == newest.length)  # type: ignore[union-attr]
+        with capture_logs() as logs:
+            budgets.keep(world.east.term)
+        assert {e["table"] for e in logs if e["event"] == "table_needs_bootstrap"} == {"ops.flights"}
+        assert {e["event"] for e in logs if e["log_level"] == "error"} == {"table_needs_bootstrap"}
+        states = {row.table: row.state for row in world.status().peers}
+        assert states == {"ops.flights": Phase.NEEDS_BOOTSTRAP.value, "ops.weather": "behind"}
+        world.east.wal().append(world.spec, rows(900, 1))
+        world.open()
+        until(lambda: world.there(weather) == 3 * len(wals))
+        assert world.there(world.spec) == 0, "never a part of it with a silent gap"

@@ -1,0 +1,107 @@
+"""What ``walship trace`` tells of a key: roads, repeats, times, the version that counts, and what is known no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from peer.fold import fold
+from peer.trace import REPEATS, TRIMMED, Trace, trace
+from replication.core.schema import TableSpec
+from replication.errors import RequestError
+from shell.commands.trace import parse_key
+from tests.graphs import Graph, Node
+from tests.sites import table, until
+from tests.tables_made import cell, keyed
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Iterator[Graph]:
+    with ExitStack() as stack:
+        made = Graph(tmp_path, stack, "a>b b>c a>c", table())
+        made.define()
+        made.start()
+        yield made
+
+
+def of(node: Node, spec: TableSpec, key: int = 1) -> Trace:
+    return trace(node.tables, node.ledger, spec, {"id": key})
+
+
+def test_a_trace_shows_the_roads_the_times_and_the_version_that_counts(graph: Graph) -> None:
+    (spec,) = graph.specs
+    a, b, c = (graph[name] for name in "abc")
+    c.wait(a.write(spec, {1: "first"}))
+    b.wait(a.write(spec, {1: "second", 2: "other"}))
+    c.wait(b.write(spec, {1: "of b"}))
+    until(lambda: len(c.landed(spec)) == 5, what="both roads have brought what a wrote")
+    found = of(c, spec)
+    assert (found.cluster, found.table, found.key) == ("c", spec.name, {"id": 1})
+    assert [v.values["text"] for v in found.versions] == ["of b", "second", "first"]
+    assert [v.is_winner for v in found.versions] == [True, False, False]
+    assert found.versions[0].way == ("b", "c") and found.versions[0].again == ()
+    for version in found.versions[1:]:
+        assert {version.way, *version.again} == {("a", "c"), ("a", "b", "c")}
+        assert version.origin == "a" and version.applied is not None and version.applied > version.commit
+    assert found.untold == (REPEATS,)
+    (own,) = [v for v in of(b, spec).versions if v.origin == "b"]
+    assert own.way == ("b",) and own.kept == "changes"
+    assert of(c, spec, 99).versions == ()
+
+
+def test_a_version_that_waits_for_replay_is_shown_as_landed(graph: Graph) -> None:
+    (spec,) = graph.specs
+    a, c = graph["a"], graph["c"]
+    c.wait(a.write(spec, {1: "first"}))
+
+    def fail(step: str) -> None:
+        if step.startswith("append "):
+            raise RuntimeError("no room")
+
+    c.tables.fail = fail
+    a.wait(a.write(spec, {1: "second"}), c, until="durable")
+    landed, first = of(c, spec).versions
+    assert (landed.kept, landed.applied, landed.is_winner, landed.values["text"]) == ("landed", None, True, "second")
+    assert first.kept == "changes" and not first.is_winner
+    c.tables.fail = lambda _: None
+
+
+def test_of_what_the_change_log_has_no_more_only_the_winner_is_told(graph: Graph) -> None:
+    (spec,) = graph.specs
+    c = graph["c"]
+    for text in ("old", "new"):
+        position = graph["a"].write(spec, {1: text})
+    c.wait(position)
+    newest = max(version.commit for version in of(c, spec).versions)
+    until(lambda: min(c.replicated(node, spec) for node in graph.nodes.values()) > newest)
+    assert fold(c.tables, c.ledger, spec, newest, 600) is not None
+    assert [v.kept for v in of(c, spec).versions] == ["changes", "changes"]
+    c.tables.delete(spec.name + "__changes", "_op >= 0")
+    (winner,) = of(c, spec).versions
+    assert (winner.kept, winner.way, winner.is_winner, winner.values["text"]) == ("table", (), True, "new")
+    assert of(c, spec).untold == (TRIMMED,)
+
+
+def test_keys_are_read_as_their_columns_take_them() -> None:
+    import pyarrow as pa
+
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("carrier", pa.string()), ("flight", pa.int64())])
+    spec = keyed("ops.f", schema, ("at", "carrier", "flight"))
+    wanted = parse_key(spec, ["2013-01-01T10:00:00Z", "UA", "1545"])
+    assert wanted == parse_key(spec, ["flight=1545", "carrier=UA", "at=2013-01-01T10:00:00"]) | {"at": wanted["at"]}
+    assert wanted["at"].isoformat() == "2013-01-01T10:00:00+00:00" and wanted["flight"] == 1545
+    assert parse_key(spec, ['{"at": "2013-01-01T10:00:00Z", "carrier": "UA", "flight": 1545}']) == wanted
+    assert parse_key(cell("ops.c"), ["r1", "f", "q", ""])["row"] == b"r1"
+    for wrong in (["UA"], ["at=x", "carrier=UA", "flight=1"], ["flight=1", "carrier=UA"]):
+        with pytest.raises(RequestError):
+            parse_key(spec, wrong)
+
+
+def test_a_table_without_a_key_has_nothing_to_trace(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        node = Graph(tmp_path, stack, "a>b")["a"]
+        with pytest.raises(RequestError, match="has no key"):
+            trace(node.tables, node.ledger, keyed("ops.log", key=()), {})

@@ -1,0 +1,164 @@
+"""The real ZooKeeper server as a child process, and what clients live through when it stops, freezes or speaks TLS."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from replication.coordination.base import Public
+from replication.coordination.embedded import EmbeddedZookeeper, find_java, four_letter_word
+from replication.coordination.paths import Kind, Quorum
+from replication.coordination.tls import ZookeeperTls
+from replication.coordination.zookeeper import connect, connect_public
+from replication.core.ids import ClusterId
+from replication.errors import ConfigError, CoordinationError
+from tests.certificates import Authority
+
+EAST = ClusterId("east", uuid4())
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    deadline, pause = time.monotonic() + timeout_s, threading.Event()
+    while True:
+        try:
+            if condition():
+                return
+        except CoordinationError:
+            pass  # the server is away
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        pause.wait(0.05)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedZookeeper]:
+    """A server that a test may stop and freeze."""
+    with EmbeddedZookeeper(tmp_path / "zookeeper", 0, heap_mb=64) as own:
+        yield own
+        if own.pid is not None:
+            os.kill(own.pid, signal.SIGCONT)
+
+
+def test_data_and_even_a_session_survive_a_restart_of_the_server(server: EmbeddedZookeeper) -> None:
+    with connect(Quorum(server.servers, "/walship/east")) as here:
+        here.establish(EAST, "0.1.0")
+        here.set_assignment("h0", b"one", -1)
+        membership = here.enrol(Kind.WORKERS, "h0", {"pid": 1})
+        seen: list[bytes] = []
+        here.watch_assignment("h0", lambda read: seen.append(read.content))
+        eventually(lambda: seen == [b"one"])
+        server.stop()
+        with pytest.raises(CoordinationError):
+            here.role()
+        server.start()
+        eventually(membership.held)
+        read = here.assignment("h0")
+        assert read is not None and read.content == b"one"
+        here.set_assignment("h0", b"two", read.version)
+        eventually(lambda: seen == [b"one", b"two"])
+
+
+def test_a_server_left_by_an_owner_that_was_killed_is_replaced(tmp_path: Path) -> None:
+    left = EmbeddedZookeeper(tmp_path, 0, heap_mb=64)
+    left.start()
+    process = left.pid
+    port = int(left.servers.rpartition(":")[2])
+    assert process is not None
+    with EmbeddedZookeeper(tmp_path, port, heap_mb=64) as taken_over:
+        assert taken_over.alive() and taken_over.pid != process
+    left.stop()
+
+
+def test_a_port_that_is_taken_is_named_in_one_clear_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            EmbeddedZookeeper(tmp_path, port).start()
+
+
+def test_missing_java_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="Java was not found at .*Install Java 17"):
+        find_java()
+
+
+def test_the_server_answers_two_four_letter_words_and_no_others(server: EmbeddedZookeeper) -> None:
+    host, _, port = server.servers.rpartition(":")
+    assert four_letter_word(host, int(port), "ruok") == "imok"
+    assert "Zookeeper version" in four_letter_word(host, int(port), "srvr")
+    assert "not in the whitelist" in four_letter_word(host, int(port), "envi")
+    server.stop()
+    assert four_letter_word(host, int(port), "ruok") == ""
+
+
+def test_a_frozen_server_costs_a_bounded_wait_and_nothing_else(server: EmbeddedZookeeper) -> None:
+    with connect(Quorum(server.servers, "/walship/east"), call_timeout_s=0.5) as here:
+        here.establish(EAST, "0.1.0")
+        membership = here.enrol(Kind.WORKERS, "h0", {})
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(CoordinationError):
+            here.role()
+        assert time.monotonic() - began < 5.0
+        os.kill(server.pid, signal.SIGCONT)
+        eventually(membership.held)
+        assert here.role().state.epoch == 1
+
+
+def test_the_public_part_is_read_from_afar_and_failures_are_told_apart(server: EmbeddedZookeeper) -> None:
+    with connect(Quorum(server.servers, "/walship/east")) as here:
+        here.establish(EAST, "0.1.0")
+        here.publish(Public(EAST, "0.1.0", ("127.0.0.1:9000",)))
+    assert connect_public(server.servers, "/walship/east") == Public(EAST, "0.1.0", ("127.0.0.1:9000",))
+    with pytest.raises(CoordinationError, match="no cluster at .*/walship/west"):
+        connect_public(server.servers, "/walship/west")
+    server.stop()
+    began = time.monotonic()
+    with pytest.raises(CoordinationError, match=r"did not answer within 0\.5 s"):
+        connect_public(server.servers, "/walship/east", timeout_s=0.5)
+    assert time.monotonic() - began < 5.0
+
+
+@pytest.mark.parametrize("text", ["", "zk1", "zk1:2181", "zk1:2181/", "zk1/east", "zk1:2181//east", "zk1:2181/../east"])
+def test_an_address_that_names_no_cluster_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="names no cluster"):
+        Quorum.parse(text)
+
+
+def test_an_address_reads_back_as_it_was_written() -> None:
+    assert str(Quorum.parse("zk1:2181,zk2:2181/walship/east/")) == "zk1:2181,zk2:2181/walship/east"
+
+
+def test_over_tls_only_certificates_of_the_own_authority_pass_on_either_side(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    with EmbeddedZookeeper(tmp_path / "zookeeper", 0, heap_mb=64, tls=ours.tls("server")) as server:
+        with connect(Quorum(server.servers, "/walship/east"), tls=ours.tls("client")) as here:
+            here.establish(EAST, "0.1.0")
+        assert connect_public(server.servers, "/walship/east", tls=ours.tls("client")).cluster == EAST
+        mixed = ours.tls("client")
+        foreign = theirs.tls("client")
+        for refused in (
+            None,
+            foreign,
+            ZookeeperTls(mixed.ca, foreign.certificate, foreign.key),
+            ZookeeperTls(foreign.ca, mixed.certificate, mixed.key),
+        ):
+            with pytest.raises(CoordinationError, match="did not answer"):
+                connect_public(server.servers, "/walship/east", tls=refused, timeout_s=1.0)
+    elsewhere = ours.tls("elsewhere", "10.9.8.7")
+    imposter = EmbeddedZookeeper(tmp_path / "imposter", 0, heap_mb=64, tls=elsewhere)
+    with pytest.raises(CoordinationError, match="ZooKeeper did not start"):
+        imposter.start(timeout_s=5.0)
+
+
+def test_tls_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the TLS files for ZooKeeper cannot be used"):
+        ZookeeperTls(str(tmp_path / "none"), "", "").context()

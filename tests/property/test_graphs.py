@@ -1,0 +1,120 @@
+"""Any graph, any order of shipping: whoever has a way to a writer ends with each of its frames claimed once."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from peer.receive.landing import Landing
+from peer.receive.limits import LandingLimits
+from peer.receive.reception import Reception
+from replication.core.coverage import Ranges
+from replication.core.frame import scan
+from replication.core.roles import RoleState
+from replication.core.shipping import Window
+from replication.ledger.base import FileKind
+from replication.link.memory import MemoryLink
+from replication.worker.host_files import HostFiles
+from replication.worker.progress import ProgressLog
+from replication.worker.register import Registrar
+from replication.worker.roads import Destination, open_shipment
+from replication.worker.ship import ShipLimits
+from replication.worker.throttle import Throttle
+from tests.sites import Site, Wal, rows, table
+
+NAMES = "abcd"
+SPEC = table()
+LIMITS = ShipLimits(4000, 20.0)
+
+
+class Node:
+    """A cluster without threads of its own but landing's; ``ship`` brings a peer level with it."""
+
+    def __init__(self, folder: Path, name: str, stack: ExitStack) -> None:
+        self.site = Site(folder, name)
+        stack.callback(self.site.close)
+        self.site.ledger.tables.create(SPEC)
+        data_dir = self.site.config.data_dir
+        limits = LandingLimits(
+            str(self.site.config.landing_dir), str(data_dir / "q"), "h0", self.site.boot, 0, 1 << 40, 20_000
+        )
+        self.landing = Landing(self.site.ledger, self.site.files, self.site.cluster, limits)
+        self.landing.start()
+        stack.callback(self.landing.stop)
+        self.link = MemoryLink(Reception(self.site.ledger, self.landing, RoleState))
+        self.files = HostFiles(self.site.ledger, self.site.files, "h0", str(self.site.config.wal_dir))
+        stack.callback(self.files.close)
+        self.registrar = Registrar(self.site.ledger, self.files)
+        self.wal: Wal | None = None
+
+    def write(self, first: int) -> None:
+        self.wal = self.wal or self.site.wal()
+        self.wal.append(SPEC, rows(first, 3))
+        self.registrar.run_once()
+
+    def ship(self, peer: Node) -> bool:
+        """Send what the peer lacks; whether anything went."""
+        ledger, moved = self.site.ledger, False
+        rules = [rule for rule in ledger.rules.all() if rule.peer == peer.site.cluster.name]
+        self.registrar.run_once()
+        wanted = [s for s in self.files.poll() if s.row.source is None or s.row.source.cluster != peer.site.cluster]
+        progress = ProgressLog(ledger)
+        to = Destination(peer.site.cluster.name, peer.site.cluster, rules, 1, 1)
+        shipment, resume = open_shipment(
+            peer.link, ledger, to, [s.file for s in wanted], Window(1 << 20), LIMITS, progress.report, Throttle()
+        )
+        shipped = {known.file: known.shipped for known in ledger.files.progress(peer.site.cluster.name)}
+        with closing(shipment):
+            for source in wanted:
+                before = resume.durable(source.file, shipped.get(source.file, Ranges()))
+                shipment.follow(source.file, 256, before)
+                while not shipment.window.files[source.file].finished(source.length):
+                    shipment.step(source.row, source.length, closed=source.closed)
+                    shipment.drain(0.002)
+                moved |= not before.contains(256, source.length)
+        progress.flush()
+        return moved
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sets(st.sampled_from([a + b for a in NAMES for b in NAMES if a != b]), min_size=1, max_size=8),
+    st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
+    st.data(),
+)
+def test_in_any_graph_every_frame_is_claimed_once_wherever_there_is_a_way(
+    roads: set[str], writers: list[str], data: st.DataObject
+) -> None:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        nodes = {name: Node(folder, name, stack) for name in NAMES}
+        for source, peer in sorted(roads):
+            nodes[source].site.send_to(nodes[peer].site, SPEC)
+        order = sorted(roads)
+        for number, writer in enumerate(writers):
+            nodes[writer].write(number * 10)
+            for source, peer in data.draw(st.lists(st.sampled_from(order), max_size=3)):
+                nodes[source].ship(nodes[peer])
+        for _ in range(len(NAMES) + 2):
+            if not [road for road in data.draw(st.permutations(order)) if nodes[road[0]].ship(nodes[road[1]])]:
+                break
+        for name, node in nodes.items():
+            origins = {name}
+            for _ in NAMES:
+                origins |= {source for source, peer in roads if peer in origins}
+            expected = Counter(writer for writer in writers if writer in origins)
+            have = node.site.ledger.landing.coverage(SPEC.uuid)
+            assert {s.wal.cluster.name: r.spans for s, r in have.items()} == {
+                origin: ((0, count),) for origin, count in expected.items()
+            }
+            by_road: Counter[tuple[object, ...]] = Counter()
+            for row in node.site.ledger.files.all():
+                if row.kind is FileKind.LANDING and row.source is not None:
+                    content = Path(row.path).read_bytes()[: row.length]
+                    by_road.update((row.source.cluster, f.header.wal, f.header.sequence) for f in scan(content, 256))
+            assert not by_road or max(by_road.values()) == 1

@@ -1,0 +1,32 @@
+"""Which tables names and patterns mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.core.choice import chosen
+from replication.errors import RequestError
+
+NAMES = ["ops.flights", "ops.tmp_a", "ops.tmp_b", "shop.orders"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "excluded", "found"),
+    [
+        (["ops.*"], [], ["ops.flights", "ops.tmp_a", "ops.tmp_b"]),
+        (["ops.*"], ["ops.tmp_*"], ["ops.flights"]),
+        (["shop.orders", "*"], ["ops.tmp_a"], ["shop.orders", "ops.flights", "ops.tmp_b"]),
+        (["ops.unknown"], [], ["ops.unknown"]),
+        (["ops.tmp_[ab]", "ops.tmp_?"], [], ["ops.tmp_a", "ops.tmp_b"]),
+    ],
+)
+def test_names_and_patterns_less_what_is_excluded(wanted, excluded, found):
+    assert chosen(NAMES, wanted, excluded) == found
+
+
+def test_a_pattern_that_matches_nothing_is_told_and_so_is_an_exclusion_of_everything():
+    with pytest.raises(RequestError, match=r"No table matches hr\.\*") as error:
+        chosen(NAMES, ["hr.*"])
+    assert "ops.flights" in error.value.hint
+    with pytest.raises(RequestError, match="leaves no table of ops.flights"):
+        chosen(NAMES, ["ops.flights"], ["*"])

@@ -1,0 +1,140 @@
+"""The bytes of proto/wal_format.md, against a file that version 1 wrote."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from replication.core.batch import decode_payload
+from replication.core.frame import (
+    FILE_HEADER_BYTES,
+    HOPS_MAX,
+    Codec,
+    FrameView,
+    Kind,
+    check_payload,
+    encode_end_record,
+    encode_envelope,
+    encode_file_header,
+    encode_sealed_header,
+    end_record_length,
+    read_end_record,
+    read_file_header,
+    read_frame,
+    scan,
+    stream_hash,
+)
+from replication.core.ids import NIL_UUID, StreamId
+from replication.core.schema import SchemaVersion
+from replication.errors import CorruptFrameError, FormatError, VersionError
+from tests.unit.golden.make import CREATED, EAST, FILE, PATH, ROWS, WEST, table
+
+GOLDEN = PATH.read_bytes()
+
+
+def frames() -> list[FrameView]:
+    return list(scan(GOLDEN, FILE_HEADER_BYTES))
+
+
+def test_the_golden_file_is_the_one_that_version_1_wrote() -> None:
+    assert sha256(GOLDEN).hexdigest() == "f725b62783584eacb0fd3b2242e204df04d8070e8108e21f76e78aa0c3e38b3e"
+
+
+def test_golden_file_reads_as_what_was_written() -> None:
+    assert read_file_header(GOLDEN) == (FILE, CREATED)
+    schema, data, closed, end = frames()
+    assert [f.header.kind for f in frames()] == [Kind.SCHEMA, Kind.DATA, Kind.CLOSED, Kind.END_OF_STREAM]
+    assert [f.header.sequence for f in frames()] == [0, 1, 0, 2]
+    assert data.header.previous == schema.hash and end.header.previous == data.hash
+    assert closed.provenance == (EAST, WEST) and data.provenance == (EAST,)
+    assert closed.header.table == NIL_UUID and closed.header.group == ""
+    assert (data.header.batch_id, data.header.part, data.header.parts) == ("load-7", 0, 1)
+    assert (data.header.commit_lo, data.header.commit_hi) == (CREATED + 1, CREATED + 6)
+    assert (data.header.role_epoch, data.header.row_count, data.header.codec) == (3, 2, Codec.LZ4)
+    for frame in frames():
+        check_payload(frame, GOLDEN[frame.payload_begin : frame.end])
+
+
+def test_golden_payload_decodes_with_the_golden_schema() -> None:
+    schema, data, *_ = frames()
+    body = GOLDEN[schema.payload_begin : schema.end]
+    version = SchemaVersion.load(schema.header.table, schema.header.group, schema.header.schema, body)
+    assert version == table().versions["default"], "the schema's body, and so its name, is stable"
+    rows = decode_payload(memoryview(GOLDEN)[data.payload_begin : data.end], version).to_pylist()
+    assert rows == [{"_op": 0, **row} for row in ROWS]
+
+
+def test_encoding_what_was_read_gives_the_golden_bytes_again() -> None:
+    made = encode_file_header(*read_file_header(GOLDEN))
+    for frame in frames():
+        header = encode_sealed_header(frame.header)
+        made += encode_envelope(frame.provenance, frame.end - frame.sealed_begin) + header
+        made += GOLDEN[frame.payload_begin : frame.end]
+        assert stream_hash(header) == frame.hash
+    length = end_record_length(GOLDEN)
+    record = read_end_record(GOLDEN[-length:])
+    assert made + encode_end_record(record) == GOLDEN
+    assert record.index == (FILE_HEADER_BYTES,)
+    assert record.streams == {
+        StreamId(FILE, table().uuid, "default"): (2, frames()[3].hash),
+        StreamId(FILE, NIL_UUID, ""): (0, frames()[2].hash),
+    }
+
+
+def test_every_prefix_gives_the_frames_that_are_whole_in_it_and_no_error() -> None:
+    ends = [frame.end for frame in frames()]
+    for length in range(FILE_HEADER_BYTES, len(GOLDEN) + 1):
+        found = list(scan(GOLDEN[:length], FILE_HEADER_BYTES))
+        assert [f.end for f in found] == [end for end in ends if end <= length]
+
+
+def _detected(damaged: bytes) -> bool:
+    """Whether reading all of a file finds out that it is not the golden one."""
+    try:
+        if read_file_header(damaged) != (FILE, CREATED):
+            return True
+        found = list(scan(damaged, FILE_HEADER_BYTES))
+        for frame in found:
+            check_payload(frame, damaged[frame.payload_begin : frame.end])
+        if len(found) != 4 or end_record_length(damaged) != len(damaged) - found[-1].end:
+            return True
+        read_end_record(damaged[found[-1].end :])
+    except (CorruptFrameError, VersionError):
+        return True
+    return False
+
+
+def test_every_flipped_bit_is_detected() -> None:
+    assert not _detected(GOLDEN)
+    for at in range(len(GOLDEN)):
+        for bit in range(8):
+            damaged = bytearray(GOLDEN)
+            damaged[at] ^= 1 << bit
+            assert _detected(bytes(damaged)), f"bit {bit} of byte {at}"
+
+
+def test_a_newer_format_asks_for_an_upgrade() -> None:
+    damaged = bytearray(GOLDEN)
+    damaged[FILE_HEADER_BYTES + 4] = 2
+    with pytest.raises(VersionError, match="Upgrade"):
+        read_frame(damaged, FILE_HEADER_BYTES)
+
+
+def test_an_error_names_the_offset_in_the_file() -> None:
+    frame = frames()[1]
+    damaged = bytearray(GOLDEN[frame.begin :])
+    damaged[2] ^= 1
+    with pytest.raises(CorruptFrameError) as caught:
+        read_frame(damaged, 0, frame.begin)
+    assert caught.value.offset == frame.begin
+
+
+def test_names_and_hops_are_bounded() -> None:
+    header = frames()[1].header
+    with pytest.raises(FormatError, match="255"):
+        encode_sealed_header(
+            type(header)(**{f: getattr(header, f) for f in header.__slots__} | {"batch_id": "x" * 256})
+        )
+    with pytest.raises(FormatError, match=str(HOPS_MAX)):
+        encode_envelope([EAST] * (HOPS_MAX + 1), 100)

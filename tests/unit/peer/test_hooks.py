@@ -1,0 +1,88 @@
+"""Hooks are found by entry point, and what is wrong with one is said with the remedy."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from peer.derive.hooks import known, load
+from replication.errors import HookError, RequestError
+
+ROWS = pa.table({"id": [1, 2], "age": [34, 57]})
+Install = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Install a package of one module with one hook, as pip would."""
+
+    def act(package: str, hook: str, code: str) -> None:
+        folder = tmp_path / package
+        (folder / f"{package}-1.0.dist-info").mkdir(parents=True)
+        (folder / f"{package}.py").write_text(code)
+        info = folder / f"{package}-1.0.dist-info"
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[walship.hooks]\n{hook} = {package}:{hook}\n")
+        monkeypatch.syspath_prepend(str(folder))
+        importlib.invalidate_caches()
+        monkeypatch.delitem(sys.modules, package, raising=False)
+
+    return act
+
+
+def test_an_installed_hook_is_found_with_its_options_and_version(install: Install) -> None:
+    code = (
+        "def rounded(options):\n"
+        "    step = int(options['step'])\n"
+        "    def run(rows):\n"
+        "        made = [age // step * step for age in rows.column('age').to_pylist()]\n"
+        "        return rows.set_column(1, 'age', [made])\n"
+        "    return run\n"
+        "rounded.version = '7'\n"
+    )
+    install("ourhooks", "rounded", code)
+    assert known() == ["rounded", "select"]
+    hook = load("rounded", {"step": "10"})
+    assert hook.version == "7"
+    assert hook(ROWS).column("age").to_pylist() == [30, 50]
+    with pytest.raises(RequestError, match="does not take these options: KeyError: 'step'"):
+        load("rounded", {})
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import nothing_such", "hook bad cannot be imported: ModuleNotFoundError"),
+        ("bad = 5", r"hook bad \(broken:bad\) cannot be called"),
+    ],
+)
+def test_a_broken_package_is_told(install: Install, code: str, says: str) -> None:
+    install("broken", "bad", code)
+    with pytest.raises(RequestError, match=says):
+        load("bad", {})
+
+
+def test_two_packages_with_a_hook_of_one_name_are_told(install: Install) -> None:
+    for package in ("one", "two"):
+        install(package, "same", "def same(options):\n    return lambda rows: rows\n")
+    with pytest.raises(RequestError, match="several packages have a hook 'same': .*one:same"):
+        load("same", {})
+
+
+def test_select_keeps_types_and_drops_what_is_not_true() -> None:
+    given = pa.table(
+        {"id": pa.array([1, 2, 3], pa.int64()), "seen": pa.array([1, None, 3], pa.timestamp("us", "UTC"))},
+        schema=pa.schema([pa.field("id", pa.int64(), nullable=False), ("seen", pa.timestamp("us", "UTC"))]),
+    )
+    made = load("select", {"where": "seen > '1970-01-01 00:00:00.000001Z'", "columns": "seen"})(given)
+    assert made.to_pylist() == given.slice(2).to_pylist()
+    assert made.schema.types == given.schema.types
+    hashed = load("select", {"hash": "seen", "salt": "s"})(given)
+    assert hashed.column("seen").null_count == 1 and len(hashed.column("seen")[0].as_py()) == 64
+    with pytest.raises(HookError, match="there is no column x"):
+        load("select", {"null": "x"})(given)

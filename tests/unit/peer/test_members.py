@@ -1,0 +1,44 @@
+"""Which hosts a cluster has, what runs there, and what waits for them, as status puts it together."""
+
+from __future__ import annotations
+
+import os
+from uuid import UUID
+
+import pytest
+
+from peer.members import Host, Members, with_files
+from peer.replay.report import ReplayReport
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.ledger.base import FileKind, FileRow, Pending
+
+WEST = ClusterId("west", UUID(int=2))
+
+
+def row(host: str, kind: FileKind = FileKind.LANDING, length: int = 1000) -> FileRow:
+    return FileRow(FileId(WEST, host, 1), kind, host, "/data/x.wal", True, length, "boot", "", 256, 0, 0)
+
+
+def test_what_lies_on_each_host_is_told_and_what_cannot_be_had() -> None:
+    hosts = (Host("w1", "/data", ("replay (leads)", "receiver a:1")), Host("w2", "/data"))
+    rows = [row("w1"), row("w1", FileKind.WAL, 300), row("w2"), row("w3")]
+    pending = [Pending(each, 400, 1000, Ranges(), {}) for each in (rows[0], rows[2])]
+    report = ReplayReport(host="w1", pid=0)
+    w1, w2, w3 = with_files(Members(hosts=hosts), rows, pending, report, "w1").hosts
+    assert (w1.wal_bytes, w1.landing_bytes, w1.unapplied_bytes, w1.away) == (300, 1000, 600, "")
+    assert (w2.unapplied_bytes, w2.away) == (600, "it has no receiver that is up")
+    assert (w3.slot, w3.roles, w3.unapplied_bytes, w3.away) == ("w3", (), 0, "")
+    told = ReplayReport(host="w1", away={"w2": "silent"})
+    assert with_files(Members(hosts=hosts), rows, pending, told, "w2").hosts[1].away == "silent"
+
+
+@pytest.mark.parametrize(
+    ("pid", "runs"),
+    [pytest.param(os.getpid(), True, id="this"), pytest.param(0, False, id="none"), pytest.param(2**22 + 1, False)],
+)
+def test_a_cluster_of_one_host_whose_replay_stands_for_nothing_shows_whether_it_runs(pid: int, runs: bool) -> None:
+    alone = Members(hosts=(Host("h0", "/data", ("worker",)),))
+    (host,) = with_files(alone, [], [], ReplayReport(host="h0", pid=pid), "h0").hosts
+    assert ("replay" in host.roles) is runs
+    assert with_files(alone, [], [], None, "h0").hosts[0].roles == ("worker",)

@@ -1,0 +1,120 @@
+"""Housekeeping and bootstraps: an error that nobody foresaw is told and tried again, and stops no other table's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from peer.bootstrap.keeper import BootstrapKeeper
+from peer.replay.loop import Housekeeping
+from replication.core.ids import ClusterId
+from replication.core.schema import TableSpec
+from replication.files.local import LocalFiles
+from replication.ledger.memory import MemoryLedger
+from replication.settings import ReplaySection
+from replication.tables.memory import MemoryTables
+from tests.contract.ledger_stores import peer, table
+
+
+@pytest.fixture
+def ledger() -> MemoryLedger:
+    made = MemoryLedger(ClusterId("west", UUID(int=2)))
+    for number, name in enumerate(("ops.one", "ops.two")):
+        made.tables.create(table(name, number + 1))
+    return made
+
+
+class FlakyCatalog(MemoryTables):
+    """A warehouse whose catalog, which is a database, cannot be asked about one table."""
+
+    broken = ""
+
+    def exists(self, name: str) -> bool:
+        if name.partition("__")[0] == self.broken:
+            raise OSError("database is locked")
+        return super().exists(name)
+
+
+def test_a_catalog_that_cannot_be_asked_puts_one_table_off(ledger: MemoryLedger) -> None:
+    tables = FlakyCatalog()
+    for spec in ledger.tables.all():
+        tables.create(spec)
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=1e-6, maintenance_interval_s=1e-6))
+    housekeeping.turn(lambda: False)  # says when things are due
+    tables.broken = "ops.one"
+    housekeeping.turn(lambda: False)
+    assert housekeeping.errors["ops.one fold"] == "OSError: database is locked"
+    assert not [told for told in housekeeping.errors if told.startswith("ops.two")]
+    tables.broken = ""
+    housekeeping.turn(lambda: False)
+    assert not housekeeping.errors
+
+
+class Clock:
+    """Time that passes as a test says, in place of the module."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return int(self.now * 1e9)
+
+
+def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_interval(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, tables, folded = Clock(), MemoryTables(), list[str]()
+    took_s = {"ops.one": 40.0}
+
+    def fold(_: object, __: object, spec: TableSpec, *___: object) -> None:
+        folded.append(spec.name)
+        clock.now += took_s.get(spec.name, 0.1)
+
+    def until_folded(name: str) -> float:
+        folded.clear()
+        began = clock.now
+        while name not in folded:
+            clock.now += 1.0
+            housekeeping.turn(lambda: False)
+        return clock.now - began
+
+    monkeypatch.setattr("peer.replay.loop.fold", fold)
+    monkeypatch.setattr("peer.replay.loop.time", clock)
+    for spec in ledger.tables.all():
+        tables.create(spec)
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=5.0))
+    until_folded("ops.one")
+    assert housekeeping.fold_interval_s == 5.0
+    tables.create(made := table("ops.three", 3))
+    ledger.tables.create(made)
+    assert until_folded("ops.three") < 10.0
+    until_folded("ops.one")
+    assert 80.0 <= housekeeping.fold_interval_s < 81.0, "half of the time at most goes to folds"
+    took_s.clear()
+    until_folded("ops.one")
+    assert housekeeping.fold_interval_s == 5.0
+
+
+def test_a_bootstrap_that_fails_is_told_and_tried_again(
+    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.rules.define(peer(), 0)
+    for spec in ledger.tables.all():
+        ledger.rules.enable("north", spec.uuid, ("default",), spec.name, 0, bootstrap=True)
+    keeper = BootstrapKeeper(MemoryTables(), ledger, LocalFiles(), "h0", str(tmp_path), "boot")
+    tried: list[str] = []
+
+    def fails(*given: object) -> int:
+        tried.append(given[3].name)  # type: ignore[attr-defined]
+        raise OSError("what nobody foresaw")
+
+    monkeypatch.setattr("peer.bootstrap.keeper.export", fails)
+    for _ in range(2):
+        keeper.turn()
+    assert sorted(tried) == ["ops.one", "ops.one", "ops.two", "ops.two"]
+    assert keeper.state == dict.fromkeys(("north ops.one", "north ops.two"), "OSError: what nobody foresaw")

@@ -1,0 +1,49 @@
+"""What a list of names and patterns enables now, and what of it stands for tables to come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from peer.contacts import Contacts
+from peer.peering import Peering
+from peer.standing import end_standing, stand, to_enable
+from replication.errors import RequestError, UnknownPeerError
+from replication.ledger.base import Standing
+from tests.sites import Site, table
+
+
+@pytest.fixture
+def peering(tmp_path: Path) -> Iterator[Peering]:
+    east, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    spec = table("ops.sent")
+    for made in (spec, table("ops.new"), table("ops.tmp_x"), table("hr.staff")):
+        east.ledger.tables.create(made)
+    east.send_to(west, spec)
+    yield Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
+    east.close()
+    west.close()
+
+
+def test_a_pattern_that_stands_means_what_is_there_and_not_sent_yet(peering: Peering) -> None:
+    assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", ["ops.*"]) == ["ops.new"]
+    assert to_enable(peering, ["ops.*", "ops.sent"], ["ops.tmp_*"], "west", ["ops.*"]) == ["ops.new", "ops.sent"]
+    assert to_enable(peering, ["soon.*"], [], "west", ["soon.*"]) == [], "there may be none yet"
+    assert to_enable(peering, ["ops.*"], ["*"], "west", ["ops.*"]) == []
+
+
+def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> None:
+    assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", []) == ["ops.new", "ops.sent"]
+    with pytest.raises(RequestError, match=r"No table matches soon\.\*"):
+        to_enable(peering, ["soon.*"], [], "west", [])
+
+
+def test_it_stands_until_it_is_ended(peering: Peering) -> None:
+    assert stand(peering, Standing("west", "ops.*"))
+    assert not stand(peering, Standing("west", "ops.*", ("ops.tmp_*",)))
+    assert peering.ledger.rules.standing() == [Standing("west", "ops.*", ("ops.tmp_*",))]
+    assert end_standing(peering, "ops.*", "west") and not end_standing(peering, "ops.*", "west")
+    with pytest.raises(UnknownPeerError):
+        stand(peering, Standing("north", "ops.*"))

@@ -1,0 +1,67 @@
+"""WAL files looked at offline."""
+
+from pathlib import Path
+
+import pytest
+
+from peer.wal_check import check_file, open_wal
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.errors import MissingFileError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "version1.wal"
+
+
+def test_a_good_file_has_no_problems():
+    checked = check_file(GOLDEN)
+    assert checked.problems == ()
+    assert checked.closed and checked.frames > 0 and checked.file is not None
+
+
+def test_frames_tile_the_file_up_to_its_end_record():
+    with open_wal(GOLDEN) as view:
+        at = FILE_HEADER_BYTES
+        for frame in view.frames():
+            assert frame.begin == at
+            at = frame.end
+        assert at == view.length
+
+
+@pytest.mark.parametrize("where", ["file header", "envelope", "sealed header", "payload", "end record"])
+def test_one_flipped_bit_anywhere_is_found(tmp_path, where):
+    content = bytearray(GOLDEN.read_bytes())
+    with open_wal(GOLDEN) as view:
+        frame = next(f for f in view.frames() if f.header.payload_bytes)
+        places = {
+            "file header": 20,
+            "envelope": frame.begin + 6,
+            "sealed header": frame.sealed_begin + 40,
+            "payload": frame.payload_begin + frame.header.payload_bytes // 2,
+            "end record": view.length + 10,
+        }
+    content[places[where]] ^= 0x10
+    (tmp_path / "bad.wal").write_bytes(content)
+    assert check_file(tmp_path / "bad.wal").problems, where
+
+
+def test_a_file_without_an_end_record_is_open_and_checked_up_to_its_last_whole_frame(tmp_path):
+    with open_wal(GOLDEN) as view:
+        frames = list(view.frames())
+    cut = frames[-1].begin + 10
+    (tmp_path / "open.wal").write_bytes(GOLDEN.read_bytes()[:cut])
+    checked = check_file(tmp_path / "open.wal")
+    assert not checked.closed and checked.problems == ()
+    assert checked.frames == len(frames) - 1
+
+
+def test_a_file_shorter_than_the_ledger_says_is_a_problem(tmp_path):
+    with open_wal(GOLDEN) as view:
+        length, last = view.length, list(view.frames())[-1]
+    (tmp_path / "short.wal").write_bytes(GOLDEN.read_bytes()[: last.begin + 10])
+    assert "cut short" in check_file(tmp_path / "short.wal", registered=length).problems[0]
+
+
+def test_an_empty_file_is_a_problem_and_a_missing_one_an_error(tmp_path):
+    (tmp_path / "empty.wal").touch()
+    assert check_file(tmp_path / "empty.wal").problems
+    with pytest.raises(MissingFileError):
+        check_file(tmp_path / "none.wal")

@@ -1,0 +1,164 @@
+"""The command line itself: verbs, help, errors and exit codes, without a cluster."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from replication import __version__
+from replication import config as configuration
+from replication.errors import ConfigError, RequestError
+from shell import main
+
+VERBS = {
+    "init": (),
+    "up": ("--config", "--roles", "--one-process"),
+    "down": ("--config",),
+    "definecluster": ("NAME", "ZOOKEEPERS"),
+    "deletecluster": ("NAME",),
+    "listclusters": (),
+    "createtable": ("--key", "--group", "--partition", "--sort", "--like", "--kind", "--history-s"),
+    "altertable": ("--add", "--group", "--rename", "--widen", "--drop", "TABLE"),
+    "settable": ("TABLE", "KEY=VALUE"),
+    "droptable": ("TABLE",),
+    "describetable": ("TABLE",),
+    "listtables": (),
+    "enablereplication": (
+        "--table",
+        "-lg",
+        "--all-loc-groups",
+        "--remote-table",
+        "--from-now",
+        "--bootstrap",
+        "--without-properties",
+        "CLUSTER",
+    ),
+    "reincarnate": ("--yes",),
+    "rebuildledger": ("--yes",),
+    "bootstrap": ("--table", "--wait", "CLUSTER"),
+    "disablereplication": ("--table", "-lg", "--all-loc-groups", "CLUSTER"),
+    "status": ("--peer", "--watch"),
+    "readonly": ("on|off",),
+    "write": ("--format", "--batch-id", "--delete", "--wait", "--until"),
+    "read": ("--where", "--columns", "--limit", "--output"),
+    "sql": ("QUERY", "--spark"),
+    "import": ("FILE", "--table", "--format", "--again", "--wait", "--until"),
+    "replay": ("--timeout-s",),
+    "fold": ("TABLE",),
+    "verify": ("CLUSTER", "--list"),
+    "wal list": (),
+    "wal dump": ("FILE", "--rows"),
+    "wal verify": ("FILE",),
+    "demo": ("--dir", "--keep", "--graph"),
+    "shell": (),
+}
+
+
+def test_help_shows_every_verb_in_a_section_with_its_whole_sentence():
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(main.make_app(), ["--help"]).output
+    _, *sections = shown.split("\n\n")[2:]
+    verbs = {line.split()[0] for section in sections for line in section.splitlines()[1:] if line[2:3].strip()}
+    assert {verb.split()[0] for verb in VERBS} <= verbs
+    assert not any("..." in section for section in sections)
+    assert all(section.splitlines()[0].endswith(":") for section in sections)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_json_and_says_which_cluster(verb):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(main.make_app(), [*verb.split(), "--help"])
+    assert result.exit_code == 0, result.output
+    for option in VERBS[verb]:
+        assert option in result.output
+    assert "--debug" in result.output
+    if verb != "shell":
+        assert "--json" in result.output
+    assert ("--cluster" in result.output) == (verb not in ("init", "demo"))
+
+
+def test_the_table_of_verbs_in_architecture_names_every_verb():
+    text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
+    group = typer.main.get_command(main.make_app())
+    for name, command in group.commands.items():
+        for verb in [f"{name} {below}" for below in getattr(command, "commands", {})] or [name]:
+            assert f"`{verb}`" in text or f"`{verb} " in text, verb
+
+
+def test_the_version_is_printed(capsys):
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == __version__
+
+
+def test_a_wrong_verb_is_a_wrong_command_line():
+    assert main.run(["enablereplicatoin"]) == 2
+
+
+def test_an_error_is_one_clear_line_with_a_hint_and_its_exit_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
+    assert main.run(["status"]) == ConfigError.exit_code
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error No cluster was found")
+    assert "hint  Make one with `walship init DIR`" in told.err
+    assert "Traceback" not in told.err
+
+
+def test_an_error_with_json_is_json(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
+    assert main.run(["--json", "status"]) == ConfigError.exit_code
+    assert json.loads(capsys.readouterr().err)["exit_code"] == ConfigError.exit_code
+
+
+def test_debug_shows_the_traceback(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
+    with pytest.raises(ConfigError):
+        main.run(["status", "--debug"])
+
+
+def test_init_writes_a_configuration_that_loads_and_never_overwrites_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["init", "east", "--port", "2191", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"cluster": "east", "file": "east/walship.toml"}
+    text = (tmp_path / "east" / "walship.toml").read_text()
+    assert "port = 2191" in text and "# wal_bytes_max" in text
+    assert main.run(["init", "east"]) == RequestError.exit_code
+
+
+def test_a_name_that_can_be_no_cluster_is_refused(tmp_path):
+    assert main.run(["init", str(tmp_path / "x"), "--name", "a/b"]) == 3
+
+
+def test_down_where_nothing_runs_says_so(tmp_path, capsys):
+    main.run(["init", str(tmp_path / "east")])
+    assert main.run(["down", "--config", str(tmp_path / "east" / "walship.toml")]) == 0
+    assert "nothing runs here" in capsys.readouterr().out
+
+
+def test_a_role_that_is_not_known_is_refused_before_anything_starts(tmp_path, capsys):
+    main.run(["init", str(tmp_path / "east")])
+    code = main.run(["up", "--config", str(tmp_path / "east" / "walship.toml"), "--roles", "mastre"])
+    assert code == ConfigError.exit_code
+    assert "mastre" in capsys.readouterr().err
+
+
+def test_init_describes_one_host_of_several(tmp_path, capsys):
+    pki = tmp_path / "pki"
+    pki.mkdir()
+    shared = ["--zookeepers", "zk1:2281", "--ledger", "postgresql://u@db/west", "--warehouse", "s3://b/west"]
+    command = ["init", str(tmp_path / "w1"), "--name", "west", "--host", "w1", "--listen", "10.0.0.11:7070", *shared]
+    assert main.run([*command, "--certificates", str(pki)]) == ConfigError.exit_code
+    assert "w1.key" in capsys.readouterr().err
+    (tmp_path / "w1" / "walship.toml").unlink()
+    for name in ("ca.pem", "w1.pem", "w1.key"):
+        (pki / name).touch()
+    assert main.run([*command, "--certificates", str(pki)]) == 0
+    made = configuration.load(tmp_path / "w1" / "walship.toml", environ={})
+    assert (made.cluster.name, made.cluster.host, made.shares_ledger) == ("west", "w1", True)
+    assert made.zookeeper_servers == "zk1:2281" and not made.zookeeper.embedded
+    assert made.tls.enabled and made.zookeeper.secured and made.warehouse == "s3://b/west"

@@ -1,0 +1,52 @@
+"""The demo's data and what it does about an earlier run; the whole of it is run by tests/e2e."""
+
+import pyarrow as pa
+import pytest
+
+from replication.errors import ConfigError
+from shell.demo import data
+from shell.demo.sites import MARK, clear_earlier
+
+
+def test_rows_without_a_key_and_repeated_keys_are_counted_and_the_last_is_kept():
+    rows = pa.table({"id": [1, None, 2, 1], "v": ["first", "none", "two", "last"]})
+    table = data._table("ops.t", ("id",), rows)
+    assert table.rows.to_pylist() == [{"id": 2, "v": "two"}, {"id": 1, "v": "last"}]
+    assert (table.null_keys, table.repeated_keys) == (1, 1)
+
+
+def test_corrections_are_whole_rows_of_flights_that_arrived():
+    flights = pa.table({"flight": list(range(100)), "arr_delay": [None if i % 2 else i for i in range(100)]})
+    made = data.corrected_delays(flights, share=20)
+    assert made.to_pylist() == [
+        {"flight": 0, "arr_delay": -1},
+        {"flight": 40, "arr_delay": 39},
+        {"flight": 80, "arr_delay": 79},
+    ]
+
+
+def test_cancelled_flights_are_keys_of_those_that_never_left():
+    flights = pa.table({"flight": [1, 2], "day": [1, 1], "dep_time": [500, None]})
+    assert data.cancelled(flights, ("day", "flight")).to_pylist() == [{"day": 1, "flight": 2}]
+
+
+def test_the_real_data_has_unique_keys():
+    loaded = data.load()
+    assert loaded.flights.rows.num_rows == 336_776
+    assert all((table.null_keys, table.repeated_keys) == (0, 0) for table in loaded.tables)
+
+
+def test_what_an_earlier_demo_left_is_removed_and_said(tmp_path):
+    folder = tmp_path / "demo-data"
+    assert clear_earlier(folder) == ""
+    (folder / "east" / "run").mkdir(parents=True)
+    (folder / MARK).touch()
+    assert "removed" in clear_earlier(folder)
+    assert not folder.exists()
+
+
+def test_a_folder_that_no_demo_made_is_never_touched(tmp_path):
+    (tmp_path / "precious.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not made by the demo"):
+        clear_earlier(tmp_path)
+    assert (tmp_path / "precious.txt").read_text() == "mine"

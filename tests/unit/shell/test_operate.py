@@ -1,0 +1,90 @@
+"""What ``status`` says of peers that are paused, slow, held, past their budget or lacking something for good."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from peer.outlook import DiskOutlook, Outlook
+from peer.sending import HeldAtPeer, PeerSending
+from peer.status import TableAtPeer
+from replication.errors import PeerRefusedError, RequestError
+from replication.ledger.base import Gap
+from shell.commands.operate import for_each, gap_text, show_missing, show_outlooks, show_sending
+from shell.render import Printer
+
+WELL = PeerSending("west", "sending", 0, 0, 0, None, "", ())
+ROW = TableAtPeer(
+    "west", "ops.a", "default", "ops.a", "level", 1, 1, 0, 0, 0, 0, 0, 0.0, "", dropped=False, since=0, gaps=()
+)
+NEAR = Outlook("west", 3, 3 << 20, 0, 0, 1, 4 << 20, 1024.0, 1024.0, "bootstrap")
+DISK = DiskOutlook("h0", 1 << 30, 0.0, None)
+
+
+class Said:
+    """A printer and what it printed."""
+
+    def __init__(self) -> None:
+        self.out, self.err = io.StringIO(), io.StringIO()
+        self.printer = Printer(False, Console(file=self.out, width=500), Console(file=self.err, width=500))
+
+    @property
+    def text(self) -> str:
+        return self.out.getvalue() + self.err.getvalue()
+
+
+@pytest.fixture
+def said() -> Said:
+    return Said()
+
+
+def test_a_peer_that_is_well_is_not_worth_a_line(said: Said) -> None:
+    show_sending(said.printer, [WELL], None)
+    show_missing(said.printer, [ROW])
+    show_outlooks(said.printer, [replace(NEAR, local_files=0)], DISK)
+    assert said.text == ""
+
+
+def test_pauses_rates_retries_and_held_tables_are_told(said: Said) -> None:
+    failing = replace(WELL, state="failing", retries=3, retries_total=9, next_try_s=1.5, last_error="down")
+    show_sending(said.printer, [failing, replace(WELL, peer="north", state="paused", rate=1 << 20)], None)
+    assert "sending to west: failed 3 times in a row, next try in 1.50 s: down" in said.text
+    assert "sending to north: paused (walship resume north); at most 1.0 MiB/s" in said.text
+    held = replace(WELL, state="held", retries_total=2, held=(HeldAtPeer("ops.a", "it was dropped there", 10**15),))
+    show_sending(said.printer, [held, failing], "west")
+    assert "tried again 2 times so far" in said.text and "ops.a is held for west since 2001" in said.text
+    assert said.text.count("north") == 2
+
+
+def test_what_is_lost_for_good_is_told_with_the_remedy(said: Said) -> None:
+    gap = Gap(10**15, 2 * 10**15, 12)
+    show_missing(said.printer, [replace(ROW, state="needs_bootstrap"), replace(ROW, table="ops.b", gaps=(gap,))])
+    assert "ops.a NEEDS A BOOTSTRAP at west" in said.text and "walship bootstrap -t ops.a west" in said.text
+    assert "ops.b, group default: what was written between 2001" in said.text and "(12 frames)" in said.text
+    assert gap_text(Gap(0, 10**15, 1), "west").startswith("what was written before 2001")
+
+
+def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
+    show_outlooks(said.printer, [NEAR], replace(DISK, growth=2048.0, full_s=7200.0))
+    assert "west lacks 3 files (3.0 MiB of 4.0 MiB), growing 1.0 KiB/s: past its budget in 17 min" in said.text
+    assert "then tables need a bootstrap" in said.text and "full in 2 h 00 min" in said.text
+    show_outlooks(said.printer, [replace(NEAR, then="spill", stored_files=2, stored_bytes=1 << 20)], DISK)
+    assert "then files move to the store" in said.text and "for west, 2 files (1.0 MiB) are in the store" in said.text
+
+
+def test_of_several_tables_what_fails_for_one_holds_up_no_other(said: Said) -> None:
+    done = []
+
+    def act(name: str) -> None:
+        if name == "b":
+            raise PeerRefusedError("west has another table named b", "Drop it")
+        done.append(name)
+
+    with pytest.raises(RequestError, match="1 of 3 tables were left as they are"):
+        for_each(["a", "b", "c"], act, said.printer)
+    assert done == ["a", "c"] and "b: west has another table named b. Drop it" in said.text
+    with pytest.raises(PeerRefusedError):
+        for_each(["b"], act, said.printer)

@@ -1,0 +1,86 @@
+"""What ``up`` looks at first: each thing that is wrong is one clear error, and nothing was started."""
+
+import shutil
+
+import pytest
+
+from replication import config as configuration
+from replication.errors import ConfigError, LockedFileError, NoSpaceError
+from shell.preflight import DataDirLock, check_host, running_pid
+from shell.up import chosen_roles
+
+
+def config_in(folder, **sections):
+    file = folder / "walship.toml"
+    file.write_text(configuration.default_toml("east", ".", **sections))
+    return configuration.load(file)
+
+
+def test_directories_are_made(tmp_path):
+    config = config_in(tmp_path)
+    check_host(config, ("master",))
+    assert all((tmp_path / name).is_dir() for name in ("wal", "landing", "warehouse", "log", "run"))
+
+
+def test_a_second_up_on_the_same_directory_is_told_who_has_it(tmp_path):
+    config = config_in(tmp_path)
+    with DataDirLock(config):
+        assert running_pid(config.run_dir) is not None
+        with pytest.raises(LockedFileError, match="Another `walship up`"), DataDirLock(config):
+            pass
+    assert running_pid(config.run_dir) is None
+
+
+def test_the_lock_can_be_taken_again(tmp_path):
+    config = config_in(tmp_path)
+    for _ in range(2):
+        with DataDirLock(config):
+            pass
+
+
+def test_too_little_disk_is_said_in_numbers(tmp_path, monkeypatch):
+    config = config_in(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr("shell.preflight.shutil.disk_usage", lambda path: usage._replace(free=5 << 20))
+    with pytest.raises(NoSpaceError, match="Only 5 MiB are free"):
+        check_host(config, ("master",))
+
+
+def test_wals_without_a_ledger_are_no_fresh_start(tmp_path):
+    config = config_in(tmp_path)
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "000000000001.wal").touch()
+    with pytest.raises(ConfigError, match="no ledger.db"):
+        check_host(config, ("master",))
+
+
+def test_a_damaged_ledger_is_said(tmp_path):
+    config = config_in(tmp_path)
+    (tmp_path / "ledger.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
+    with pytest.raises(ConfigError, match="not a readable ledger"):
+        check_host(config, ("master",))
+
+
+def test_missing_java_is_said_only_where_it_is_needed(tmp_path, monkeypatch):
+    config = config_in(tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    check_host(config, ("master", "worker", "receiver"))
+    with pytest.raises(ConfigError, match="Java"):
+        check_host(config, ("zookeeper",))
+
+
+def test_a_data_directory_that_is_a_file_is_said(tmp_path):
+    (tmp_path / "data").touch()
+    file = tmp_path / "walship.toml"
+    file.write_text(configuration.default_toml("east", "data"))
+    with pytest.raises(ConfigError, match="cannot be used"):
+        check_host(configuration.load(file), ("master",))
+
+
+def test_roles_come_in_starting_order_and_without_what_is_disabled(tmp_path):
+    assert chosen_roles(config_in(tmp_path), "") == ("zookeeper", "master", "worker", "receiver", "replay")
+    assert chosen_roles(config_in(tmp_path), "worker, zookeeper") == ("zookeeper", "worker")
+    assert chosen_roles(config_in(tmp_path), "master,worker") == ("zookeeper", "master", "worker")
+    assert chosen_roles(config_in(tmp_path), "replay") == ("replay",)
+    outside = config_in(tmp_path, zookeeper={"embedded": False, "servers": "zk:2181"}, replay={"enabled": False})
+    assert chosen_roles(outside, "") == ("master", "worker", "receiver")

@@ -1,0 +1,116 @@
+"""What is printed, for people and as JSON."""
+
+import io
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from rich.console import Console
+
+from replication.core.ids import ClusterId
+from replication.errors import NoWorkerError
+from shell.render import Printer, bytes_text, moment_text, plain, rigid_columns, seconds_text, to_json
+
+
+def printer(as_json=False):
+    out, err = io.StringIO(), io.StringIO()
+    return Printer(as_json, Console(file=out, width=200), Console(file=err, width=200)), out, err
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    at: datetime
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB"), (3 << 50, "3072.0 TiB")]
+)
+def test_bytes(count, text):
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0.40 s"), (42, "42 s"), (185, "3 min 05 s"), (7805, "2 h 10 min")]
+)
+def test_seconds(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+def test_a_moment_is_utc_and_none_is_a_dash():
+    assert moment_text(1_356_998_400_123_000) == "2013-01-01 00:00:00.123Z"
+    assert moment_text(0) == "-"
+
+
+def test_every_kind_of_value_becomes_json():
+    value = {
+        "row": Row("a", datetime(2013, 1, 1, tzinfo=UTC)),
+        "id": ClusterId("east", UUID(int=1)),
+        "decimal": Decimal("1.50"),
+        "bytes": b"\x00\xff",
+        "nan": math.nan,
+        "inf": -math.inf,
+        "list": (1, None, True),
+    }
+    assert json.loads(to_json(value)) == {
+        "row": {"name": "a", "at": "2013-01-01T00:00:00+00:00"},
+        "id": "east:00000000-0000-0000-0000-000000000001",
+        "decimal": "1.50",
+        "bytes": "AP8=",
+        "nan": "nan",
+        "inf": "-inf",
+        "list": [1, None, True],
+    }
+
+
+def test_keys_that_are_no_text_become_text():
+    assert plain({ClusterId("e", UUID(int=2)): 1}) == {"e:00000000-0000-0000-0000-000000000002": 1}
+
+
+def test_json_is_one_value_and_says_every_field_even_of_columns_not_shown():
+    told, out, _ = printer(as_json=True)
+    told.header("east")
+    told.rows([{"a": 1, "hidden": 2}], ("a",))
+    assert json.loads(out.getvalue()) == [{"a": 1, "hidden": 2}]
+
+
+def test_a_table_leaves_out_columns_that_are_empty_everywhere():
+    told, out, _ = printer()
+    told.rows([{"a": 1, "b": ""}, {"a": 2, "b": None}], ("a", "b"))
+    assert "b" not in out.getvalue()
+
+
+def test_text_in_a_value_is_never_taken_for_markup():
+    told, out, _ = printer()
+    told.rows([{"a": "[red]x[/]"}], ("a",))
+    assert "[red]x[/]" in out.getvalue()
+
+
+def test_an_error_is_one_line_and_a_hint_on_standard_error():
+    told, out, err = printer()
+    told.error(NoWorkerError("no worker is alive", "Start one"))
+    assert err.getvalue() == "error no worker is alive\nhint  Start one\n"
+    assert out.getvalue() == ""
+
+
+def test_an_error_as_json_has_its_exit_code():
+    told, _, err = printer(as_json=True)
+    told.error(NoWorkerError("no worker is alive", "Start one"))
+    assert json.loads(err.getvalue())["exit_code"] == NoWorkerError.exit_code
+
+
+def test_a_table_too_wide_for_the_terminal_wraps_its_wide_columns_only():
+    assert rigid_columns([5, 24, 60], 200) == {0, 1, 2}
+    assert rigid_columns([5, 24, 60], 60) == {0, 1}
+    assert rigid_columns([5, 24, 60], 40) == {0}
+    assert rigid_columns([50, 50], 40) == frozenset()
+    out = io.StringIO()
+    row = {"peer": "west", "since": "2013-01-01 00:00:00.123Z", "error": "connection refused by the peer " * 3}
+    Printer(False, Console(file=out, width=60)).rows([row], ("peer", "since", "error"))
+    head, first, *more = out.getvalue().splitlines()
+    assert "2013-01-01 00:00:00.123Z" in first and len(more) > 2
+    assert all(line.startswith(" " * 30) for line in more)

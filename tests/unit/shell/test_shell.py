@@ -1,0 +1,114 @@
+"""The interactive shell: lines, completion, and which cluster they are for."""
+
+import io
+
+import pytest
+from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit.document import Document
+
+from shell.find import Found
+from shell.main import make_app
+from shell.render import Printer
+from shell.shell import Shell, VerbCompleter, _from_lines, verbs_of
+
+
+class Recorder:
+    """Stands for the command line."""
+
+    def __init__(self, code=0):
+        self.lines = []
+        self.code = code
+
+    def __call__(self, arguments):
+        self.lines.append(list(arguments))
+        return self.code
+
+
+class Known:
+    """Names without a cluster."""
+
+    def tables(self):
+        return ["ops.flights", "ops.weather"]
+
+    def peers(self):
+        return ["west", "north"]
+
+
+@pytest.fixture(scope="module")
+def app():
+    return make_app()
+
+
+def shell_of(app, run, found=None):
+    return Shell(run, app, found or Found("east", "/x/east.toml"), Printer(False))
+
+
+def complete(app, text):
+    completer = VerbCompleter(verbs_of(app), Known(), lambda: ["east", "west"])
+    return [c.text for c in completer.get_completions(Document(text, len(text)), CompleteEvent())]
+
+
+def test_a_line_is_a_command_line_for_the_cluster_in_use(app):
+    run = Recorder()
+    shell_of(app, run).execute("read ops.flights --where \"carrier = 'UA'\" -n 3")
+    assert run.lines == [["--cluster", "/x/east.toml", "read", "ops.flights", "--where", "carrier = 'UA'", "-n", "3"]]
+
+
+def test_a_query_needs_no_verb(app):
+    run = Recorder()
+    shell_of(app, run).execute("select count(*) from ops.flights where carrier = 'UA';")
+    assert run.lines[0][2:] == ["sql", "select count(*) from ops.flights where carrier = 'UA'"]
+
+
+@pytest.mark.parametrize("line", ["", "   ", "# a remark"])
+def test_empty_lines_do_nothing(app, line):
+    run = Recorder()
+    assert shell_of(app, run).execute(line) == 0
+    assert run.lines == []
+
+
+@pytest.mark.parametrize("line", ["exit", "quit", " EXIT ", "exit;"])
+def test_leaving(app, line):
+    assert shell_of(app, Recorder()).execute(line) is None
+
+
+def test_an_open_quote_is_said_and_runs_nothing(app):
+    run = Recorder()
+    assert shell_of(app, run).execute("read 'ops.flights") == 2
+    assert run.lines == []
+
+
+def test_use_changes_the_cluster_and_the_prompt(app, tmp_path, monkeypatch):
+    (tmp_path / "west.toml").write_text('[cluster]\nname = "west"\n')
+    monkeypatch.chdir(tmp_path)
+    run = Recorder()
+    shell = shell_of(app, run)
+    assert shell.prompt == "walship east> "
+    assert shell.execute("use west") == 0
+    assert shell.prompt == "walship west> "
+    shell.execute("listtables")
+    assert run.lines[0][1].endswith("west.toml")
+    assert shell.execute("use north") != 0
+    assert shell.prompt == "walship west> "
+
+
+def test_lines_on_standard_input_run_to_the_end_and_the_last_failure_is_the_exit_code(app):
+    run = Recorder(code=4)
+    assert _from_lines(shell_of(app, run), io.StringIO("listtables\nlistclusters\nexit\nstatus\n")) == 4
+    assert [line[2] for line in run.lines] == ["listtables", "listclusters"]
+
+
+def test_verbs_complete(app):
+    assert complete(app, "enable") == ["enablereplication"]
+    assert "listtables" in complete(app, "list") and "listclusters" in complete(app, "list")
+    assert {"dump", "list", "verify"} <= set(complete(app, "wal "))
+
+
+def test_tables_peers_options_and_clusters_complete(app):
+    assert complete(app, "read ops.f") == ["ops.flights"]
+    assert complete(app, "enablereplication -t ") == ["ops.flights", "ops.weather"]
+    assert complete(app, "enablereplication -t ops.flights ") == ["north", "west"]
+    assert complete(app, "enablereplication --rem") == ["--remote-table"]
+    assert complete(app, "select * from ops.w") == ["ops.weather"]
+    assert complete(app, "use e") == ["east"]
+    assert complete(app, "readonly o") == ["off", "on"]

@@ -1,0 +1,67 @@
+"""Roles that start when there is something for them to do, and that nobody waits for."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from replication import config as configuration
+from shell import supervise
+from shell.role_process import RoleState
+from shell.supervise import RoleEvent, Supervisor
+from tests.sites import until
+
+
+class _Role:
+    """A role without a process, ready as soon as it is started."""
+
+    restarts = 0
+
+    def __init__(self, role: str, config: object, file: Path) -> None:
+        self.role = role
+
+    def start(self) -> RoleEvent:
+        return RoleEvent(self.role, "started", 1)
+
+    def state(self) -> RoleState:
+        return RoleState(self.role, 1, "ready")
+
+    def poll(self) -> list[RoleEvent]:
+        return []
+
+    def request_stop(self) -> None:
+        """Nothing runs."""
+
+    def finish(self, deadline: float) -> RoleEvent:
+        return RoleEvent(self.role, "stopped", 1)
+
+
+def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "RoleSupervisor", _Role)
+    monkeypatch.setattr(supervise, "_LOOK_S", 0.01)
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    said: list[tuple[str, str]] = []
+    wanted, looked, ready, stop = (threading.Event() for _ in range(4))
+
+    def derives() -> bool:
+        looked.set()
+        return wanted.is_set()
+
+    supervisor = Supervisor(
+        config, tmp_path / "x.toml", ("worker", "derive"), lambda e: said.append((e.role, e.event)), {"derive": derives}
+    )
+    thread = threading.Thread(target=supervisor.run, args=(stop, ready.set, 0.01))
+    thread.start()
+    try:
+        assert ready.wait(30) and looked.wait(30)
+        assert ("derive", "started") not in said
+        wanted.set()
+        until(lambda: ("derive", "started") in said, 30)
+    finally:
+        stop.set()
+        thread.join()
+    assert said.count(("derive", "started")) == 1 and ("derive", "stopped") in said

@@ -1,0 +1,220 @@
+"""Configuration: which layer wins, what is refused, and that everything wrong is said at once."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from replication.config import Config, default_toml, load
+from replication.errors import ConfigError
+from replication.settings import split_address
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "east.toml"
+    file.write_text(text)
+    return file
+
+
+def problems_of(file: Path | None, overrides: dict[str, dict[str, object]] | None = None, **environ: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(file, overrides, environ)
+    return caught.value.what
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    file = write(
+        tmp_path, "[cluster]\nname = 'east'\n[writer]\nlease_s = 20\nwal_age_max_s = 21\nappend_timeout_s = 22\n"
+    )
+    config = load(
+        file, {"writer": {"lease_s": 40}}, {"WALSHIP_WRITER_LEASE_S": "30", "WALSHIP_WRITER_WAL_AGE_MAX_S": "31"}
+    )
+    assert (config.writer.lease_s, config.writer.wal_age_max_s, config.writer.append_timeout_s) == (40, 31, 22)
+    assert config.writer.codec == "lz4"
+
+
+def test_paths_count_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, "[cluster]\nname = 'east'\ndata_dir = 'data'\n[ledger]\nurl = 'sqlite:///ledger/east.db'\n")
+    config = load(os.path.relpath(file), environ={})
+    assert config.data_dir == tmp_path / "data"
+    assert config.wal_dir == tmp_path / "data" / "wal"
+    assert config.ledger_url == f"sqlite:///{tmp_path / 'ledger' / 'east.db'}"
+
+
+def test_what_is_left_empty_is_derived(tmp_path: Path) -> None:
+    config = load(write(tmp_path, "[cluster]\nname = 'east'\n[zookeeper]\nport = 2190\n"), environ={})
+    assert config.data_dir == tmp_path
+    assert config.ledger_url == f"sqlite:///{tmp_path}/ledger.db"
+    assert config.zookeeper_root == "/walship/east"
+    assert config.zookeeper_servers == "127.0.0.1:2190"
+
+
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        "[cluster]\nname = 'no spaces'\n[writer]\nlease = 1\ncodec = 'gzip'\n[wirter]\nlease_s = 1\n"
+        "[receiver]\nlisten = 'nowhere'\n[worker]\nretry_min_s = 100\n[tls]\ncert = 'cert.pem'\n",
+    )
+    said = problems_of(file, WALSHIP_MASTER_INTERVALL_S="2")
+    for key in (
+        "cluster.name",
+        "writer.lease:",
+        "writer.codec",
+        "wirter:",
+        "receiver.listen",
+        "worker.retry_min_s",
+        "tls.ca",
+        "tls.key",
+        "master.intervall_s",
+    ):
+        assert key in said, said
+
+
+def test_tls_to_zookeeper_wants_all_three_files_and_is_wanted_off_loopback(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    base = "[cluster]\nname = 'east'\n[zookeeper]\n"
+    said = problems_of(write(tmp_path, base + "ca = 'ca.pem'\ncert = 'none.pem'\n"))
+    assert "zookeeper.key: missing" in said and "zookeeper.cert: there is no file" in said
+    assert "zookeeper.ca" not in said
+    said = problems_of(write(tmp_path, base + "listen = '10.0.0.1'\n"))
+    assert "zookeeper.listen: 10.0.0.1 is not loopback and there is no TLS" in said
+    files = "ca = 'ca.pem'\ncert = 'ca.pem'\nkey = 'ca.pem'\n"
+    secured = load(write(tmp_path, base + "listen = '10.0.0.1'\n" + files), environ={})
+    assert secured.zookeeper.secured and secured.zookeeper.ca == tmp_path / "ca.pem"
+
+
+def test_an_unknown_key_names_the_known_ones(tmp_path: Path) -> None:
+    said = problems_of(write(tmp_path, "[cluster]\nname = 'east'\n[writer]\nlease = 1\n"))
+    assert "writer.lease: unknown key; known are" in said and "lease_s" in said
+
+
+def test_a_missing_name_is_a_problem_and_a_section_that_is_no_table_too(tmp_path: Path) -> None:
+    said = problems_of(write(tmp_path, "writer = 3\n[cluster]\nhost = 'h0'\n"))
+    assert "cluster.name" in said and "writer" in said
+
+
+def test_an_environment_variable_without_a_section_is_refused_but_the_command_lines_own_are_not(tmp_path: Path) -> None:
+    file = write(tmp_path, "[cluster]\nname = 'east'\n")
+    assert "leases" in problems_of(file, WALSHIP_LEASES_S="3")
+    load(file, environ={"WALSHIP_CLUSTER": "west", "WALSHIP_TEST_SEED": "1", "WALSHIP_CACHE": "/nowhere"})
+
+
+def test_tables_and_lists_come_from_the_environment_as_json(tmp_path: Path) -> None:
+    environ = {"WALSHIP_CATALOG_SPARK": '{"type": "rest"}', "WALSHIP_REPLAY_JARS": '["a.jar", "b.jar"]'}
+    config = load(write(tmp_path, "[cluster]\nname = 'east'\n"), environ=environ)
+    assert config.catalog.spark == {"type": "rest"}
+    assert config.replay.jars == (tmp_path / "a.jar", tmp_path / "b.jar")
+
+
+@pytest.mark.parametrize(("text", "size"), [("4 MiB", 4 << 20), ("1GB", 10**9), ("4096", 4096)])
+def test_byte_sizes_may_be_text(text: str, size: int) -> None:
+    overrides = {"cluster": {"name": "east"}, "worker": {"message_bytes_max": text, "window_bytes": "2 GiB"}}
+    assert load(None, overrides, {}).worker.message_bytes_max == size
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", ""])
+def test_byte_sizes_that_are_none_are_refused(text: str) -> None:
+    overrides: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, "worker": {"window_bytes": text}}
+    assert "worker.window_bytes" in problems_of(None, overrides)
+
+
+def test_plain_text_beyond_loopback_must_be_asked_for(tmp_path: Path) -> None:
+    public: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, "receiver": {"listen": "10.0.0.1:7400"}}
+    assert "receiver.listen" in problems_of(None, public)
+    load(None, {**public, "tls": {"allow_plaintext": True}}, {})
+    for file in ("ca.pem", "cert.pem", "key.pem"):
+        (tmp_path / file).touch()
+    secured = write(tmp_path, "[tls]\nca = 'ca.pem'\ncert = 'cert.pem'\nkey = 'key.pem'\n")
+    assert load(secured, public, {}).tls.enabled
+
+
+@pytest.mark.parametrize("listen", ["", "nowhere", "host:port"])
+def test_a_receiver_must_listen_somewhere(listen: str) -> None:
+    assert "receiver.listen" in problems_of(None, {"cluster": {"name": "east"}, "receiver": {"listen": listen}})
+
+
+def test_listening_everywhere_needs_an_address_to_advertise() -> None:
+    overrides: dict[str, dict[str, object]] = {
+        "cluster": {"name": "east"},
+        "receiver": {"listen": "0.0.0.0:7400"},
+        "tls": {"allow_plaintext": True},
+    }
+    assert "receiver.advertise" in problems_of(None, overrides)
+
+
+def test_broken_toml_names_the_line_and_a_missing_file_the_remedy(tmp_path: Path) -> None:
+    assert "line 2" in problems_of(write(tmp_path, "[cluster]\nname east\n"))
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path / "none.toml", environ={})
+    assert "walship init" in caught.value.hint
+
+
+def test_the_written_file_loads_to_the_defaults_and_shows_every_key(tmp_path: Path) -> None:
+    text = default_toml("east", "data", zookeeper={"port": 2190}, catalog={"spark": {"a.b": 'quo"ted'}})
+    config = load(write(tmp_path, text), environ={})
+    assert config == load(
+        None,
+        {
+            "cluster": {"name": "east", "data_dir": tmp_path / "data"},
+            "zookeeper": {"port": 2190},
+            "catalog": {"spark": {"a.b": 'quo"ted'}},
+        },
+        {},
+    )
+    commented = "\n".join(
+        line.removeprefix("# ") if " = " in line and "[" not in line[:3] else line for line in text.split("\n")
+    )
+    shown = tomllib.loads(commented)
+    assert {section: set(keys) for section, keys in shown.items()} == {
+        section: set(getattr(config, section).model_fields_set | set(type(getattr(config, section)).model_fields))
+        for section in Config.model_fields
+    }
+    assert load(write(tmp_path, commented), environ={}).model_copy(update={"ledger": config.ledger}) == config
+
+
+def test_a_configuration_can_be_sent_to_another_process() -> None:
+    config = load(None, {"cluster": {"name": "east"}}, {})
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_secrets_are_not_in_what_python_prints_of_it(tmp_path: Path) -> None:
+    secret: dict[str, dict[str, object]] = {
+        "ledger": {"url": "postgresql://u:hush@db/x"},
+        "catalog": {"spark": {"password": "hush"}},
+    }
+    assert "hush" not in repr(load(None, {**secret, "cluster": {"name": "east"}}, {}))
+    wrong: dict[str, dict[str, object]] = {"cluster": {"name": "east"}, "catalog": {"spark": {"password": ["hush"]}}}
+    assert "hush" not in problems_of(None, wrong)
+
+
+@pytest.mark.parametrize(("text", "address"), [("h:1", ("h", 1)), ("[::1]:80", ("::1", 80))])
+def test_addresses_are_split(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["h", ":1", "h:x", "h:70000", ""])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not host:port"):
+        split_address(text)
+
+
+def test_reading_it_starts_neither_spark_nor_arrow() -> None:
+    code = "import sys, replication.config; print(sorted({'pyspark', 'pyarrow', 'grpc'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_hosts_that_share_a_ledger_say_where_they_share_tables() -> None:
+    shared: dict[str, dict[str, object]] = {"cluster": {"name": "west"}, "ledger": {"url": "postgresql://u@db/west"}}
+    assert "catalog.warehouse: missing; hosts share the ledger" in problems_of(None, shared)
+    config = load(None, {**shared, "catalog": {"warehouse": "file:///mnt/shared/west"}}, {})
+    assert config.warehouse_dir == Path("/mnt/shared/west") and config.shares_ledger
+    assert not load(None, {**shared, "replay": {"enabled": False}}, {}).catalog.warehouse
+    alone = load(None, {"cluster": {"name": "west"}, "ledger": {"url": "sqlite:////x/ledger.db"}}, {})
+    assert not alone.shares_ledger and alone.warehouse.startswith("file:///")

@@ -1,0 +1,223 @@
+"""Coordination under what the shipped fake can do to it: lost connections, late watches, unknown outcomes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from replication.coordination.keeper import Subscription
+from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.paths import Kind
+from replication.coordination.session import Coordination
+from replication.core.ids import ClusterId
+from replication.errors import CoordinationError, NotLeaderError
+
+EAST = ClusterId("east", uuid4())
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    deadline, pause = time.monotonic() + timeout_s, threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        pause.wait(0.01)
+
+
+@pytest.fixture
+def ensemble() -> MemoryEnsemble:
+    return MemoryEnsemble()
+
+
+@pytest.fixture
+def connect(ensemble: MemoryEnsemble) -> Iterator[Callable[..., Coordination]]:
+    opened: list[Coordination] = []
+
+    def one(reread_s: float = 60.0) -> Coordination:
+        opened.append(ensemble.connect("/east", reread_s=reread_s))
+        return opened[-1]
+
+    one().establish(EAST, "0.1.0")
+    yield one
+    ensemble.fault = ensemble.fault_after = None
+    for coordination in opened:
+        coordination.close()
+
+
+def session_of(coordination: Coordination) -> int:
+    return coordination._keeper.session()
+
+
+def test_a_client_that_is_cut_off_neither_leads_nor_answers_and_its_members_live_until_they_expire(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here, other = connect(), connect()
+    candidacy, membership = here.stand("a"), here.enrol(Kind.WORKERS, "h0", {})
+    assert candidacy.leads()
+    session = session_of(here)
+    ensemble.cut(session)
+    assert not here.connected() and not candidacy.leads()
+    with pytest.raises(CoordinationError):
+        here.role()
+    assert [member.name for member in other.members(Kind.WORKERS)] == ["h0"]
+    ensemble.expire(session)
+    assert other.members(Kind.WORKERS) == ()
+    ensemble.heal()
+    eventually(lambda: len(other.members(Kind.WORKERS)) == 1)
+    assert membership.held() and session_of(here) != session
+
+
+def test_a_client_that_comes_back_in_its_session_keeps_its_place(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here, other = connect(), connect()
+    first, second = here.stand("a"), other.stand("b")
+    assert first.leads() and not second.leads()
+    ensemble.cut(session_of(here))
+    assert not second.leads()
+    ensemble.heal()
+    assert first.leads() and not second.leads()
+
+
+def test_a_watch_that_comes_late_delivers_what_is_there_by_then(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here, other = connect(), connect()
+    seen: list[bytes] = []
+    here.watch_assignment("h0", lambda read: seen.append(read.content))
+    other.set_assignment("h0", b"one", -1)
+    eventually(lambda: seen == [b"one"])
+    ensemble.delay_watches()
+    other.set_assignment("h0", b"two", 0)
+    other.set_assignment("h0", b"three", 1)
+    ensemble.release_watches()
+    eventually(lambda: seen[-1] == b"three")
+    assert seen == [b"one", b"three"]
+
+
+def test_a_watch_that_never_comes_costs_one_period_of_rereading(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here, other = connect(reread_s=0.05), connect()
+    seen: list[bytes] = []
+    here.watch_assignment("h0", lambda read: seen.append(read.content))
+    ensemble.delay_watches()
+    other.set_assignment("h0", b"one", -1)
+    eventually(lambda: seen == [b"one"])
+
+
+def test_an_assignment_whose_outcome_is_unknown_is_found_written_when_it_is_read_again(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here = connect()
+
+    def lose_the_answer(call: str, path: str) -> None:
+        if call == "create" and path.endswith("assignments/h0"):
+            raise CoordinationError("connection lost")
+
+    ensemble.fault_after = lose_the_answer
+    with pytest.raises(CoordinationError):
+        here.set_assignment("h0", b"one", -1)
+    ensemble.fault_after = None
+    with pytest.raises(NotLeaderError):
+        here.set_assignment("h0", b"one", -1)
+    read = here.assignment("h0")
+    assert read is not None and read.content == b"one"
+
+
+def test_a_candidate_whose_entry_had_an_unknown_outcome_stands_once(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here, other = connect(), connect()
+    candidacy = here.stand("a")
+
+    def lose_the_answer(call: str, path: str) -> None:
+        if call == "create":
+            raise CoordinationError("connection lost")
+
+    ensemble.fault_after = lose_the_answer
+    with pytest.raises(CoordinationError):
+        candidacy.leads()
+    ensemble.fault_after = None
+    assert candidacy.leads()
+    candidacy.withdraw()
+    assert other.leader() is None
+
+
+def test_a_failing_ensemble_delays_members_and_watches_but_loses_neither(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here, other = connect(reread_s=0.02), connect()
+    seen: list[int] = []
+    here.watch_announcements(seen.append)
+    membership = here.enrol(Kind.WORKERS, "h0", {})
+    calls: list[str] = []
+
+    def fail(call: str, path: str) -> None:
+        calls.append(call)
+        if len(calls) < 50:
+            raise CoordinationError("no answer")
+
+    ensemble.fault = fail
+    ensemble.expire(session_of(here))
+    eventually(lambda: len(calls) > 60)
+    count = other.announce()
+    eventually(lambda: bool(seen) and seen[-1] == count)
+    assert membership.held()
+
+
+def test_a_watcher_of_a_node_that_holds_rubbish_holds_up_nobody_else(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here, other = connect(), connect()
+    roles: list[object] = []
+    counts: list[int] = []
+    tree = ensemble.tree()
+    tree.start(lambda: None, 1.0)
+    tree.set("/east/role", b"rubbish")
+    here.watch_role(roles.append)
+    here.watch_announcements(counts.append)
+    eventually(lambda: len(counts) == 1)
+    assert other.announce() and roles == []
+    tree.close()
+
+
+def test_a_fault_in_what_is_delivered_to_costs_no_membership_and_is_tried_again(
+    ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
+) -> None:
+    here = connect(reread_s=0.02)
+    counts: list[int] = []
+
+    def deliver(count: int) -> None:
+        counts.append(count)
+        if len(counts) == 1:
+            raise ValueError("a bug in the caller")
+
+    here.watch_announcements(deliver)
+    membership = here.enrol(Kind.WORKERS, "h0", {})
+    eventually(lambda: counts == [0, 0])
+    ensemble.expire(session_of(here))
+    eventually(membership.held)
+
+
+def test_what_is_read_after_a_subscription_was_closed_is_not_delivered(connect: Callable[..., Coordination]) -> None:
+    session = connect()
+    delivered: list[int] = []
+    looked = threading.Event()
+    made: list[Subscription[int]] = []
+
+    def read(wake: Callable[[], None]) -> int:
+        if made:
+            made[0].close()
+            looked.set()
+        return 1
+
+    made_now = Subscription(session._keeper, lambda wake: None, delivered.append)
+    made.append(made_now)
+    made_now._read = read
+    session._keeper.wake()
+    assert looked.wait(10)
+    session.close()
+    assert delivered == []

@@ -1,0 +1,153 @@
+"""The four floors: imports only go down, type-only and deferred ones included, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+#: The longest matching name counts; a module may import its own floor and lower ones.
+FLOORS = {
+    "replication.errors": 0,
+    "replication.core": 1,
+    "replication.settings": 2,
+    "replication.config": 2,
+    "replication.log": 2,
+    "replication.files": 3,
+    "replication.coordination": 3,
+    "replication.ledger": 3,
+    "replication.link": 3,
+    "replication.tables": 3,
+    "replication.writer": 4,
+    "replication.master": 4,
+    "replication.worker": 4,
+    "replication.commit": 4,
+    "replication.datasets": 4,
+    "peer": 5,
+    "walship": 6,
+    "shell": 7,
+}
+
+
+def modules_under(root: Path) -> dict[str, Path]:
+    files = [
+        root / "walship.py",
+        *(file for top in ("replication", "peer", "shell") for file in (root / top).rglob("*.py")),
+    ]
+    found = {}
+    for file in files:
+        if file.is_file() and "_pb" not in file.parts:
+            parts = file.relative_to(root).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+def imports_of(module: str, file: Path, known: dict[str, Path]) -> Iterator[str]:
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base] if base else above)
+            names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name in known and name != module:
+                yield name
+
+
+def import_graph(root: Path) -> dict[str, set[str]]:
+    known = modules_under(root)
+    return {module: set(imports_of(module, file, known)) for module, file in known.items()}
+
+
+def floor_of(module: str) -> int | None:
+    fitting = [name for name in FLOORS if module == name or module.startswith(name + ".")]
+    return FLOORS[max(fitting, key=len)] if fitting else None
+
+
+def upward_arrows(graph: dict[str, set[str]]) -> list[str]:
+    found = []
+    for module, imported in sorted(graph.items()):
+        for name in sorted(imported):
+            here, there = floor_of(module), floor_of(name)
+            if here is not None and there is not None and there > here:
+                found.append(f"{module} -> {name}")
+    return found
+
+
+def loop_in(graph: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as e:
+        return list(e.args[1])
+    return []
+
+
+def test_imports_only_go_down() -> None:
+    assert upward_arrows(import_graph(ROOT)) == []
+
+
+def test_imports_never_go_in_a_circle() -> None:
+    assert " -> ".join(loop_in(import_graph(ROOT))) == ""
+
+
+def test_every_module_has_a_floor() -> None:
+    graph = import_graph(ROOT)
+    assert [module for module in graph if floor_of(module) is None and module != "replication"] == []
+    assert graph["replication"] == set(), "replication/__init__.py stands below every floor"
+
+
+def test_the_words_do_no_io() -> None:
+    forbidden = {
+        "socket",
+        "threading",
+        "subprocess",
+        "time",
+        "sqlite3",
+        "sqlalchemy",
+        "grpc",
+        "kazoo",
+        "pyspark",
+        "logging",
+    }
+    found = []
+    for file in sorted((ROOT / "replication" / "core").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found += [f"{file.name}: {name}" for name in names if name.partition(".")[0] in forbidden]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import peer.landing",
+        "from peer import landing",
+        "from peer.landing import Landing",
+        "from ...peer import landing",
+        "def deferred():\n    from peer import landing",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from peer.landing import Landing",
+    ],
+)
+def test_an_upward_arrow_is_found_however_it_is_written(tmp_path: Path, statement: str) -> None:
+    for name, text in {"replication/worker/ship.py": statement, "peer/__init__.py": "", "peer/landing.py": ""}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert any(arrow.startswith("replication.worker.ship -> peer") for arrow in upward_arrows(import_graph(tmp_path)))
+
+
+def test_a_loop_is_found_though_both_stand_on_one_floor(tmp_path: Path) -> None:
+    (tmp_path / "peer").mkdir()
+    (tmp_path / "peer" / "fold.py").write_text("def later() -> None:\n    from peer import read\n")
+    (tmp_path / "peer" / "read.py").write_text("import peer.fold\n")
+    assert set(loop_in(import_graph(tmp_path))) == {"peer.fold", "peer.read"}

@@ -1,0 +1,100 @@
+"""Java and jars: what is found, what is refused, and that nothing is fetched when it need not be."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replication.errors import ConfigError, SparkMissingError
+from replication.tables import jars
+
+
+def fake_java(home: Path, version: str) -> Path:
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text("#!/bin/sh\nexit 0\n")
+    java.chmod(0o755)
+    (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return home
+
+
+@pytest.fixture
+def only_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's other Javas out of sight."""
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    homes = jars._java_homes
+    monkeypatch.setattr(jars, "_java_homes", lambda: (home for home in homes() if str(home) == os.environ["JAVA_HOME"]))
+
+
+@pytest.mark.parametrize("version", ["17.0.15", "21.0.2", "21"])
+def test_java_home_wins_when_it_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", version)))
+    assert jars.java_home_check() == str(tmp_path / "java")
+
+
+@pytest.mark.usefixtures("only_java_home")
+@pytest.mark.parametrize(("version", "named"), [("25.0.1", "Java 25"), ("1.8.0_402", "Java 8"), ("11.0.1", "Java 11")])
+def test_a_wrong_java_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, named: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", version)))
+    with pytest.raises(ConfigError, match=f"only {named} found") as caught:
+        jars.java_home_check()
+    assert "\n" not in str(caught.value) and "JAVA_HOME" in caught.value.hint
+
+
+@pytest.mark.usefixtures("only_java_home")
+def test_no_java_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="no Java found"):
+        jars.java_home_check()
+
+
+def test_jars_of_the_configuration_are_taken_as_they_are(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jar"
+    with pytest.raises(ConfigError, match=r"no jar .*mine\.jar"):
+        jars.ensure_jars([mine])
+    mine.touch()
+    assert jars.ensure_jars([mine]) == [mine]
+
+
+def test_cached_jars_are_used_without_spark_or_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b"a jar"
+    jar = jars.Jar("org.example", "thing", "1.0", hashlib.sha256(body).hexdigest())
+    monkeypatch.setattr(jars, "pinned_jars", lambda also="": [jar])
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setenv("WALSHIP_CACHE", str(tmp_path))
+    with pytest.raises(SparkMissingError):
+        jars.ensure_jars()
+    path = tmp_path / "jars" / "thing-1.0.jar"
+    path.parent.mkdir()
+    path.write_bytes(b"tampered")
+    with pytest.raises(SparkMissingError):
+        jars.ensure_jars()
+    path.write_bytes(body)
+    assert jars.ensure_jars() == [path]
+
+
+def test_the_pinned_jars_fit_the_pinned_spark() -> None:
+    named = {jar.artifact: jar for jar in jars.pinned_jars()}
+    assert all(len(jar.sha256) == 64 for jar in named.values())
+    pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
+    assert f"iceberg-spark-runtime-{pyspark.__version__.rpartition('.')[0]}_2.13" in named
+
+
+def test_set_up_can_look_for_java_with_nothing_installed() -> None:
+    code = "import sys; sys.path.insert(0, '.'); import replication.tables.jars"
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_postgresqls_driver_is_pinned_apart_and_fetched_only_where_it_is_needed() -> None:
+    base, more = jars.pinned_jars(), jars.pinned_jars(jars.POSTGRESQL)
+    assert more[: len(base)] == base
+    assert [(jar.artifact, len(jar.sha256)) for jar in more[len(base) :]] == [("postgresql", 64)]

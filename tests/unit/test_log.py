@@ -1,0 +1,91 @@
+"""Logs: one object a line, fields kept, secrets never."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from replication import log
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in list(root.handlers):
+        if handler not in handlers:
+            root.removeHandler(handler)
+            handler.close()
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_is_the_event_its_fields_and_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "log" / "worker.log"
+    log.configure("info", path, cluster="east", role="worker")
+    logger = log.get("replication.worker.ship", peer="west")
+    logger.info("chunk shipped", begin=128, end=4096)
+    logger.debug("not written")
+    logging.getLogger("some.library").warning("theirs %d", 7)
+    ours, theirs = lines(path)
+    assert ours.pop("timestamp").endswith("Z")
+    assert ours == {
+        "event": "chunk shipped",
+        "level": "info",
+        "logger": "replication.worker.ship",
+        "cluster": "east",
+        "role": "worker",
+        "peer": "west",
+        "begin": 128,
+        "end": 4096,
+    }
+    assert (theirs["event"], theirs["level"], theirs["role"]) == ("theirs 7", "warning", "worker")
+
+
+def test_configuring_again_replaces_the_file(tmp_path: Path) -> None:
+    log.configure("info", tmp_path / "a.log")
+    log.configure("info", tmp_path / "b.log")
+    log.get("x").info("once")
+    assert (tmp_path / "a.log").read_text() == ""
+    assert len(lines(tmp_path / "b.log")) == 1
+
+
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_secrets_are_masked_wherever_they_hide(tmp_path: Path, format: log.Format) -> None:
+    path = tmp_path / "x.log"
+    log.configure("info", path, format)
+    logger = log.get("x")
+    logger.info(
+        "catalog opened",
+        password="hush",
+        properties={"jdbc.password": "hush", "s3.secret-access-key": "hush", "nested": [{"token": "hush"}]},
+        url="postgresql+psycopg://walship:hush@db:5432/ledger",
+        jdbc="jdbc:postgresql://db/x?user=u&password=hush",
+        pair=("https://u:hush@h", 1),
+        error=ValueError("cannot open postgresql://u:hush@db"),
+    )
+    try:
+        raise ValueError("cannot open postgresql://u:hush@db")
+    except ValueError:
+        logger.exception("ledger unreachable")
+    written = path.read_text()
+    assert "hush" not in written
+    assert "walship:***@db:5432/ledger" in written
+    assert "ledger unreachable" in written and "ValueError" in written
+
+
+def test_keys_that_are_no_secrets_stay(tmp_path: Path) -> None:
+    log.configure("info", tmp_path / "x.log")
+    log.get("x").info("folded", key_columns=["a"], keys=7, tokens=3)
+    assert lines(tmp_path / "x.log")[0] | {"key_columns": ["a"], "keys": 7, "tokens": 3} == lines(tmp_path / "x.log")[0]

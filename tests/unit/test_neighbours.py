@@ -1,0 +1,132 @@
+"""What the master knows of peers it cannot always reach."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from replication.coordination.base import Public
+from replication.core.ids import ClusterId
+from replication.errors import CoordinationError
+from replication.ledger.base import Peer
+from replication.master.neighbours import Neighbour, Neighbours
+
+WEST, SOUTH = ClusterId("west", uuid4()), ClusterId("south", uuid4())
+NOBODY: frozenset[str] = frozenset()
+
+
+class Elsewhere:
+    """Other clusters: each address answers, fails, or hangs until released."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Public] = {}
+        self.hanging: dict[str, threading.Event] = {}
+        self.readings: list[str] = []
+
+    def read(self, zookeepers: str) -> Public:
+        self.readings.append(zookeepers)
+        if zookeepers in self.hanging:
+            self.hanging[zookeepers].wait(10)
+        if zookeepers not in self.answers:
+            raise CoordinationError(f"{zookeepers} did not answer")
+        return self.answers[zookeepers]
+
+
+@pytest.fixture
+def elsewhere() -> Elsewhere:
+    return Elsewhere()
+
+
+@pytest.fixture
+def neighbours(elsewhere: Elsewhere) -> Iterator[Neighbours]:
+    made = Neighbours(elsewhere.read, lambda: 0.0, poll_s=5.0, retry_min_s=1.0, retry_max_s=8.0)
+    yield made
+    for event in elsewhere.hanging.values():
+        event.set()
+    made.close()
+
+
+def peer(cluster: ClusterId) -> Peer:
+    return Peer(cluster.name, f"{cluster.name}:2181/walship", cluster)
+
+
+def until(
+    look: Callable[[], dict[str, Neighbour]], seen: Callable[[dict[str, Neighbour]], bool]
+) -> dict[str, Neighbour]:
+    deadline, pause = time.monotonic() + 10, threading.Event()
+    while not seen(known := look()):
+        assert time.monotonic() < deadline, known
+        pause.wait(0.005)
+    return known
+
+
+def test_a_peers_public_part_is_read_and_read_again_when_it_is_old(
+    elsewhere: Elsewhere, neighbours: Neighbours
+) -> None:
+    west = peer(WEST)
+    elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:1",))
+    until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:2",))
+    for now_s in (1.0, 4.9):
+        assert neighbours.look([west], NOBODY, now_s)["west"].public == Public(WEST, "1", ("w:1",))
+    assert len(elsewhere.readings) == 1
+    until(
+        lambda: neighbours.look([west], NOBODY, 5.0), lambda known: known["west"].public == Public(WEST, "1", ("w:2",))
+    )
+
+
+def test_a_peer_that_hangs_holds_up_neither_the_caller_nor_another_peer(
+    elsewhere: Elsewhere, neighbours: Neighbours
+) -> None:
+    west, south = peer(WEST), peer(SOUTH)
+    elsewhere.hanging[west.zookeepers] = threading.Event()
+    elsewhere.answers[south.zookeepers] = Public(SOUTH, "1", ())
+    known = until(lambda: neighbours.look([west, south], NOBODY, 0.0), lambda known: known["south"].public is not None)
+    assert known["west"].public is None
+    for now_s in (10.0, 20.0, 30.0):
+        neighbours.look([west, south], NOBODY, now_s)
+    assert elsewhere.readings.count(west.zookeepers) == 1, "one reading at a time"
+
+
+def test_a_peer_that_fails_is_left_alone_longer_each_time_and_forgiven_at_once(
+    elsewhere: Elsewhere, neighbours: Neighbours
+) -> None:
+    west, now_s, waits = peer(WEST), 0.0, []
+    for failures in range(1, 6):
+        known = until(
+            lambda at=now_s: neighbours.look([west], NOBODY, at),  # type: ignore[misc]
+            lambda known, wanted=failures: known["west"].backoff.failures == wanted,  # type: ignore[misc]
+        )
+        waits.append(known["west"].backoff.until_s - now_s)
+        now_s = known["west"].backoff.until_s
+    assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
+    elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
+    known = until(lambda: neighbours.look([west], NOBODY, now_s), lambda known: known["west"].public is not None)
+    assert known["west"].backoff.failures == 0
+
+
+def test_a_peer_that_workers_cannot_ship_to_counts_as_failing_though_it_answers(
+    elsewhere: Elsewhere, neighbours: Neighbours
+) -> None:
+    west = peer(WEST)
+    elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
+    until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    assert neighbours.look([west], frozenset({"west"}), 1.0)["west"].backoff.until_s == 2.0
+    assert neighbours.look([west], frozenset({"west"}), 1.5)["west"].backoff.until_s == 2.0
+    assert neighbours.look([west], frozenset({"west"}), 2.0)["west"].backoff.until_s == 4.0
+    assert neighbours.look([west], NOBODY, 2.5)["west"].backoff.failures == 0
+
+
+def test_a_peer_that_moved_is_read_at_its_new_address_and_one_that_is_gone_is_forgotten(
+    elsewhere: Elsewhere, neighbours: Neighbours
+) -> None:
+    west = peer(WEST)
+    until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].backoff.failures == 1)
+    moved = Peer("west", "elsewhere:2181/walship", WEST)
+    elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ())
+    until(lambda: neighbours.look([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    assert neighbours.look([], NOBODY, 0.0) == {}

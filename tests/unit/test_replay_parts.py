@@ -1,0 +1,211 @@
+"""Selecting frames by header, decoding them, layouts and summaries: what of replay needs no warehouse."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from peer.latest import Folded
+from peer.replay.commit import Stamp
+from peer.replay.decode import FrameRef, find_poison, plan_decode
+from peer.replay.hosts import HostReader, Hosts
+from peer.replay.loop import stretched
+from peer.replay.report import ReplayReport
+from peer.replay.select import Selection, select_level, select_own
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId
+from replication.core.schema import TableSpec
+from replication.errors import PoisonFrameError, SchemaError
+from replication.ledger.base import Ledger
+from replication.tables.base import LABEL, History, Snapshot
+from replication.tables.catalog import parse_partition
+from replication.tables.layout import layouts, version_column
+from tests.origin import OriginWal, new_ledger
+from tests.tables_made import SIMPLE, cell, grouped, keyed
+
+LOCAL = HostReader(Hosts())
+
+
+class Origin:
+    def __init__(self, directory: Path) -> None:
+        self.ledger: Ledger = new_ledger(directory)
+        self.wal = OriginWal(self.ledger, directory / "wal")
+        self.one, self.two = keyed("ops.one"), keyed("ops.two")
+        for spec in (self.one, self.two):
+            self.ledger.tables.create(spec)
+
+    def put(self, spec: TableSpec, value: int) -> None:
+        self.wal.upsert(spec, [{"k": "a", "v": value}])
+        self.wal.register()
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    return Origin(tmp_path)
+
+
+def never(file: FileId, begin: int) -> bool:
+    return False
+
+
+def counts(selection: Selection) -> dict[object, int]:
+    return {table: len(frames) for table, frames in selection.frames.items()}
+
+
+def test_level_tables_share_a_pass_and_a_held_one_catches_up_on_its_own(origin: Origin) -> None:
+    for value in range(2):
+        origin.put(origin.one, value)
+        origin.put(origin.two, value)
+    pending = origin.ledger.replay.pending()
+    file = origin.wal.row.file
+    end = origin.wal.registered
+    both = select_level(LOCAL, pending, {}, frozenset(), never, 1 << 20)
+    assert counts(both) == {origin.one.uuid: 2, origin.two.uuid: 2}
+    assert both.ranges == {file: (FILE_HEADER_BYTES, end)} and not both.more
+    level = select_level(LOCAL, pending, {}, frozenset({origin.one.uuid}), never, 1 << 20)
+    assert counts(level) == {origin.two.uuid: 2}
+    own = select_own(LOCAL, pending, {file: end}, origin.one.uuid, never, 1 << 20)
+    assert counts(own) == {origin.one.uuid: 2}
+    assert not select_own(LOCAL, pending, {}, origin.one.uuid, never, 1 << 20).frames
+
+
+def test_a_pass_stops_at_its_bytes_and_goes_on_where_it_stopped(origin: Origin) -> None:
+    for value in range(3):
+        origin.put(origin.one, value)
+    pending = origin.ledger.replay.pending()
+    passed: dict[FileId, int] = {}
+    seen = []
+    for _ in range(3):
+        part = select_level(LOCAL, pending, passed, frozenset(), never, 1)
+        seen += part.frames[origin.one.uuid]
+        passed = {file: end for file, (_, end) in part.ranges.items()}
+    assert [frame.sequence for frame in seen] == [0, 1, 2]
+    assert passed == {origin.wal.row.file: origin.wal.registered}
+
+
+def test_quarantined_frames_are_passed_over(origin: Origin) -> None:
+    origin.put(origin.one, 1)
+    origin.put(origin.one, 2)
+    selection = select_level(
+        LOCAL, origin.ledger.replay.pending(), {}, frozenset(), lambda file, begin: begin == FILE_HEADER_BYTES, 1 << 20
+    )
+    assert [frame.sequence for frame in selection.frames[origin.one.uuid]] == [1]
+
+
+def test_a_damaged_header_breaks_only_its_file(origin: Origin, tmp_path: Path) -> None:
+    other = OriginWal(origin.ledger, tmp_path / "wal")
+    origin.put(origin.one, 1)
+    begin = origin.wal.registered
+    origin.put(origin.one, 2)
+    other.upsert(origin.two, [{"k": "b", "v": 1}])
+    other.register()
+    raw = bytearray(origin.wal.path.read_bytes())
+    raw[begin] ^= 0xFF
+    origin.wal.path.write_bytes(raw)
+    selection = select_level(LOCAL, origin.ledger.replay.pending(), {}, frozenset(), never, 1 << 20)
+    assert counts(selection) == {origin.one.uuid: 1, origin.two.uuid: 1}
+    assert selection.ranges[origin.wal.row.file] == (FILE_HEADER_BYTES, begin)
+    assert list(selection.broken) == [origin.wal.row.file]
+
+
+def refs(origin: Origin, spec: TableSpec) -> list[FrameRef]:
+    return select_level(LOCAL, origin.ledger.replay.pending(), {}, frozenset(), never, 1 << 20).frames[spec.uuid]
+
+
+def test_frames_decode_to_rows_with_their_place_and_labels(origin: Origin) -> None:
+    origin.wal.upsert(origin.one, [{"k": "a", "v": 1}, {"k": "b"}], commit=7)
+    origin.wal.delete(origin.one, [{"k": "c"}], commit=9)
+    origin.wal.register()
+    decode = plan_decode(origin.one, origin.one.versions.values(), refs(origin, origin.one), 5, 2, 77)
+    run = pickle.loads(pickle.dumps(decode.run))
+    table = pa.Table.from_batches(run(decode.tasks.to_batches()))
+    assert table.drop_columns([LABEL]).to_pylist() == [
+        {"k": "a", "v": 1, "_op": 0, "_commit": 7, "_seq": 0, "_row": 0},
+        {"k": "b", "v": None, "_op": 0, "_commit": 7, "_seq": 0, "_row": 1},
+        {"k": "c", "v": None, "_op": 1, "_commit": 9, "_seq": 1, "_row": 0},
+    ]
+    wal = origin.wal.row.file
+    assert [decode.labels[at] for at in table.column(LABEL).to_pylist()] == [
+        (str(wal.cluster), wal.local, "default", "east")
+    ] * 3
+    assert decode.label_columns == ("_origin", "_wal", "_group", "_through")
+    assert decode.constants == {"_replay": 5, "_applied": 77}
+
+
+def test_poison_is_told_by_place_and_reason(origin: Origin) -> None:
+    origin.put(origin.one, 1)
+    version = origin.one.versions["default"]
+    begin = origin.wal.registered
+    origin.wal.frame(origin.one.uuid, "default", version.hash, b"junk", 1)
+    origin.wal.frame(origin.one.uuid, "default", b"\7" * 32, b"", 0)
+    origin.wal.register()
+    frames = refs(origin, origin.one)
+    decode = plan_decode(origin.one, [version], frames, 1, 1, 0)
+    with pytest.raises(PoisonFrameError) as caught:
+        list(decode.run(decode.tasks.to_batches()))
+    assert caught.value.begin == begin and caught.value.path == origin.wal.row.path
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.path, again.begin, again.reason) == (caught.value.path, begin, caught.value.reason)
+    found = find_poison(decode, frames)
+    assert [frame.sequence for frame, _ in found] == [1, 2]
+    assert "unknown here" in found[1][1]
+
+
+def test_tasks_share_the_bytes(origin: Origin) -> None:
+    frame = FrameRef("p", origin.wal.row.file, 0, 10 << 20, uuid4(), origin.wal.row.file, "g", 0, b"")
+    decode = plan_decode(origin.one, [], [frame] * 4, 1, 2, 0)
+    assert [len(ranges) for ranges in decode.tasks.column("frames").to_pylist()] == [2, 2]
+
+
+def test_summaries_read_back() -> None:
+    file = FileId(ClusterId("east", uuid4()), "h0", 3)
+    stamp = Stamp(2, 9, {file: (256, 900)})
+    snapshot = Snapshot(1, None, 1, "append", stamp.to_summary(), 0)
+    assert Stamp.of(snapshot) == stamp
+    assert Stamp.of(Snapshot(2, 1, 2, "replace", {}, 0)) is None
+    folded = Folded(4, 100, 3, 90)
+    newest = Snapshot(3, 2, 3, "append", folded.to_summary(), 0)
+    replaced = Snapshot(4, 3, 4, "replace", {}, 0)
+    assert Folded.newest(History(4, {3: newest, 4: replaced})) == folded
+    assert Folded.newest(History(None, {})) == Folded()
+    assert not Folded.newest(History(4, {4: replaced})).known
+
+
+def test_layouts_name_what_readers_see() -> None:
+    assert [layout.name for layout in layouts(keyed("ops.t"))] == ["ops.t__changes", "ops.t", "ops.t__tombstones"]
+    (keyless,) = layouts(keyed("ops.log", SIMPLE, ()))
+    assert keyless.schema.names[-6:] == ["_commit", "_origin", "_wal", "_seq", "_row", "_replay"]
+    assert "_commit_right_2d1" in layouts(grouped("ops.g"))[1].schema.names
+    assert "_ts_cell" in layouts(cell("ops.c"))[1].schema.names
+    assert version_column("_seq", "a.b") == "_seq_a_2eb"
+
+
+def test_partition_transforms_are_read() -> None:
+    assert [str(parse_partition(text)) for text in ("c", "day(t)", "days(t)", "bucket(16, k)", "truncate(4,k)")] == [
+        "('c', IdentityTransform())",
+        "('t', DayTransform())",
+        "('t', DayTransform())",
+        "('k', BucketTransform(num_buckets=16))",
+        "('k', TruncateTransform(width=4))",
+    ]
+    with pytest.raises(SchemaError):
+        parse_partition("weekday(t)")
+
+
+def test_a_report_reads_back_on_every_host(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    assert ReplayReport.load(ledger.replay) is None
+    report = ReplayReport(host="h1", pid=1, at=2.0, held={"ops.t": "why"}, away={"h2": "silent"})
+    report.save(ledger.replay)
+    assert ReplayReport.load(ledger.replay) == report
+
+
+def test_rounds_rest_as_long_as_they_take_but_not_after_a_single_slow_one() -> None:
+    assert stretched(0.2, 0.0, 0.0) == 0.2
+    assert stretched(0.2, 0.0, 60.0) == 0.2, "the first round, in a cold JVM"
+    assert stretched(0.2, 60.0, 3.0) == 3.0
+    assert stretched(0.2, 3.0, 4.0) == 3.0

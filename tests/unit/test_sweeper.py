@@ -1,0 +1,112 @@
+"""Orphans: files that the ledger let go but the disk still has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import cast
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from replication.core.ids import ClusterId, FileId
+from replication.files.memory import MemoryFiles
+from replication.ledger.base import FileKind, FileRow, Ledger
+from replication.master.retire import Sweeper, delete
+
+EAST = ClusterId("east", UUID(int=1))
+
+
+@dataclass
+class Known:
+    """A ledger that knows some files."""
+
+    rows: list[FileRow] = field(default_factory=list)
+
+    @property
+    def files(self) -> Known:
+        return self
+
+    def all(self, host: str) -> list[FileRow]:
+        return [row for row in self.rows if row.host == host]
+
+
+def row(number: int) -> FileRow:
+    path = f"/data/wal/{number:012d}.wal"
+    return FileRow(FileId(EAST, "h0", number), FileKind.WAL, "h0", path, False, 256, "", "", 0, 0, 0)
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    made = MemoryFiles()
+    made.make_directory("/data/wal")
+    made.make_directory("/data/landing")
+    return made
+
+
+def make(files: MemoryFiles, *paths: str) -> None:
+    for path in paths:
+        files.create(path).close()
+
+
+def sweeper(files: MemoryFiles, *known: int) -> Sweeper:
+    ledger = cast(Ledger, Known([row(number) for number in known]))
+    return Sweeper(ledger, files, "h0", ("/data/wal", "/data/landing"), age_s=10)
+
+
+def test_what_the_ledger_let_go_is_removed_once_it_has_been_unknown_for_long_enough(files: MemoryFiles) -> None:
+    make(files, "/data/wal/000000000001.wal", "/data/wal/000000000001.len", "/data/landing/000000000002.wal")
+    make(files, "/data/wal/000000000003.wal", "/data/wal/000000000003.len")
+    swept = sweeper(files, 3)
+    assert swept.sweep(100.0) == [] and swept.sweep(109.9) == []
+    assert swept.sweep(110.0) == [
+        "/data/landing/000000000002.wal",
+        "/data/wal/000000000001.len",
+        "/data/wal/000000000001.wal",
+    ]
+    assert files.names("/data/wal") == ["000000000003.len", "000000000003.wal"]
+    assert swept.sweep(200.0) == []
+
+
+def test_a_file_newer_than_anything_the_ledger_knows_is_never_removed_but_reported_once(files: MemoryFiles) -> None:
+    make(files, "/data/wal/000000000007.wal", "/data/wal/000000000003.wal")
+    swept = sweeper(files, 3)
+    with capture_logs() as logs:
+        for now_s in (0.0, 20.0, 40.0):
+            assert swept.sweep(now_s) == []
+    assert [(entry["event"], entry["file"]) for entry in logs] == [
+        ("file_unknown_to_ledger", "/data/wal/000000000007.wal")
+    ]
+
+
+def test_an_empty_ledger_has_nothing_removed(files: MemoryFiles) -> None:
+    make(files, "/data/wal/000000000000.wal")
+    swept = sweeper(files)
+    assert swept.sweep(0.0) == swept.sweep(100.0) == []
+    assert files.names("/data/wal") == ["000000000000.wal"]
+
+
+def test_other_names_are_left_alone(files: MemoryFiles) -> None:
+    make(
+        files, "/data/wal/notes.txt", "/data/wal/1.wal", "/data/wal/000000000001.wal.copy", "/data/wal/000000000009.wal"
+    )
+    swept = sweeper(files, 9)
+    assert swept.sweep(0.0) == swept.sweep(100.0) == []
+
+
+def test_a_file_that_the_ledger_knows_and_the_disk_lacks_is_reported(files: MemoryFiles) -> None:
+    never_written = replace(row(4), length=0)
+    swept = Sweeper(cast(Ledger, Known([row(3), never_written])), files, "h0", ("/data/wal",), age_s=10)
+    with capture_logs() as logs:
+        swept.sweep(0.0)
+        swept.sweep(20.0)
+    assert [(entry["event"], entry["file"], entry["log_level"]) for entry in logs] == [
+        ("file_missing", row(3).path, "error")
+    ]
+
+
+def test_a_file_is_deleted_with_its_counters_and_again_without_effect(files: MemoryFiles) -> None:
+    make(files, "/data/wal/000000000001.wal", "/data/wal/000000000001.len", "/data/wal/000000000002.wal")
+    delete(files, "/data/wal/000000000001.wal")
+    delete(files, "/data/wal/000000000001.wal")
+    assert files.names("/data/wal") == ["000000000002.wal"]

@@ -1,0 +1,127 @@
+"""Closed time: what a closed frame lists, and that making one costs what changed rather than what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from replication.core.freshness import ClosedNotice
+from replication.core.ids import FileId, StreamId
+from replication.ledger.base import FileKind, Ledger
+from replication.worker.closed_time import ClosedTime
+from tests.contract.ledger_stores import FRAME, HEADER, at, claims, stream, table
+
+FLIGHTS = table()
+
+
+class Host:
+    """A host's files, registrar and control log, of which only what is told is kept."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.told: list[ClosedNotice] = []
+        self.now = 0
+        none: Any = SimpleNamespace(refresh=lambda: None, poll=lambda: [], run_once=lambda: None)
+        control: Any = SimpleNamespace(append=lambda kind, payload, *_: self.told.append(ClosedNotice.decode(payload)))
+        self.closed_time = ClosedTime(ledger, "h0", none, none, control, lambda: self.now, lambda: 1)
+
+    def wal(self) -> FileId:
+        return self.ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
+
+    def write(self, file: FileId, begin: int, end: int) -> StreamId:
+        """Frames with commit times just above now."""
+        of = stream(FLIGHTS, file)
+        laid = claims(of, begin, end, HEADER + begin * FRAME, commit=self.now + 1)
+        self.ledger.landing.register_own(file, HEADER + begin * FRAME, HEADER + end * FRAME, laid)
+        return of
+
+    def close(self, now: int) -> dict[StreamId, int]:
+        """Raise closed time; what the closed frame lists."""
+        self.now = now
+        assert self.closed_time.run_once() == now
+        return dict(self.told[-1].streams)
+
+
+@pytest.fixture
+def host(tmp_path: Path):
+    with at(f"sqlite:///{tmp_path}/ledger.db") as stores:
+        stores.ledger.tables.create(FLIGHTS)
+        yield Host(stores.ledger)
+
+
+def test_the_first_frame_lists_all_streams_and_later_ones_those_that_grew(host: Host) -> None:
+    one, two = host.wal(), host.wal()
+    streams = [host.write(one, 0, 3), host.write(two, 0, 2)]
+    assert host.close(10) == {streams[0]: 2, streams[1]: 1}
+    host.write(two, 2, 5)
+    assert host.close(20) == {streams[1]: 4}
+    assert host.close(30) == {}
+
+
+def test_what_grew_while_closed_time_stood_is_told_when_it_moves_though_the_file_is_gone(host: Host) -> None:
+    kept, gone = host.wal(), host.wal()
+    host.write(kept, 0, 1)
+    host.close(10)
+    host.ledger.time.register_writer("w", "h1", 1, "boot", 1)  # holds closed time
+    grown = host.write(gone, 0, 4)
+    host.now = 20
+    assert host.closed_time.run_once() == 10
+    term = host.ledger.terms.raise_to_next()
+    host.ledger.files.close(gone, HEADER + 4 * FRAME)
+    host.ledger.replay.mark_applied(_applied(gone, HEADER + 4 * FRAME))
+    host.ledger.files.retire(gone, term)
+    host.ledger.time.remove_writer("w")
+    assert host.close(30) == {grown: 3}
+
+
+def test_a_round_costs_what_changed_and_not_what_is_there(host: Host) -> None:
+    def steps_of_a_round(now: int) -> int:
+        file = host.wal()
+        host.write(file, 0, 1)
+        with _counted(host.ledger) as count:
+            assert list(host.close(now)) == [stream(FLIGHTS, file)]
+        return count[0]
+
+    host.close(10)
+    few = steps_of_a_round(20)
+    for _ in range(150):
+        file = host.wal()
+        for frame in range(10):
+            host.write(file, frame, frame + 1)
+    host.close(30)
+    many = steps_of_a_round(40)
+    assert many <= 1.5 * few, f"{few} steps of SQLite with two WALs, {many} with 150 more"
+
+
+class _counted:
+    """Counts steps of SQLite's machine in what a ledger reads."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._engine: sa.Engine = ledger._store._reader  # type: ignore[attr-defined]
+        self._count = [0]
+
+    def __enter__(self) -> list[int]:
+        self._engine.dispose()  # so that every connection is a new one
+        sa.event.listen(self._engine, "connect", self._watch)
+        return self._count
+
+    def __exit__(self, *_: object) -> None:
+        sa.event.remove(self._engine, "connect", self._watch)
+        self._engine.dispose()
+
+    def _watch(self, connection: Any, _: object) -> None:
+        def step() -> int:
+            self._count[0] += 1
+            return 0
+
+        connection.set_progress_handler(step, 10)
+
+
+def _applied(file: FileId, end: int) -> Any:
+    from replication.ledger.base import ReplayMark
+
+    return ReplayMark(FLIGHTS.uuid, 1, 1, 1, {file: end})

@@ -1,0 +1,96 @@
+"""Which file begins when: a writer's WALs one after another, others whenever they want."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from replication.core.ids import ClusterId, FileId
+from replication.ledger.base import FileKind, FileRow
+from replication.worker.host_files import Source
+from replication.worker.line import Lines
+
+HERE, THERE = ClusterId("here", UUID(int=1)), ClusterId("there", UUID(int=2))
+
+
+def wal(number: int, length: int, writer: str = "w", *, closed: bool = False) -> Source:
+    file = FileId(HERE, "h0", number)
+    row = FileRow(file, FileKind.WAL, "h0", f"/{number}", closed, length, "boot", writer, 256, 1, 0)
+    return Source(row, length, closed)
+
+
+def landed(number: int, source: int, length: int, slot: str = "h0") -> Source:
+    made = wal(number, length, "")
+    row = replace(made.row, kind=FileKind.LANDING, source=FileId(THERE, slot, source))
+    return Source(row, length, False)
+
+
+@dataclass
+class Peer:
+    """What a host has, and how far each file is at the peer."""
+
+    files: list[Source]
+    there: dict[FileId, int] = field(default_factory=dict)
+    begun: set[FileId] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.lines = Lines(lambda: self.files, lambda file, end: self.there.get(file, 256) >= end)
+
+    def may_begin(self, source: Source) -> bool:
+        return self.lines.may_begin(source, self.begun)
+
+
+def test_a_wal_waits_for_what_its_writer_wrote_before_it_and_for_no_more() -> None:
+    first, second = wal(1, 900), wal(2, 300)
+    peer = Peer([first, second])
+    assert peer.may_begin(first) and not peer.may_begin(second)
+    peer.begun.add(first.file)
+    peer.files[0] = wal(1, 5000)
+    peer.there[first.file] = 800
+    assert not peer.may_begin(second)
+    peer.there[first.file] = 900
+    assert peer.may_begin(second), "what was written since comes when it comes"
+
+
+def test_another_writers_wal_and_files_without_order_wait_for_nothing() -> None:
+    other = wal(2, 300, "v")
+    control = Source(replace(wal(3, 300).row, kind=FileKind.CONTROL, writer=""), 300, False)
+    peer = Peer([wal(1, 900), other, control])
+    assert peer.may_begin(other) and peer.may_begin(control)
+
+
+def test_an_older_file_that_gets_its_bytes_late_waits_for_younger_ones_that_are_under_way() -> None:
+    imported, wal_of_it = wal(1, 256), wal(2, 700)
+    peer = Peer([imported, wal_of_it], begun={wal_of_it.file})
+    assert not peer.may_begin(imported), "nothing of it is there yet"
+    imported = wal(1, 4000, closed=True)
+    assert not peer.may_begin(imported)
+    peer.there[wal_of_it.file] = 700
+    assert peer.may_begin(imported)
+
+
+def test_a_file_without_frames_holds_nobody_up() -> None:
+    empty, next_one = landed(1, 7, 256), landed(2, 8, 900)
+    line = Lines(lambda: [empty, next_one], lambda _file, _end: False)
+    assert not line.may_begin(empty, ()) and line.may_begin(next_one, ())
+
+
+def test_all_that_is_left_of_a_line_begins_by_number() -> None:
+    files = [wal(number, 500, closed=True) for number in (1, 2, 3)]
+    peer = Peer(files)
+    assert [peer.may_begin(file) for file in files] == [True, False, False]
+    peer.there[files[0].file] = 500
+    assert [peer.may_begin(file) for file in files] == [True, True, False]
+
+
+def test_a_relay_keeps_the_order_of_what_each_host_of_its_source_wrote() -> None:
+    first, other, second = landed(1, 7, 900), landed(2, 8, 300, "h1"), landed(3, 8, 300)
+    peer = Peer([first, other, second])
+    assert [peer.may_begin(file) for file in peer.files] == [True, True, False]
+    peer.there[first.file] = 900
+    assert peer.may_begin(second)
+
+
+def test_an_empty_file_begins_when_it_is_closed() -> None:
+    peer = Peer([])
+    assert not peer.may_begin(wal(1, 256)) and peer.may_begin(wal(1, 256, closed=True))

@@ -1,0 +1,179 @@
+"""Repeating a batch adds what is missing and nothing else, whoever repeats it and whenever."""
+
+from __future__ import annotations
+
+import threading
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from replication.core.batch import FRAME_ROWS_MAX
+from replication.core.define import typed_table
+from replication.errors import BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
+from replication.ledger.base import BatchPart
+from replication.writer.writer import Writer
+from tests.unit.writer.site import Site, eventually, some
+from tests.unit.writer.test_recovery import kill
+
+
+def test_a_repeated_batch_adds_nothing_and_gives_a_position_that_includes_it(site: Site) -> None:
+    with site.writer() as writer:
+        first = writer.upsert(site.table, some(0, 100), batch_id="load")
+        again = writer.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == list(range(100))
+        assert again.sequences == first.sequences and again.ends == first.ends
+        site.register()
+        registered = writer.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == list(range(100))
+        assert registered.sequences == first.sequences and registered.ends == first.ends
+        writer.upsert(site.other, some(0, 1), batch_id="load")
+        assert len(site.logged(site.other)) == 1, "ids are the table's own"
+
+
+def test_dicts_and_arrow_of_the_same_rows_are_the_same_batch(site: Site) -> None:
+    with site.writer() as writer:
+        writer.upsert(site.table, some(0, 10), batch_id="load")
+        writer.upsert(site.table, some(0, 10).to_pylist(), batch_id="load")
+        assert len(site.logged_keys()) == 10
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_other_content_under_the_same_id_is_refused(site: Site, registered: bool) -> None:
+    with site.writer() as writer:
+        writer.upsert(site.table, some(0, 100), batch_id="load")
+        if registered:
+            site.register()
+        for other in (some(1, 100), some(0, 99), some(0, 101), some(0, FRAME_ROWS_MAX + 1), []):
+            with pytest.raises(BatchConflictError, match="other content"):
+                writer.upsert(site.table, other, batch_id="load")
+        assert site.logged_keys() == list(range(100))
+
+
+@pytest.mark.parametrize("machine", [False, True])
+def test_a_batch_that_was_durable_but_not_registered_when_its_writer_died_is_found(site: Site, machine: bool) -> None:
+    writer = site.writer()
+    writer.upsert(site.table, some(0, 100), batch_id="load")
+    kill(site, writer, machine=machine)
+    with site.writer() as another:
+        position = another.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == list(range(100))
+        assert [stream.wal for stream in position.sequences] == [site.rows()[0].file]
+
+
+def test_a_batch_of_a_live_writer_is_found_before_it_is_registered(site: Site) -> None:
+    with site.writer() as one, site.writer() as two:
+        one.upsert(site.table, some(0, 100), batch_id="load")
+        two.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == list(range(100))
+
+
+def test_only_missing_parts_are_added(site: Site) -> None:
+    rows = some(0, FRAME_ROWS_MAX * 3)
+    with site.writer() as writer:
+        writer.upsert(site.table, rows, batch_id="whole")
+    parts = {f.header.part: (f.header.parts, f.header.payload_sha256) for f, _ in site.frames()}
+    assert len(parts) == 3
+    wal = site.rows()[0]
+    some_there = [BatchPart("default", n, *parts[n], wal.file, n, wal.length) for n in (0, 2)]
+    site.ledger.batches.put(site.table.uuid, "torn", some_there, 1)
+    before = len(site.logged_keys())
+    with site.writer() as writer:
+        writer.upsert(site.table, rows, batch_id="torn")
+    added = site.logged_keys()[before:]
+    assert added == list(range(FRAME_ROWS_MAX, FRAME_ROWS_MAX * 2))
+
+
+def test_a_batch_over_several_groups(site: Site) -> None:
+    schema = pa.schema([("k", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+    spec = typed_table("t.g", schema, ["k"], uuids=iter(uuid4, None), groups={"l": ["a"], "r": ["b"]})
+    site.ledger.tables.create(spec)
+    rows = pa.table({"k": [1], "a": [1], "b": [1]})
+    with site.writer() as writer:
+        writer.upsert(spec, rows, batch_id="x")
+        writer.upsert(spec, rows, batch_id="x")
+        assert len(site.frames()) == 2
+
+
+def test_what_a_failed_sync_took_is_added_again(site: Site) -> None:
+    with site.writer() as writer:
+        writer.upsert(site.table, [{"k": -1}])
+        site.files.faults.sync_failures = 1
+        with pytest.raises(PoisonedFileError):
+            writer.upsert(site.table, some(0, 100), batch_id="load")
+        writer.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == [-1, *range(100)]
+
+
+def test_a_batch_whose_caller_gave_up_waiting_is_not_added_twice(site: Site) -> None:
+    with site.writer(append_timeout_s=0.2) as writer:
+        site.gate.clear()
+        with pytest.raises(WaitTimeoutError):
+            writer.upsert(site.table, some(0, 100), batch_id="load")
+        with pytest.raises(RequestError, match="another thread"):
+            writer.upsert(site.table, some(0, 100), batch_id="load")
+        site.gate.set()
+        eventually(lambda: len(site.logged_keys()) == 100)
+        writer.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == list(range(100))
+
+
+def test_threads_that_repeat_the_same_batch_at_once_add_it_once(site: Site) -> None:
+    with site.writer() as writer:
+        threads = [
+            threading.Thread(target=writer.upsert, args=(site.table, some(0, 100)), kwargs={"batch_id": "load"})
+            for _ in range(6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert site.logged_keys() == list(range(100))
+
+
+def test_writers_that_append_the_same_new_batch_at_once_add_it_once(site: Site) -> None:
+    writers = [site.writer() for _ in range(4)]
+    failures: list[Exception] = []
+    ready = threading.Barrier(len(writers))
+
+    def append(writer: Writer) -> None:
+        ready.wait()
+        try:
+            writer.upsert(site.table, some(0, FRAME_ROWS_MAX * 2), batch_id="load")
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=append, args=(writer,)) for writer in writers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    for writer in writers:
+        writer.close()
+    assert not failures
+    assert site.logged_keys() == list(range(FRAME_ROWS_MAX * 2))
+
+
+def test_a_batch_that_a_live_writer_has_begun_waits_for_it_and_says_whom_for(site: Site) -> None:
+    with site.writer() as one, site.writer(append_timeout_s=0.2) as two:
+        writer = one.name
+        assert site.ledger.batches.hold(site.table.uuid, "load", writer, "h0") == writer
+        with pytest.raises(RequestError, match=writer):
+            two.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == []
+    with site.writer() as patient:
+        patient.upsert(site.table, some(0, 100), batch_id="load")
+        assert site.logged_keys() == list(range(100))
+
+
+def test_batches_are_never_merged_with_other_appends(site: Site) -> None:
+    with site.writer() as writer:
+        for n in range(5):
+            writer.upsert(site.table, [{"k": n}], batch_id=str(n))
+        assert [frame.header.batch_id for frame, _ in site.frames()] == list("01234")
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 256])
+def test_ids_are_bounded(site: Site, bad: str) -> None:
+    with site.writer() as writer, pytest.raises(RequestError, match="batch id"):
+        writer.upsert(site.table, [{"k": 1}], batch_id=bad)

@@ -1,0 +1,157 @@
+"""Roles and leases as an open writer feels them."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from replication.coordination.paths import Kind
+from replication.core.roles import Role
+from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
+from replication.writer.registration import Registration
+from tests.unit.writer.site import DIRECTORY, Site, eventually
+
+
+def test_a_standby_cluster_takes_no_writers(site: Site) -> None:
+    site.set_role(Role.STANDBY)
+    with pytest.raises(ReadOnlyClusterError, match="readonly off"):
+        site.writer()
+    assert site.ledger.time.writers() == []
+
+
+def test_a_host_without_a_worker_is_refused_with_the_remedy(site: Site) -> None:
+    site.worker.leave()
+    with pytest.raises(NoWorkerError, match="walship up"):
+        site.writer()
+
+
+def test_an_open_writer_is_refused_when_the_cluster_becomes_standby_and_goes_on_when_it_is_active_again(
+    site: Site,
+) -> None:
+    with site.writer(lease_s=0.5) as writer:
+        before = writer.upsert(site.table, [{"k": 1}])
+        site.set_role(Role.STANDBY)
+
+        def refused() -> bool:
+            try:
+                writer.upsert(site.table, [{"k": 2}])
+            except ReadOnlyClusterError:
+                return True
+            return False
+
+        eventually(refused)
+        (member,) = site.coordination.members(Kind.WRITERS)
+        eventually(lambda: site.coordination.members(Kind.WRITERS)[0].fields["epoch"] == 2)
+        settled = site.logged_keys()
+        with pytest.raises(ReadOnlyClusterError):
+            writer.upsert(site.table, [{"k": 3}])
+        assert site.logged_keys() == settled, "nothing is published once it was acknowledged"
+        site.set_role(Role.ACTIVE)
+
+        def taken() -> bool:
+            try:
+                after = writer.upsert(site.table, [{"k": 4}])
+            except ReplicationError:
+                return False
+            return after.commit > before.commit
+
+        eventually(taken)
+        epochs = [frame.header.role_epoch for frame, _ in site.frames()]
+        assert epochs[0] == 1 and epochs[-1] == 3
+        assert member.fields["pid"]
+
+
+class Ticking:
+    """A boot-time clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        return self.ns
+
+
+def registration(site: Site, clock: Ticking, lease_s: float = 10.0) -> Registration:
+    return Registration(site.ledger, site.coordination, site.files, DIRECTORY, "h0", site.boot, lease_s, clock)
+
+
+def test_the_lease_counts_from_the_start_of_the_last_confirmed_read(site: Site) -> None:
+    clock = Ticking()
+    held = registration(site, clock)
+    published: list[int] = []
+    held.publish(lambda: published.append(1))
+
+    def fault(call: str, path: str) -> None:
+        raise CoordinationError("cut off")
+
+    site.ensemble.fault = fault
+    clock.ns += 9_999_999_999
+    held.publish(lambda: published.append(2))
+    clock.ns += 1
+    with pytest.raises(LeaseLostError):
+        held.publish(lambda: published.append(3))
+    with pytest.raises(CoordinationError, match="nothing was written"):
+        held.epoch()
+    site.ensemble.fault = None
+    eventually(lambda: _holds(held))
+    held.publish(lambda: published.append(4))
+    assert published == [1, 2, 4]
+    held.close(clean=True)
+
+
+def _holds(held: Registration) -> bool:
+    try:
+        held.epoch()
+    except CoordinationError:
+        return False
+    return True
+
+
+def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published(site: Site) -> None:
+    held = registration(site, Ticking())
+    publishing, go_on = threading.Event(), threading.Event()
+
+    def publish() -> None:
+        publishing.set()
+        assert go_on.wait(20)
+
+    thread = threading.Thread(target=held.publish, args=(publish,))
+    thread.start()
+    assert publishing.wait(20)
+    site.set_role(Role.STANDBY)
+    (member,) = site.coordination.members(Kind.WRITERS)
+    assert member.fields["epoch"] == 1
+    go_on.set()
+    thread.join(20)
+    eventually(lambda: site.coordination.members(Kind.WRITERS)[0].fields["epoch"] == 2)
+    with pytest.raises(ReadOnlyClusterError):
+        held.publish(lambda: None)
+    held.close(clean=True)
+
+
+def test_closing_leaves_no_trace_and_no_thread(site: Site) -> None:
+    held = registration(site, Ticking())
+    assert [w.writer for w in site.ledger.time.writers()] == [held.place.writer]
+    held.close(clean=True)
+    held.close(clean=True)
+    assert site.ledger.time.writers() == []
+    assert site.coordination.members(Kind.WRITERS) == ()
+    assert site.files.names(DIRECTORY) == []
+    assert not any(thread.name == "writer-lease" for thread in threading.enumerate())
+
+
+def test_a_writer_that_could_not_close_its_files_stays_in_the_ledger_for_recovery(site: Site) -> None:
+    writer = site.writer()
+    writer.upsert(site.table, [{"k": 1}])
+
+    def fault(name: str) -> None:
+        if name == "files.close":
+            raise CoordinationError("out of reach")
+
+    site.ledger.fault = fault
+    writer.close()
+    site.ledger.fault = None
+    assert [w.writer for w in site.ledger.time.writers()] == [writer.name]
+    (recovered,) = site.recover()
+    assert (recovered.kept_bytes, site.logged_keys(), site.ledger.time.writers()) == (0, [1], [])

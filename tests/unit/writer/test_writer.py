@@ -1,0 +1,217 @@
+"""From rows to acks."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from replication.core.frame import read_end_record
+from replication.core.mutation import Mutation
+from replication.core.position import Position
+from replication.errors import (
+    BackpressureError,
+    ConditionalMutationError,
+    HistoryError,
+    NullKeyError,
+    RequestError,
+    SchemaError,
+    WaitTimeoutError,
+)
+from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
+from tests.unit.writer.site import EAST, Site, eventually, some
+
+
+def test_an_ack_means_published_and_the_position_says_where(site: Site) -> None:
+    with site.writer() as writer:
+        first = writer.upsert(site.table, [{"k": 1, "v": b"a"}])
+        assert site.logged() == [{"_op": 0, "k": 1, "v": b"a"}]
+        second = writer.upsert(site.table, some(2, 100))
+        (stream,) = first.sequences
+        assert (first.sequences[stream], second.sequences[stream]) == (0, 1)
+        assert second.commit > first.commit
+        (file,) = second.ends
+        assert second.ends[file] == site.published(site.rows()[0])
+        assert Position.from_json(second.to_json()) == second
+        assert first.join(second) == second
+
+
+def test_closing_writes_the_end_record_and_leaves_the_ledger(site: Site) -> None:
+    writer = site.writer()
+    writer.upsert(site.table, some(0, 100))
+    writer.upsert(site.other, some(0, 100))
+    assert [row.writer for row in site.ledger.time.writers()] == [writer.name]
+    writer.close()
+    writer.close()
+    (row,) = site.rows()
+    assert row.closed
+    handle = site.files.open(row.path)
+    record = read_end_record(handle.read(row.closed_length, handle.size()))
+    assert {s.table: sequence for s, (sequence, _) in record.streams.items()} == {
+        site.table.uuid: 0,
+        site.other.uuid: 0,
+    }
+    assert {digest for _, digest in record.streams.values()} == {frame.hash for frame, _ in site.frames()}
+    assert record.index == (256,)
+    assert site.ledger.time.writers() == []
+    assert site.files.names("/data/wal") == ["000000000000.len", "000000000000.wal"], "no lock file stays"
+    for append in (writer.upsert, writer.upsert_async):
+        for rows in ([{"k": 1}], some(0, 1000)):
+            with pytest.raises(RequestError, match="closed"):
+                append(site.table, rows)
+
+
+def test_small_appends_that_wait_together_become_one_frame_in_their_order(site: Site) -> None:
+    with site.writer() as writer:
+        first = site.gate.hold(writer, site.table, -1)
+        futures = [writer.upsert_async(site.table, [{"k": k}]) for k in range(50)]
+        futures += [writer.upsert_async(site.table, pa.table({"k": [k]})) for k in range(50, 60)]
+        site.gate.set()
+        assert first.result(20).commit < futures[0].result(20).commit
+        assert {tuple(future.result(20).ends.items()) for future in futures} == {
+            tuple(futures[0].result(20).ends.items())
+        }
+        assert site.logged_keys() == [-1, *range(60)]
+        assert [frame.header.row_count for frame, _ in site.frames()] == [1, 60]
+
+
+def test_small_and_large_upserts_and_deletes_of_one_caller_keep_their_order(site: Site) -> None:
+    with site.writer() as writer:
+        futures = [site.gate.hold(writer, site.table, 0)]
+        futures.append(writer.upsert_async(site.table, [{"k": 1}]))
+        futures.append(writer.upsert_async(site.table, some(2, 1000)))
+        futures.append(writer.upsert_async(site.table, [{"k": 1002}]))
+        site.gate.set()
+        writer.delete(site.table, [{"k": 1003}])
+        futures.append(writer.upsert_async(site.table, [{"k": 1004}]))
+        for future in futures:
+            future.result(20)
+        assert site.logged_keys() == list(range(1005))
+        assert [row["_op"] for row in site.logged()] == [0] * 1003 + [1, 0]
+
+
+def test_upserts_and_deletes_in_one_group_keep_their_order(site: Site) -> None:
+    with site.writer() as writer:
+        first = site.gate.hold(writer, site.table, 0)
+        threads = []
+        for step in range(4):
+            call = writer.delete if step % 2 else writer.upsert
+            threads.append(threading.Thread(target=call, args=(site.table, [{"k": step}])))
+            threads[-1].start()
+            eventually(lambda wanted=step + 1: writer.waiting == wanted)  # type: ignore[misc]
+        site.gate.set()
+        first.result(20)
+        for thread in threads:
+            thread.join(20)
+        assert [(row["_op"], row["k"]) for row in site.logged()] == [(0, 0), (0, 0), (1, 1), (0, 2), (1, 3)]
+        assert len(site.frames()) == 2
+
+
+def test_a_bad_append_fails_alone(site: Site) -> None:
+    with site.writer() as writer:
+        held = site.gate.hold(writer, site.table, 0)
+        good = [writer.upsert_async(site.table, [{"k": 1}]), writer.upsert_async(site.table, [{"k": 2}])]
+        null = writer.upsert_async(site.table, [{"k": None}])
+        unknown = writer.upsert_async(site.table, [{"k": 3, "w": 1}])
+        misfit = writer.upsert_async(site.table, [{"k": 4, "v": 5}])
+        site.gate.set()
+        for future in (held, *good):
+            future.result(20)
+        assert isinstance(null.exception(20), NullKeyError)
+        assert isinstance(unknown.exception(20), SchemaError)
+        assert isinstance(misfit.exception(20), SchemaError)
+        assert site.logged_keys() == [0, 1, 2]
+
+
+def test_an_append_larger_than_a_frame_or_the_buffer_gets_through(site: Site) -> None:
+    with site.writer(buffer_bytes_max=100_000, codec="none") as writer:
+        position = writer.upsert(site.table, some(0, 150_000))
+        assert site.logged_keys() == list(range(150_000))
+        (sequence,) = position.sequences.values()
+        assert sequence == len(site.frames()) - 1 >= 2
+
+
+def test_an_append_of_nothing_is_acked(site: Site) -> None:
+    with site.writer() as writer:
+        for rows in ([], pa.table({"k": pa.array([], pa.int64())})):
+            position = writer.upsert(site.table, rows)
+            assert not position.ends
+        assert writer.upsert_async(site.table, []).result(20).cluster == EAST
+        assert site.frames() == [] or all(frame.header.row_count == 0 for frame, _ in site.frames())
+
+
+def test_a_stuck_disk_blocks_then_refuses_and_writes_nothing_of_what_it_refused(site: Site) -> None:
+    with site.writer(buffer_bytes_max=20_000, append_timeout_s=0.3, codec="none") as writer:
+        accepted = [site.gate.hold(writer, site.table, -3)]
+        with pytest.raises(BackpressureError):
+            for n in range(100):
+                accepted.append(writer.upsert_async(site.table, some(n * 500, 500, 10)))
+        with pytest.raises(WaitTimeoutError):
+            writer.upsert(site.table, [{"k": -1}])
+        site.gate.set()
+        for future in accepted:
+            future.result(20)
+        assert len(accepted) < 10, "the buffer is bounded"
+        writer.flush()
+        assert site.logged_keys() == [-3, *range((len(accepted) - 1) * 500), -1], "what timed out waiting was queued"
+
+
+def test_flush_waits_for_everything_before(site: Site) -> None:
+    with site.writer() as writer:
+        futures = [writer.upsert_async(site.table, some(n * 100, 100)) for n in range(20)]
+        writer.flush()
+        assert all(future.done() for future in futures)
+
+
+def test_threads_append_to_several_tables_at_once(site: Site) -> None:
+    with site.writer() as writer:
+
+        def append(thread: int) -> None:
+            for n in range(40):
+                spec = site.table if (thread + n) % 2 else site.other
+                writer.upsert(spec, [{"k": thread * 1000 + n}])
+
+        threads = [threading.Thread(target=append, args=(thread,)) for thread in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        everything = sorted(row["k"] for spec in (site.table, site.other) for row in site.logged(spec))  # type: ignore[type-var]
+        assert everything == sorted(thread * 1000 + n for thread in range(8) for n in range(40))
+        for thread in range(8):
+            mine = [k for k in site.logged_keys() if k // 1000 == thread]  # type: ignore[operator]
+            assert mine == sorted(mine)  # type: ignore[type-var]
+
+
+def test_cell_mutations(site: Site) -> None:
+    with site.writer() as writer:
+        writer.apply(site.cells, Mutation("r").put("f", "q", "v").delete("f", "p"))
+        writer.apply(site.cells, [Mutation("s").put("f", "q", "v", "public")])
+        assert [(row["row"], row["_op"], row["visibility"]) for row in site.logged(site.cells)] == [
+            (b"r", 0, ""),
+            (b"r", 1, ""),
+            (b"s", 0, "public"),
+        ]
+        with pytest.raises(HistoryError):
+            writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=1))
+        with pytest.raises(ConditionalMutationError):
+            writer.apply(site.cells, Mutation("r").condition("f", "q").put("f", "q", "v"))
+        with pytest.raises(SchemaError, match="not a cell table"):
+            writer.apply(site.table, Mutation("r").put("f", "q", "v"))
+        assert len(site.logged(site.cells)) == 3
+
+
+def test_how_old_a_user_timestamp_may_be_is_reckoned_from_commit_times_when_they_are_ahead(site: Site) -> None:
+    now = 1_700_000_000_000_000
+    site.now = lambda: now
+    hour, history = 3_600_000_000, site.cells.history_s * 1_000_000
+    with site.writer() as writer:
+        writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=now - history))
+        ahead = Road(site.ledger, wal(0, NORTH))
+        ahead.land(claims(stream(site.table, ahead.source), 0, 1, 0, commit=now + hour))
+        eventually(lambda: writer.upsert(site.table, [{"k": 1}]).commit > now + hour)
+        with pytest.raises(HistoryError, match="older|old"):
+            writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=now - history))
+        writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=now - history + hour + 60_000_000))
+        assert site.ledger.time.seen() == now + hour, "a user's timestamp moves no clock"

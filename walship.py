@@ -1,0 +1,89 @@
+"""walship keeps tables the same on several clusters by shipping write-ahead logs between them.
+
+::
+
+    import walship
+
+    with walship.connect("east.toml") as east:
+        east.create_table("ops.flights", schema, key=["time_hour", "carrier", "flight"])
+        position = east.upsert("ops.flights", rows)
+        east.wait(position, cluster="west", until="visible", timeout_s=30)
+
+This module re-exports the public API and nothing else; everything not named here may change.
+"""
+
+from peer.cluster import Cluster
+from peer.connect import connect
+from peer.verify import Verdict
+from replication import __version__
+from replication.core.ids import ClusterId
+from replication.core.mutation import Mutation
+from replication.core.position import Position
+from replication.core.schema import TableSpec
+from replication.errors import (
+    BackpressureError,
+    BatchConflictError,
+    ConditionalMutationError,
+    ConfigError,
+    CoordinationError,
+    CorruptFrameError,
+    FormatError,
+    HistoryError,
+    LeaseLostError,
+    NoSpaceError,
+    NoWorkerError,
+    NullKeyError,
+    OutcomeUnknownError,
+    PeerExistsError,
+    PeerRefusedError,
+    PeerUnavailableError,
+    ReadOnlyClusterError,
+    ReplayError,
+    ReplicationError,
+    RequestError,
+    SchemaError,
+    StorageError,
+    TableExistsError,
+    TransferError,
+    UnknownPeerError,
+    UnknownTableError,
+    WaitTimeoutError,
+)
+
+__all__ = [
+    "BackpressureError",
+    "BatchConflictError",
+    "Cluster",
+    "ClusterId",
+    "ConditionalMutationError",
+    "ConfigError",
+    "CoordinationError",
+    "CorruptFrameError",
+    "FormatError",
+    "HistoryError",
+    "LeaseLostError",
+    "Mutation",
+    "NoSpaceError",
+    "NoWorkerError",
+    "NullKeyError",
+    "OutcomeUnknownError",
+    "PeerExistsError",
+    "PeerRefusedError",
+    "PeerUnavailableError",
+    "Position",
+    "ReadOnlyClusterError",
+    "ReplayError",
+    "ReplicationError",
+    "RequestError",
+    "SchemaError",
+    "StorageError",
+    "TableExistsError",
+    "TableSpec",
+    "TransferError",
+    "UnknownPeerError",
+    "UnknownTableError",
+    "Verdict",
+    "WaitTimeoutError",
+    "__version__",
+    "connect",
+]
