@@ -8,7 +8,7 @@ until that first head is there it finds none, and with it all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -26,8 +26,10 @@ from replication.core.ids import FileId, StreamId
 from replication.core.position import Position
 from replication.files.base import AppendFile, append, reserve
 from replication.ledger.base import FileRow, Ledger
+from replication.writer.commit_clock import CommitClock
 from replication.writer.durable_length import DurableLength
 from replication.writer.part import Part
+from replication.writer.promising import Promising
 from replication.writer.wal_file import INDEX_BYTES, RESERVE_BYTES
 from replication.writer.wal_series import Lease
 
@@ -48,32 +50,32 @@ class _Frame:
 class BulkFile:
     """A WAL in the making. ``add`` parts, then ``publish`` or ``refuse``; then ``close``. Not safe for threads.
 
-    ``ended`` says that one of the two has been done.
+    ``ended`` says that one of the two has been done. Until then it promises a few times a second that its commit will
+    be later, so that closed time need not wait for it.
 
     Args:
         row: as allocated in the ledger.
         handle: its file, which has a header and is locked (``wal_file.make``).
         counters: of the same file.
+        clock: gives its commit time.
     """
 
-    def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength) -> None:
+    def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength, clock: CommitClock) -> None:
         self.file: FileId = row.file
         self.path = row.path
         self._handle = handle
         self._counters = counters
+        self._clock = clock
         self._written = self._published = self._reserved = self._synced = FILE_HEADER_BYTES
         self.ended = False
         self._frames: list[_Frame] = []
         self._last: dict[tuple[UUID, str], Part] = {}  # each group's last part, which carries the batch id
+        self._promising = Promising(counters.promise_above, clock)
 
     @property
     def published(self) -> int:
         """Durable bytes that other processes were told of: the file header until ``publish``, then all."""
         return self._published
-
-    def promise(self, above: int) -> None:
-        """Promise that the commit will be above ``above``, so that closed time need not wait for the import."""
-        self._counters.promise_above(above)
 
     def add(self, part: Part) -> None:
         """Take the next part of a group, in order; it is in the file when the group's next one comes.
@@ -86,12 +88,11 @@ class BulkFile:
         if before is not None:
             self._put(before)
 
-    def publish(self, batch_id: str, commit: Callable[[], int], lease: Lease) -> Position:
+    def publish(self, batch_id: str, lease: Lease) -> Position:
         """Seal what was added as frames of one commit time, make them durable, and tell other processes.
 
         Args:
             batch_id: remembered once per group; "" for none.
-            commit: gives the commit time, above every promise made.
             lease: to be held.
 
         Raises:
@@ -100,7 +101,8 @@ class BulkFile:
         for number, part in enumerate(self._last.values()):
             self._put(replace(part, batch_id=batch_id, part=number, parts=len(self._last)) if batch_id else part)
         epoch = lease.epoch()
-        at = commit()
+        self._promising.stop()
+        at = self._clock.tick()  # above every promise made
         heads: list[bytes] = []
         ends: dict[StreamId, tuple[int, bytes]] = {}
         for frame in self._frames:
@@ -129,6 +131,7 @@ class BulkFile:
             StorageError: they could not be removed; they count for nothing all the same.
         """
         self.ended = True
+        self._promising.stop()
         self._counters.poison()
         if not keep:
             self._handle.truncate(FILE_HEADER_BYTES)
@@ -144,6 +147,7 @@ class BulkFile:
 
     def abandon(self) -> None:
         """Let go of the lock without a word to the ledger: recovery closes the file."""
+        self._promising.stop()
         self._handle.close()
         self._counters.close()
 

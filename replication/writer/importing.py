@@ -30,7 +30,6 @@ from replication.writer.bulk_file import BulkFile
 from replication.writer.commit_clock import CommitClock
 from replication.writer.file_digest import FileDigest, Stamp
 from replication.writer.part import Part
-from replication.writer.promising import Promising
 from replication.writer.registration import Registration
 from replication.writer.wal_file import make
 from replication.writer.wal_series import Ended
@@ -115,7 +114,6 @@ class Importer:
             stamp = Stamp.of(source.path)
             done = Imported(str(path), stamp.size, rows_total=source.row_count())
             bulk: BulkFile | None = None
-            promising: Promising | None = None
             try:
                 looked = digest is None
                 for rows, parts in self._encoded(spec, source):
@@ -126,18 +124,17 @@ class Importer:
                             return self._repeated(bulk, done, there, report)
                     if bulk is None:
                         bulk = self._begin()
-                        promising = stack.enter_context(Promising(bulk.promise, self._clock))
                     for part in parts:
                         bulk.add(part)
                     size = sum(part.size for part in parts)
                     done = replace(done, rows=done.rows + rows, wal_bytes=done.wal_bytes + size)
                     report(done)
-                if bulk is None or promising is None:  # a file without rows
+                if bulk is None:  # a file without rows
                     done = replace(done, position=Position(self._ledger.cluster))
                     report(done)
                     return done
                 stamp.check(source.path)
-                return self._finish(spec, bulk, promising, digest, done, report)
+                return self._finish(spec, bulk, digest, done, report)
             except BaseException as error:
                 if bulk is not None:
                     self._refuse(bulk, error)
@@ -153,12 +150,11 @@ class Importer:
         self._registration.epoch()
         bulk = self._begin()
         try:
-            with Promising(bulk.promise, self._clock) as promising:
-                rows = 0
-                for part in parts:
-                    bulk.add(part)
-                    rows += part.row_count
-                done = self._publish(bulk, promising, batch_id, Imported("", 0, rows), lambda _: None)
+            rows = 0
+            for part in parts:
+                bulk.add(part)
+                rows += part.row_count
+            done = self._publish(bulk, batch_id, Imported("", 0, rows), lambda _: None)
         except BaseException as error:
             self._refuse(bulk, error)
             raise
@@ -170,7 +166,7 @@ class Importer:
         row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
         handle, counters = make(self._files, row, self._now(), self._clock.last)
         _log.info("import_opened", file=str(row.file), path=row.path)
-        return BulkFile(row, handle, counters)
+        return BulkFile(row, handle, counters, self._clock)
 
     def _encoded(self, spec: TableSpec, source: RowFile) -> Iterator[tuple[int, Sequence[Part]]]:
         """Row counts and parts, batch by batch in the file's order, encoded ahead by a few threads."""
@@ -209,32 +205,22 @@ class Importer:
         return cells(rows, spec)
 
     def _finish(
-        self,
-        spec: TableSpec,
-        bulk: BulkFile,
-        promising: Promising,
-        digest: FileDigest | None,
-        done: Imported,
-        report: Report,
+        self, spec: TableSpec, bulk: BulkFile, digest: FileDigest | None, done: Imported, report: Report
     ) -> Imported:
         batch_id = "" if digest is None else digest.batch_id()
         if not batch_id:
-            return self._publish(bulk, promising, batch_id, done, report)
+            return self._publish(bulk, batch_id, done, report)
         self._batch_ids.hold(spec.uuid, batch_id, self._timeout_s)
         try:
             there = self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
             if there is not None:
                 return self._repeated(bulk, done, there, report)
-            return self._publish(bulk, promising, batch_id, done, report)
+            return self._publish(bulk, batch_id, done, report)
         finally:
             self._batch_ids.release(spec.uuid, batch_id)
 
-    def _publish(self, bulk: BulkFile, promising: Promising, batch_id: str, done: Imported, report: Report) -> Imported:
-        def commit() -> int:
-            promising.stop()
-            return self._clock.tick()
-
-        position = bulk.publish(batch_id, commit, self._registration)
+    def _publish(self, bulk: BulkFile, batch_id: str, done: Imported, report: Report) -> Imported:
+        position = bulk.publish(batch_id, self._registration)
         _log.info("file_imported", file=str(bulk.file), path=done.path, rows=done.rows, end=bulk.published)
         self._end(bulk)
         done = replace(done, position=position)

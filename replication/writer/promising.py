@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from replication.writer.commit_clock import CommitClock
 
-_EVERY_S = 0.2
+EVERY_S = 0.2
 
 
 class Promising:
-    """Raises a promise a few times a second until ``stop``, which joins its thread. A context."""
+    """Raises a promise a few times a second until ``stop``, which joins its thread."""
 
     def __init__(self, promise: Callable[[int], None], clock: CommitClock) -> None:
         self._promise = promise
@@ -20,19 +20,11 @@ class Promising:
         self._thread = threading.Thread(target=self._run, name="import-promise", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Promising:
-        """Itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop."""
-        self.stop()
-
     def stop(self) -> None:
         """No promise is made after this returns. Idempotent."""
         self._ended.set()
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(_EVERY_S):
+        while not self._ended.wait(EVERY_S):
             self._promise(self._clock.tick())

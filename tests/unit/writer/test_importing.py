@@ -25,7 +25,9 @@ from replication.errors import (
     SchemaError,
 )
 from replication.files.row_files import BATCH_ROWS, RowFile
+from replication.writer import promising
 from replication.writer.durable_length import DurableLength
+from replication.writer.file_digest import FileDigest
 from replication.writer.importing import Imported
 from tests.unit.writer.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, eventually, some
@@ -215,6 +217,19 @@ def test_two_at_once_import_the_same_content_once(site: Site, tmp_path: Path) ->
         eventually(lambda: all(not thread.is_alive() for thread in threads), 60)
     assert sorted(each.repeated for each in done) == [False, True, True]
     assert len(site.logged_keys()) == ROWS
+
+
+def test_nothing_is_promised_for_a_file_that_was_let_go(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path)
+    with site.writer() as writer:
+        load(writer, site.table, path)
+        monkeypatch.setattr(FileDigest, "is_ready", False)  # so that it is found out when everything has been read
+        monkeypatch.setattr(promising, "EVERY_S", 0.001)
+        after = threading.Event()
+        done = writer.import_file(site.table, path, "", lambda told: told.repeated and after.wait(0.1))
+        assert done.repeated and done.rows == ROWS, "a promise into a file that is closed would fail in its thread"
 
 
 def test_closed_time_need_not_wait_for_an_import(site: Site, tmp_path: Path) -> None:
