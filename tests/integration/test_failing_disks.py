@@ -96,7 +96,8 @@ class Pair:
         stack.enter_context(self.east.worker())
 
     def arrived(self) -> bool:
-        return any(p.shipped.contains(256, self.wal.length) for p in self.east.ledger.files.progress("west"))
+        known = self.east.ledger.files.progress("west")  # of the control log, too
+        return any(p.file == self.wal.file and p.shipped.contains(256, self.wal.length) for p in known)
 
     def landings(self) -> list[FileRow]:
         """West's landing files of the WAL."""
