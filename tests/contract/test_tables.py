@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from decimal import Decimal
 from uuid import uuid4
 
@@ -122,7 +123,8 @@ def test_a_snapshot_is_named_while_others_commit(tables: Tables, spec: TableSpec
     def commit() -> None:
         while not stop.is_set():
             current = tables.history(spec.name).current
-            appended.append(tables.append(spec.name, row(tables, spec, str(len(appended) + 1), 0), current, {}))
+            with suppress(CommitConflictError):  # Iceberg gives up at the fifth change of a tag that comes between
+                appended.append(tables.append(spec.name, row(tables, spec, str(len(appended) + 1), 0), current, {}))
 
     with ThreadPoolExecutor(1) as threads:
         other = threads.submit(commit)
@@ -131,7 +133,7 @@ def test_a_snapshot_is_named_while_others_commit(tables: Tables, spec: TableSpec
             tables.untag(spec.name, "kept")
         stop.set()
         other.result()
-    assert len(shown(tables, spec.name)) == len(appended) + 1
+    assert appended and len(shown(tables, spec.name)) == len(appended) + 1
 
 
 def test_replacing_what_has_moved_is_refused(tables: Tables, spec: TableSpec, given: Callable[[str], Rows]) -> None:
