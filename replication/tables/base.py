@@ -207,7 +207,11 @@ class Tables(Catalog, Protocol):
         """Delete the rows a condition names; does not count as added rows for ``append``'s check."""
 
     def query(self, sql: str) -> pa.Table:
-        """Run a query whose result is small."""
+        """Run a query whose result is small.
+
+        Raises:
+            CommitConflictError: a table of it was altered meanwhile; ask again.
+        """
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
         """Name a snapshot, so that expiry passes over it; moves an existing tag."""

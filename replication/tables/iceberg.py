@@ -41,7 +41,7 @@ _NOTHING = pa.table({})
 _POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (.*)")
 _CONFLICT = re.compile(
     "Found conflicting files|CommitFailedException|Cannot determine history|Cannot fast-forward|not an ancestor"
-    "|has changed"
+    "|has changed|INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
 )
 _SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20
@@ -176,7 +176,8 @@ class IcebergTables:
 
     def query(self, sql: str) -> pa.Table:
         """See ``base.Tables``."""
-        return self._spark.sql(sql).toArrow()
+        with _refusals("a table"):
+            return self._spark.sql(sql).toArrow()
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
         """See ``base.Tables``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -16,6 +17,9 @@ from replication.tables.base import Decode
 from replication.tables.catalog import IcebergCatalog, catalog_properties
 from replication.tables.iceberg import IcebergTables
 from tests.tables_made import as_decode, keyed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def changes(spec: TableSpec, keys: str, replay: int) -> Decode:
@@ -77,6 +81,30 @@ def test_maintenance_in_between_is_no_conflict(spark_tables: IcebergTables, spec
     assert spark_tables.compact(name, 1)
     spark_tables.append(name, small(changes(spec, "c", 3)), at, {"walship.x": "3"})
     assert keys(spark_tables, name) == ["a", "b", "c"]
+
+
+class Altering:
+    """A session in which a table is altered between the moment a statement is understood and its execution."""
+
+    def __init__(self, tables: IcebergTables, name: str) -> None:
+        self._tables, self._name = tables, name
+        self._spark = tables._spark
+
+    def sql(self, text: str) -> DataFrame:
+        frame = self._spark.sql(text)
+        with self._tables._catalog.load(self._name).update_schema() as changed:
+            changed.rename_column("v", "w")
+        return frame
+
+
+def test_a_query_whose_table_is_altered_meanwhile_is_a_conflict(
+    spark_tables: IcebergTables, spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_tables, "_spark", Altering(spark_tables, spec.name))
+        with pytest.raises(CommitConflictError, match="changed by somebody else meanwhile"):
+            spark_tables.query(f"select v from {spark_tables.ref(spec.name)}")
+    assert spark_tables.query(f"select w from {spark_tables.ref(spec.name)}").num_rows == 0
 
 
 def test_rows_are_the_same_either_way(spark_tables: IcebergTables, spec: TableSpec) -> None:
