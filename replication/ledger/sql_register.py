@@ -19,13 +19,14 @@ from replication.ledger.base import Claim, Divergence, Landed
 from replication.ledger.claiming import Held, Run, by_stream, judge
 from replication.ledger.sql_freshness import keep_notice
 from replication.ledger.sql_names import Names, NamesInTransaction, file_id, missing
+from replication.ledger.sql_prepared import Prepared
 from replication.ledger.sql_replay import advance
 from replication.ledger.sql_runs import Coalescer
-from replication.ledger.sql_store import Store, execute_many, greatest
+from replication.ledger.sql_store import Store, greatest
 
 _f, _c = schema.files.c, schema.claims.c
 
-_GROW = (
+_GROW = Prepared(
     schema.files.update()
     .where(
         _f.id == sa.bindparam("key"),
@@ -34,26 +35,28 @@ _GROW = (
     )
     .values(length=sa.bindparam("to"), commit_hi=greatest(_f.commit_hi, sa.bindparam("newest", type_=sa.BigInteger)))
 )
-_PASS = (
+_PASS = Prepared(
     schema.files.update()
     .where(_f.id == sa.bindparam("key"), _f.applied == sa.bindparam("from"))
     .values(applied=sa.bindparam("to"))
 )
 _HELD = sa.select(_c.stream_id, _c.id, _c.file_id, _c.seq_begin, _c.seq_end, _c.previous, _c.last, _c.divergent)
-_NEAR = _HELD.where(
-    _c.stream_id == sa.bindparam("stream"),
-    _c.seq_end >= sa.bindparam("low"),
-    _c.seq_begin <= sa.bindparam("high"),
+_NEAR = Prepared(
+    _HELD.where(
+        _c.stream_id == sa.bindparam("stream"),
+        _c.seq_end >= sa.bindparam("low"),
+        _c.seq_begin <= sa.bindparam("high"),
+    )
 )
 _STREAMS_MAX = 64  # of one statement
-_LENGTHEN = (
+_LENGTHEN = Prepared(
     schema.claims.update()
     .where(_c.id == sa.bindparam("key"))
     .values(seq_end=sa.bindparam("to_sequence"), end=sa.bindparam("to"), last=sa.bindparam("to_hash"))
 )
-_CLAIM = schema.claims.insert()
-_DUPLICATE = schema.duplicates.insert()
-_RECEIVE = schema.received.insert()
+_CLAIM = Prepared(schema.claims.insert())
+_DUPLICATE = Prepared(schema.duplicates.insert())
+_RECEIVE = Prepared(schema.received.insert())
 _HEAR_US = 1_000_000
 
 
@@ -85,7 +88,7 @@ class Registrar:
                     "source_begin": group.source_begin,
                     "source_end": group.source_end,
                 }
-                connection.execute(_RECEIVE, source)
+                _RECEIVE.run(connection, source)
                 self._hear(connection, group.source.cluster)
                 found += self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
                 for origin, notice in group.notices:
@@ -121,7 +124,7 @@ class Registrar:
     ) -> bool:
         """Move the registered length; False when these bytes were registered before."""
         newest = max((claim.commit for claim in claims), default=0)
-        moved = connection.execute(_GROW, {"key": key, "from": begin, "to": end, "newest": newest}).rowcount
+        moved = _GROW.run(connection, {"key": key, "from": begin, "to": end, "newest": newest}).rowcount
         if begin < end and moved:
             return True
         row = connection.execute(sa.select(_f.length, _f.closed_length).where(_f.id == key)).one_or_none()
@@ -162,19 +165,19 @@ class Registrar:
                 )
                 if before is not None:  # nobody replays system frames: no need to keep their registrations apart
                     values = {"key": before.key, "to_sequence": run.seq_end, "to": run.end, "to_hash": run.last}
-                    connection.execute(_LENGTHEN, values)
+                    _LENGTHEN.run(connection, values)
                 else:
                     made.append(_claim_row(key, stream_key, run, divergent=False))
             made += [_claim_row(key, stream_key, run, divergent=True) for run in verdict.divergent]
             spare += [_place(key, stream_key, run) for run in verdict.duplicate]
             for claim, against in verdict.contradicted:
                 found.append(Divergence(claim, file, self._holder(connection, file, stream, against)))
-        execute_many(connection, _CLAIM, made)
-        execute_many(connection, _DUPLICATE, spare)
+        _CLAIM.run_each(connection, made)
+        _DUPLICATE.run_each(connection, spare)
         if spare:
             advance(connection, key)
         elif not needs_replay:
-            connection.execute(_PASS, {"key": key, "from": begin, "to": end})
+            _PASS.run(connection, {"key": key, "from": begin, "to": end})
         self._coalescer.after_registration(connection, key)
         return found
 
@@ -185,7 +188,7 @@ class Registrar:
         for at in range(0, len(spans), _STREAMS_MAX):
             some = spans[at : at + _STREAMS_MAX]
             if len(some) == 1:
-                rows = connection.execute(_NEAR, dict(zip(("stream", "low", "high"), some[0], strict=True)))
+                rows = _NEAR.run(connection, dict(zip(("stream", "low", "high"), some[0], strict=True)))
             else:
                 near = ((_c.stream_id == key) & (_c.seq_end >= low) & (_c.seq_begin <= high) for key, low, high in some)
                 rows = connection.execute(_HELD.where(sa.or_(*near)))

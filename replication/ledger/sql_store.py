@@ -164,10 +164,14 @@ class Store:
                     f"the ledger at {self._name} failed: {cause}", "It is tried again; look at its disk or server"
                 ) from error
             raise
-        except (sa.exc.TimeoutError, sqlite3.OperationalError) as error:
-            if isinstance(error, sqlite3.OperationalError) and not _is_busy(error):
-                raise CoordinationError(f"the ledger at {self._name} failed: {error}", "Look at its disk") from error
+        except sa.exc.TimeoutError as error:
             raise self._busy() from error
+        except sqlite3.DatabaseError as error:  # of a statement that its driver was given directly
+            if _is_busy(error):
+                raise self._busy() from error
+            if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
+                raise CoordinationError(f"the ledger at {self._name} failed: {error}", "Look at its disk") from error
+            raise
 
     def _busy(self) -> LedgerBusyError:
         return LedgerBusyError(
