@@ -77,6 +77,10 @@ class Landing:
         self.check()
         self._queue.put(item)
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait until what has been submitted is answered, but no longer than ``timeout_s``."""
+        self._queue.settle(timeout_s)
+
     def _run(self) -> None:
         try:
             while (group := self._queue.take()) is not None:

@@ -48,6 +48,7 @@ class LandingQueue:
         self._delay_s = delay_s
         self._items: deque[Item] = deque()
         self._bytes = 0
+        self._put = self._taken = self._landed = 0  # items since the start
         self._changed = threading.Condition()
         self._stopping = False
 
@@ -63,12 +64,15 @@ class LandingQueue:
                 self._changed.wait()
             if not self._stopping:
                 self._items.append(item)
+                self._put += 1
                 self._bytes += size
                 self._changed.notify_all()
 
     def take(self) -> list[Item] | None:
-        """What to land together; empty after an idle second, None once stopped and empty."""
+        """What to land together; empty after an idle second, None once stopped and empty. What was taken has landed."""
         with self._changed:
+            self._landed = self._taken
+            self._changed.notify_all()
             if not self._items and not self._stopping:
                 self._changed.wait(1.0)
             if self._items and self._delay_s and not self._stopping:
@@ -80,8 +84,15 @@ class LandingQueue:
                 size += len(item.arrival.data.frames)
                 group.append(item)
             self._bytes -= size
+            self._taken += len(group)
             self._changed.notify_all()
             return group if group or not self._stopping else None
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until all that is in it now has landed or was refused, but no longer than ``timeout_s``."""
+        with self._changed:
+            last = self._put
+            self._changed.wait_for(lambda: self._landed >= last or self._stopping, timeout_s)
 
     def stop(self) -> None:
         """Take no more in; what waits can still be taken."""

@@ -30,6 +30,7 @@ from replication.ledger.base import Ledger
 from replication.link.base import PROTOCOL, Conversation, Description, Hello, Loss, Opened, Reason, Refusal, Reply, Road
 from replication.worker.roads import ID_CLASH_REMEDY, id_clash
 
+_SETTLE_S = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -130,6 +131,7 @@ class Reception:
         lost = self.lost([file for file, _ in hello.files])
         self._landing.received.heed({file: loss.count for file, loss in lost.items()})
         generation = max((road.generation for road in hello.roads), default=0)
+        self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
         for file, _ in hello.files:
             files[file] = self._landing.received.complete(file, generation).spans
         _log.info("stream_opened", source=str(hello.source), roads=len(hello.roads), files=len(files))

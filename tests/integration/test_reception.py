@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -16,6 +18,7 @@ from replication.core.frame import read_frame, scan
 from replication.core.ids import ClusterId, FileId
 from replication.core.schema import TableSpec
 from replication.errors import LockedFileError, PeerRefusedError
+from replication.ledger.base import Divergence, Landed
 from replication.link.base import Ack, Data, Hello, PeerLink, Reason, Refusal, Reply, Road, ShipSession
 from replication.link.grpc_client import connect
 from tests.sites import Site, rows, table, until
@@ -127,6 +130,26 @@ def test_a_repeated_message_is_acked_without_effect(pair: Pair, receiver: Receiv
     assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
     assert isinstance(answer(again, pair.data(256, pair.ends[0])), Ack)
     assert pair.landed == pair.sealed[:1]
+
+
+def test_a_stream_that_opens_while_bytes_of_the_one_before_land_is_told_of_them(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing = pair.west.ledger.landing
+    register, registering = landing.register, threading.Event()
+
+    def slowly(landed: Sequence[Landed]) -> list[Divergence]:
+        registering.set()
+        time.sleep(0.2)
+        return register(landed)
+
+    monkeypatch.setattr(landing, "register", slowly)
+    session = pair.ship(receiver)
+    session.send(pair.data(256, pair.ends[0]))
+    assert registering.wait(20)
+    session.close()
+    again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
+    assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
 
 
 def test_after_a_new_rule_the_same_bytes_land_again_but_claim_only_what_is_new(pair: Pair, receiver: Receiver) -> None:
