@@ -14,9 +14,10 @@ import structlog
 from replication.core.chunk import ChunkAssignment, Tail
 from replication.core.coverage import Ranges
 from replication.core.shipping import Window
-from replication.errors import ReplicationError
+from replication.errors import CorruptFrameError, ReplicationError, StorageError
 from replication.ledger.base import FileRow, Ledger, Progress
 from replication.link.base import PeerLink
+from replication.worker.aside import Aside
 from replication.worker.attempts import AttemptLog
 from replication.worker.host_files import Source
 from replication.worker.limits import ShippingLimits
@@ -60,6 +61,7 @@ class ChunkThread:
         self._done: set[ChunkAssignment] = set()
         self._current: ChunkAssignment | None = None
         self._shipped_bytes = 0
+        self._aside = Aside()
         self._again = False
         self._wake = threading.Event()
         self._stopping = False
@@ -146,7 +148,7 @@ class ChunkThread:
     def _ship_all(self, link: PeerLink, tail: Tail, todo: list[ChunkAssignment], term: int, patience: Patience) -> None:
         rows = {row.file: row for file in {chunk.file for chunk in todo} if (row := self._ledger.files.get(file))}
         to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
-        here = [chunk for chunk in todo if chunk.file in rows]
+        here = [chunk for chunk in todo if chunk.file in rows and not self._aside.has(chunk.file)]
         self._done.update(chunk for chunk in todo if chunk.file not in rows)  # retired
         here = [chunk for chunk in here if self._lines.may_begin(_source(rows[chunk.file]), ())]
         if not here or not to.rules:
@@ -170,9 +172,15 @@ class ChunkThread:
             for chunk in here:
                 if chunk not in self._work[1]:
                     continue  # another stream has it now
+                if self._aside.has(chunk.file):
+                    continue  # another chunk of it could not be read
                 self._current = chunk
                 known = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
-                self._ship(shipment, chunk, rows[chunk.file], known, patience)
+                try:
+                    self._ship(shipment, chunk, rows[chunk.file], known, patience)
+                except (CorruptFrameError, StorageError) as error:  # of this file: the others go on
+                    self._aside.put(shipment, chunk.file, error)
+                    shipment.leave(chunk.file)
                 if self._wake.is_set():
                     return
         finally:

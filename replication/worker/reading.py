@@ -54,7 +54,13 @@ class FrameReader:
         want = max(size, self._whole)
         while True:
             content = self._pread(begin, min(end, begin + want))
-            frames = list(scan(content, 0, begin))
+            frames: list[FrameView] = []
+            try:
+                frames.extend(scan(content, 0, begin))
+            except CorruptFrameError as error:
+                if not frames:  # those before it are whole
+                    remedy = "Restore it from a copy; walship wal verify tells more"
+                    raise CorruptFrameError(f"{self.path}: {error.what}", remedy, offset=error.offset) from None
             if frames:
                 self._whole = max(self._whole, max(f.end - f.begin for f in frames) + _ENVELOPE_BYTES_MAX)
                 return content, frames

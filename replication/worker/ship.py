@@ -19,7 +19,7 @@ from replication.core.frame import FILE_HEADER_BYTES, FrameView, Kind
 from replication.core.ids import NIL_UUID, FileId
 from replication.core.schema import SchemaVersion, TableSpec
 from replication.core.shipping import Window
-from replication.errors import FormatError, PeerUnavailableError
+from replication.errors import CorruptFrameError, FormatError, PeerUnavailableError, ReplicationError
 from replication.ledger.base import FileKind, FileRow, Progress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.worker.reading import FrameReader
@@ -139,7 +139,8 @@ class Shipment:
         self._skipped: dict[FileId, tuple[int, int, float]] = {}  # [begin, end) read and skipped, not sent; since when
         self._commits: dict[tuple[FileId, int], int] = {}
         self._told_closed: set[FileId] = set()
-        self._corrupt = 0
+        self._refusals: dict[FileId, int] = {}  # of bytes as they are, since the last that landed
+        self._damaged: dict[FileId, CorruptFrameError] = {}
         self._heard_s = time.monotonic()
 
     def knows(self, hashes: Iterator[bytes]) -> None:
@@ -154,8 +155,15 @@ class Shipment:
             self._learnt(file, durable)
 
     def step(self, row: FileRow, length: int, *, closed: bool) -> bool:
-        """Send at most one message of a file that the window follows; whether there may be more to do now."""
+        """Send at most one message of a file that the window follows; whether there may be more to do now.
+
+        Raises:
+            CorruptFrameError, StorageError: the file cannot be read, or the peer finds what is read damaged again and
+                again; ``put_aside`` it. Whatever else fails, fails the stream.
+        """
         file = row.file
+        if file in self._damaged:
+            raise self._damaged.pop(file)
         gap = self.window.files[file].gap(length)
         if gap is None:
             self._tell_closed(file, length, closed)
@@ -164,6 +172,8 @@ class Shipment:
             return False
         begin, limit = gap
         size_max = self._throttle.message_bytes(self._message_bytes)
+        if file in self._refusals:
+            size_max = 1  # frame by frame, so that those before a damaged one arrive
         at = max(begin, min(self._starts.get(file, begin), limit))
         skipped = self._skipped.get(file)
         if skipped is not None and skipped[0] == begin and skipped[1] <= limit:
@@ -224,6 +234,14 @@ class Shipment:
         if reader is not None:
             reader.close()
 
+    def put_aside(self, file: FileId, error: ReplicationError) -> None:
+        """Tell of a file that ``step`` could not read; it is opened anew when it is stepped through again."""
+        self._refusals.pop(file, None)
+        reader = self._readers.pop(file, None)
+        if reader is not None:
+            reader.close()
+        self._learnt(file, Ranges(), error=str(error))
+
     def close(self) -> None:
         """End the stream; what is on its way may or may not arrive."""
         self._session.close()
@@ -263,9 +281,14 @@ class Shipment:
                 raise reply.error()
 
     def _bounded_retry(self, refusal: Refusal, file: FileId) -> None:
-        self._corrupt += 1
-        if self._corrupt > _CORRUPT_MAX:
-            raise refusal.error()
+        count = self._refusals[file] = self._refusals.get(file, 0) + 1
+        if count > _CORRUPT_MAX:
+            if refusal.reason is not Reason.CORRUPT:
+                raise refusal.error()
+            self._damaged[file] = CorruptFrameError(
+                f"{self._peer} finds {file} damaged: {refusal.what}",
+                "It is read again; if that does not help, restore the file: walship wal verify tells more",
+            )
         _log.warning("message_refused", peer=self._peer, file=str(file), begin=refusal.begin, error=refusal.what)
         self.window.returned(file, refusal.begin, refusal.end)
 
@@ -273,7 +296,7 @@ class Shipment:
         before = self.window.in_flight
         self.window.acked(file, spans)
         self.acked_bytes += before - self.window.in_flight
-        self._corrupt = 0
+        self._refusals.pop(file, None)
         commit = max((self._commits.pop((file, end), 0) for _, end in spans), default=0)
         self._learnt(file, spans, commit, error)
 

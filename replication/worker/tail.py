@@ -18,9 +18,10 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping import Window
-from replication.errors import ReplicationError
+from replication.errors import CorruptFrameError, ReplicationError, StorageError
 from replication.ledger.base import Ledger, Progress
 from replication.link.base import PeerLink, Road
+from replication.worker.aside import Aside
 from replication.worker.attempts import AttemptLog
 from replication.worker.host_files import HostFiles, Source
 from replication.worker.limits import ShippingLimits
@@ -76,6 +77,7 @@ class TailThread:
         self._stopping = False
         self._shipment: Shipment | None = None
         self._told_ended: set[tuple[UUID, str]] = set()
+        self._aside = Aside()
         self._thread = threading.Thread(target=self._run, name=f"tail {tail.peer}", daemon=True)
         self._thread.start()
 
@@ -204,7 +206,7 @@ class TailThread:
             moved = False
             for source in self._host_files.poll():
                 file = source.file
-                if file in done or file in tail.elsewhere:
+                if file in done or file in tail.elsewhere or self._aside.has(file):
                     continue
                 if file not in window.files:
                     if not self._is_wanted(source, tail, begins):
@@ -214,7 +216,11 @@ class TailThread:
                         continue
                     shipment.follow(file, *begins.get(file, _UNKNOWN))
                 following.add(file)
-                moved |= shipment.step(source.row, source.length, closed=source.closed)
+                try:
+                    moved |= shipment.step(source.row, source.length, closed=source.closed)
+                except (CorruptFrameError, StorageError) as error:  # of this file: the others go on
+                    self._aside.put(shipment, file, error)
+                    continue
                 if source.closed and window.files[file].finished(source.length):
                     done.add(file)
                     following.discard(file)

@@ -1,0 +1,100 @@
+"""A file of the source that is damaged or gone holds up itself and its writer's later ones, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from replication.core.chunk import ChunkAssignment
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.worker import aside
+from tests.sites import Site, Wal, rows, table, until
+
+
+class World:
+    """East ships a table of two writers, the first of which has three frames; west's receiver is up."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.stack = stack
+        self.east = Site(folder, "east", worker={"retry_min_s": 0.05, "retry_max_s": 0.2})
+        self.west = Site(folder, "west")
+        stack.callback(self.east.close)
+        stack.callback(self.west.close)
+        self.spec = table()
+        self.east.ledger.tables.create(self.spec)
+        self.east.send_to(self.west, self.spec)
+        self.one, self.other = self.east.wal("w0"), self.east.wal("w1")
+        self.ends = [self.one.append(self.spec, rows(n * 10, 10)) for n in range(3)]
+        self.other.append(self.spec, rows(1000, 10))
+
+    def run(self, *chunks: ChunkAssignment) -> None:
+        receiver = self.stack.enter_context(self.west.receiver())
+        self.stack.enter_context(self.east.worker())
+        self.east.assign(self.west.cluster, receiver.port, *chunks, elsewhere=tuple({chunk.file for chunk in chunks}))
+
+    def arrived(self, wal: Wal) -> bool:
+        return self.west.received(wal.file, wal.length)
+
+    def error(self, wal: Wal) -> str:
+        known = self.east.ledger.files.progress("west")
+        return next((progress.error for progress in known if progress.file == wal.file), "")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(aside, "ASIDE_S", 0.2)
+    with ExitStack() as stack:
+        yield World(tmp_path, stack)
+
+
+def flip(wal: Wal, at: int) -> None:
+    content = bytearray(Path(wal.path).read_bytes())
+    content[at] ^= 0x10
+    with open(wal.path, "r+b") as file:
+        file.seek(at)
+        file.write(content[at : at + 1])
+
+
+@pytest.mark.parametrize("part", ["head", "payload"])
+@pytest.mark.parametrize("frame", [0, 1])
+def test_a_damaged_frame_holds_its_file_only_and_what_is_before_it_arrives(world: World, part: str, frame: int) -> None:
+    begin, end = [FILE_HEADER_BYTES, *world.ends][frame : frame + 2]
+    at = begin + 6 if part == "head" else end - 20
+    flip(world.one, at)
+    world.run()
+    until(lambda: world.arrived(world.other))
+    until(lambda: world.west.received(world.one.file, begin))
+    until(lambda: world.error(world.one), what="an error in the status")
+    for n in range(5):
+        world.other.append(world.spec, rows(2000 + n * 10, 10))
+        until(lambda: world.arrived(world.other), what="what is written meanwhile")
+    assert not world.arrived(world.one) and not world.error(world.other)
+    assert world.one.path in world.error(world.one) or str(world.one.file) in world.error(world.one)
+    flip(world.one, at)
+    until(lambda: world.arrived(world.one), what="the file as it was before")
+    until(lambda: not world.error(world.one), what="no error any more")
+
+
+def test_a_file_that_is_gone_holds_itself_only(world: World) -> None:
+    path = Path(world.one.path)
+    path.rename(path.with_suffix(".away"))
+    world.run()
+    until(lambda: world.arrived(world.other))
+    until(lambda: world.error(world.one), what="an error in the status")
+    path.with_suffix(".away").rename(path)
+    until(lambda: world.arrived(world.one), what="the file that is back")
+
+
+def test_a_damaged_chunk_lets_those_of_other_files_go(world: World) -> None:
+    for wal in (world.one, world.other):
+        wal.finish()
+    flip(world.one, world.ends[0] - 20)
+    chunks = [ChunkAssignment(wal.file, 0, wal.length, "west") for wal in (world.one, world.other)]
+    world.run(*chunks)
+    until(lambda: world.arrived(world.other))
+    until(lambda: world.error(world.one), what="an error in the status")
+    flip(world.one, world.ends[0] - 20)
+    until(lambda: world.arrived(world.one), what="the file as it was before")
