@@ -228,8 +228,8 @@ class Shipment:
     def leave(self, file: FileId) -> None:
         """Nothing more of a file."""
         self.window.leave(file)
-        self._starts.pop(file, None)
-        self._skipped.pop(file, None)
+        for known in (self._starts, self._skipped, self._refusals, self._damaged):
+            known.pop(file, None)
         reader = self._readers.pop(file, None)
         if reader is not None:
             reader.close()
