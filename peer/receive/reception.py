@@ -103,6 +103,7 @@ class Reception:
         full = self._landing.room.lacking_for(road.bootstrap_bytes)
         if full:
             raise Refusal(Reason.DISK_FULL, full, "Free disk space there, or enable the table --from-now").error()
+        self.refresh()
         self._open_road(source, road, self._declared(source))
 
     def ship(
@@ -119,6 +120,7 @@ class Reception:
             ).error()
         self._check_lineage(hello)
         self._check_epoch(hello)
+        self.refresh()  # a table dropped just now is refused, not landed
         declared = self._declared(hello.source)
         self._close_ended(hello, declared)
         refused: dict[tuple[UUID, str], Refusal] = {}
@@ -280,7 +282,7 @@ class Reception:
         return table in self._tables
 
     def refresh(self) -> None:
-        """Read again which tables are live, so that dropped ones are refused; called every few seconds."""
+        """Read again which tables are live, so that dropped ones are refused; called every few seconds, too."""
         self._tables = frozenset(spec.uuid for spec in self._ledger.tables.all())
 
     def _has_schema(self, name: bytes) -> bool:

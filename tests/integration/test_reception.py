@@ -330,6 +330,15 @@ def test_a_table_that_another_stream_made_meanwhile_was_not_dropped(
     assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
 
 
+def test_a_table_dropped_just_now_is_refused_by_the_next_stream(pair: Pair, receiver: Receiver) -> None:
+    assert not pair.ship(receiver).opened.refused
+    pair.west.ledger.tables.drop(pair.spec.uuid)
+    session = pair.ship(receiver)
+    assert [refusal.reason for refusal in session.opened.refused.values()] == [Reason.UNKNOWN_TABLE]
+    assert refused(session, pair.data(256, pair.ends[0])).reason is Reason.UNKNOWN_TABLE
+    assert not pair.landed
+
+
 def test_skipped_bytes_count_as_received(pair: Pair, receiver: Receiver) -> None:
     session = pair.ship(receiver)
     assert isinstance(answer(session, replace(pair.data(256, pair.ends[0]), frames=b"")), Ack)
