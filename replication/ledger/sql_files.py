@@ -117,6 +117,8 @@ class SqlFiles:
             connection.execute(sending.progress.insert().values(file_id=key, peer=report.peer, **values))
             return
         before, passed = Ranges.from_json(row.shipped), row.applied
+        if not report.tells_error:
+            values["error"] = row.error
         if report.losses < row.losses:  # learnt before the peer lost bytes: nothing follows from it any more
             shipped, values["applied"], values["losses"] = Ranges(), 0, row.losses
         elif report.losses > row.losses:

@@ -103,7 +103,7 @@ class AppliedThread:
             for file, applied in link.progress(some).items():
                 was = known[file]
                 if applied > was.applied:
-                    report = Progress(file, peer, Ranges(), applied, error=was.error, losses=was.losses)
+                    report = Progress(file, peer, Ranges(), applied, losses=was.losses, tells_error=False)
                     self._progress.report(report)
             for file, loss in link.lost(some).items():
                 was = known[file]
@@ -111,7 +111,7 @@ class AppliedThread:
                     news = True
                     kept = Ranges.of(*loss.kept)
                     _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=loss.count, kept=str(kept))
-                    report = Progress(file, peer, Ranges(), 0, error=was.error, losses=loss.count, kept=kept)
+                    report = Progress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
                     self._progress.report(report)
         if news:
             self._progress.flush()

@@ -71,11 +71,12 @@ def join(earlier: Progress, later: Progress) -> Progress:
         shipped.union(new.shipped),
         max(applied, new.applied),
         max(earlier.commit, later.commit),
-        later.error,
+        later.error if later.tells_error else earlier.error,
         _older(earlier.generation, later.generation),
         new.losses,
         kept,
         _both(earlier.apart, later.apart),
+        earlier.tells_error or later.tells_error,
     )
 
 

@@ -162,9 +162,10 @@ class Shipment:
                 again; ``put_aside`` it. Whatever else fails, fails the stream.
         """
         file = row.file
-        if file in self._damaged:
-            raise self._damaged.pop(file)
+        damaged = self._damaged.pop(file, None)
         gap = self.window.files[file].gap(length)
+        if gap is not None and damaged is not None:
+            raise damaged
         if gap is None:
             self._tell_closed(file, length, closed)
             return False
@@ -297,6 +298,7 @@ class Shipment:
         self.window.acked(file, spans)
         self.acked_bytes += before - self.window.in_flight
         self._refusals.pop(file, None)
+        self._damaged.pop(file, None)
         commit = max((self._commits.pop((file, end), 0) for _, end in spans), default=0)
         self._learnt(file, spans, commit, error)
 

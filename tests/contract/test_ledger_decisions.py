@@ -21,6 +21,7 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import FileKind, Ledger, Peer, Progress
+from replication.worker.progress import join
 from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,
@@ -141,6 +142,24 @@ def test_what_was_shipped_without_a_new_rule_does_not_count_for_it(sending: Ledg
     assert not status_of(sending, young).shipped
     sending.files.record([Progress(file, "north", ahead, HEADER, generation=flights.generation)])
     assert status_of(sending, file).shipped == ahead
+
+
+def test_the_last_error_stays_until_somebody_tells_that_shipping_goes_well(sending: Ledger) -> None:
+    enable(sending)
+    file = own_wal(sending, 9)
+    told = Progress(file, "north", Ranges(), HEADER, error="timed out")
+    applied = Progress(file, "north", Ranges(), HEADER + 100, tells_error=False)
+    well = Progress(file, "north", Ranges.of((HEADER, HEADER + 200)), HEADER)
+    for reports, error in (
+        ([told, applied], "timed out"),
+        ([join(told, applied)], "timed out"),
+        ([well, applied], ""),
+        ([join(well, applied)], ""),
+        ([join(applied, told)], "timed out"),
+    ):
+        sending.files.record(reports)
+        (known,) = sending.files.progress("north")
+        assert (known.error, known.applied) == (error, HEADER + 100)
 
 
 def test_progress_joins_in_any_order(sending: Ledger) -> None:  # 004-24
