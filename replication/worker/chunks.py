@@ -192,7 +192,7 @@ class ChunkThread:
         begin = frame_start(row.path, chunk.begin, row.needed)
         end = frame_start(row.path, chunk.end, row.needed)
         window = shipment.window
-        window.follow(chunk.file, begin, durable)
+        shipment.follow_part(chunk.file, begin, durable)
         started_s = time.monotonic()
         while not window.files[chunk.file].finished(end):
             if self._wake.is_set() or shipment.selection.withheld and window.files[chunk.file].gap(end) is None:

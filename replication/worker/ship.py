@@ -154,6 +154,12 @@ class Shipment:
         if durable:
             self._learnt(file, durable)
 
+    def follow_part(self, file: FileId, begin: int, durable: Ranges) -> None:
+        """Take up a file from ``begin`` on; what the peer has of it is told, for its ack may have been lost."""
+        self.window.follow(file, begin, durable)
+        if durable:
+            self._learnt(file, durable)
+
     def step(self, row: FileRow, length: int, *, closed: bool) -> bool:
         """Send at most one message of a file that the window follows; whether there may be more to do now.
 
