@@ -133,7 +133,8 @@ class Reception:
         lost = self.lost([file for file, _ in hello.files])
         self._landing.received.heed({file: loss.count for file, loss in lost.items()})
         generation = max((road.generation for road in hello.roads), default=0)
-        self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
+        if hello.files:
+            self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
         for file, _ in hello.files:
             files[file] = self._landing.received.complete(file, generation).spans
         _log.info("stream_opened", source=str(hello.source), roads=len(hello.roads), files=len(files))

@@ -212,8 +212,8 @@ class Progress:
     Where a newer rule begins, bytes reported under an older generation do not count as shipped. None = all rules in
     force. ``losses`` is how often the peer had lost bytes of the file when this was learnt: what was learnt before an
     older loss counts no more, and of what was known then only ``kept`` does. ``apart`` names bytes of the file that
-    hold only frames of one table, which is withheld: the file's other tables need not wait for them. Who does not know
-    how shipping goes leaves ``tells_error`` out, and the last error stays.
+    hold only frames of one table, which is withheld: the file's other tables need not wait for them. With
+    ``tells_error`` False nothing is said of how shipping goes, and the last error stays.
     """
 
     file: FileId

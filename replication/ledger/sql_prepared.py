@@ -1,7 +1,7 @@
 """Statements of the latency path: compiled once and, on SQLite, given to its driver as they are.
 
 Registrations come with pauses in between, so the CPU's caches are cold for them, and what SQLAlchemy does around four
-statements then takes longer than the statements and their fsync.
+statements then takes as long as the statements and their fsync.
 """
 
 from __future__ import annotations
