@@ -19,6 +19,7 @@ from replication.core.ids import NIL_UUID
 from replication.core.schema import TableSpec
 from replication.ledger.base import FileKind
 from replication.worker.reading import frame_start
+from replication.worker.ship import Shipment
 from tests.bench.shipping_process import started
 from tests.sites import Site, Wal, rows, table, until
 
@@ -217,6 +218,25 @@ def test_chunks_that_come_in_any_order_end_with_their_landing_file_closed(world:
     until(lambda: world.arrived(wal))
     landed = until(lambda: [r for r in world.west.ledger.files.all() if r.source == wal.file and r.closed])
     assert len(landed) == 1, "one landing file, closed when all of it is there and not before"
+
+
+def test_a_chunk_whose_ack_is_lost_with_its_stream_is_known_to_be_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 50))
+    length = wal.finish()
+    receiver = world.stack.enter_context(world.west.receiver())
+    world.stack.enter_context(world.east.worker())
+    chunk = ChunkAssignment(wal.file, 0, length, "west")
+    with monkeypatch.context() as lost:
+        lost.setattr(Shipment, "_take", lambda *_: None)
+        world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+        until(lambda: world.west.received(wal.file, length))
+        assert not world.arrived(wal)
+        world.east.term = world.east.ledger.terms.raise_to_next()
+        world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+        until(lambda: world.arrived(wal), what="the ledger to know")
 
 
 def test_one_refused_table_holds_up_no_other_and_comes_when_it_is_taken(world: World) -> None:
