@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from peer.receive.receiver import Receiver
 from replication.tables import append
 from replication.tables.base import Tables
 from replication.tables.iceberg import IcebergTables
 from replication.tables.memory import MemoryTables
+from tests.integration.receiving import Pair
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,16 @@ def warehouse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     if request.param == "spark":
         monkeypatch.setattr(append, "SMALL_BYTES", -1)
     return spark_warehouse(request.getfixturevalue("spark_tables"))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def receiver(pair: Pair) -> Iterator[Receiver]:
+    with pair.west.receiver() as made:
+        yield made

@@ -2,103 +2,19 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID, uuid4
 
 import pytest
 
 from peer.members import Members
 from peer.receive.receiver import Receiver
 from peer.status import collect
-from replication.core.frame import read_frame, scan
-from replication.core.ids import ClusterId, FileId
-from replication.core.schema import TableSpec
-from replication.errors import LockedFileError, PeerRefusedError
-from replication.ledger.base import Divergence, Landed
-from replication.link.base import Ack, Data, Hello, PeerLink, Reason, Refusal, Reply, Road, ShipSession
-from replication.link.grpc_client import connect
-from tests.sites import Site, rows, table, until
-
-
-class Pair:
-    """East with a WAL of three frames of one table, and a link to west's receiver."""
-
-    def __init__(self, folder: Path, **west: dict[str, object]) -> None:
-        self.east, self.west = Site(folder, "east"), Site(folder, "west", **west)
-        self.spec = table()
-        self.east.ledger.tables.create(self.spec)
-        self.wal = self.east.wal()
-        self.ends = [self.wal.append(self.spec, rows(n * 10, 10)) for n in range(3)]
-        self.content = Path(self.wal.path).read_bytes()
-        self.links: list[PeerLink] = []
-
-    def close(self) -> None:
-        for link in self.links:
-            link.close()
-        self.east.close()
-        self.west.close()
-
-    def road(self, generation: int = 1, spec: TableSpec | None = None) -> Road:
-        spec = spec or self.spec
-        return Road(spec, "default", spec.name, generation, {}, tuple(spec.versions.values()))
-
-    def hello(self, *roads: Road, files: tuple[FileId, ...] = ()) -> Hello:
-        return Hello(
-            self.east.cluster, self.west.cluster, 1, "test", roads or (self.road(),), tuple((file, 1) for file in files)
-        )
-
-    def link(self, receiver: Receiver) -> PeerLink:
-        self.links.append(connect(f"127.0.0.1:{receiver.port}", "west", timeout_s=20.0))
-        return self.links[-1]
-
-    def ship(self, receiver: Receiver, hello: Hello | None = None) -> ShipSession:
-        return self.link(receiver).ship(hello or self.hello())
-
-    def data(self, begin: int, end: int, term: int = 1) -> Data:
-        return Data(self.wal.file, begin, end, 256, term, self.content[begin:end])
-
-    @property
-    def landed(self) -> list[bytes]:
-        """Sealed bytes of every registered frame in west's landing files, in order."""
-        found: list[bytes] = []
-        for row in self.west.ledger.files.all():
-            content = Path(row.path).read_bytes()[: row.length]
-            found += [content[frame.sealed_begin : frame.end] for frame in scan(content, 256)]
-        return found
-
-    @property
-    def sealed(self) -> list[bytes]:
-        return [self.content[frame.sealed_begin : frame.end] for frame in scan(self.content, 256)]
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def receiver(pair: Pair) -> Iterator[Receiver]:
-    with pair.west.receiver() as made:
-        yield made
-
-
-def answer(session: ShipSession, message: Data) -> Reply:
-    session.send(message)
-    reply = session.receive(20)
-    assert reply is not None
-    return reply
-
-
-def refused(session: ShipSession, message: Data) -> Refusal:
-    reply = answer(session, message)
-    assert isinstance(reply, Refusal) and reply.remedy, reply
-    return reply
+from replication.core.frame import read_frame
+from replication.errors import LockedFileError
+from replication.link.base import Ack, Data, Reason, Refusal
+from tests.integration.receiving import Pair, answer, refused
+from tests.sites import rows, table, until
 
 
 def test_frames_land_as_they_were_with_the_peer_in_their_provenance(pair: Pair, receiver: Receiver) -> None:
@@ -130,26 +46,6 @@ def test_a_repeated_message_is_acked_without_effect(pair: Pair, receiver: Receiv
     assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
     assert isinstance(answer(again, pair.data(256, pair.ends[0])), Ack)
     assert pair.landed == pair.sealed[:1]
-
-
-def test_a_stream_that_opens_while_bytes_of_the_one_before_land_is_told_of_them(
-    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    landing = pair.west.ledger.landing
-    register, registering = landing.register, threading.Event()
-
-    def slowly(landed: Sequence[Landed]) -> list[Divergence]:
-        registering.set()
-        time.sleep(0.2)
-        return register(landed)
-
-    monkeypatch.setattr(landing, "register", slowly)
-    session = pair.ship(receiver)
-    session.send(pair.data(256, pair.ends[0]))
-    assert registering.wait(20)
-    session.close()
-    again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
-    assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
 
 
 def test_after_a_new_rule_the_same_bytes_land_again_but_claim_only_what_is_new(pair: Pair, receiver: Receiver) -> None:
@@ -283,62 +179,6 @@ def test_a_backlog_of_replay_is_refused_too(tmp_path: Path) -> None:
     pair.close()
 
 
-@pytest.mark.parametrize("wrong", ["expected", "self", "clash", "protocol", "epoch"])
-def test_the_wrong_sender_is_refused_at_the_door(pair: Pair, receiver: Receiver, wrong: str) -> None:
-    hello = pair.hello()
-    pair.ship(receiver, replace(hello, role_epoch=7)).close()
-    cases = {
-        "expected": (replace(hello, expected=ClusterId("west", uuid4())), "WRONG_CLUSTER"),
-        "self": (replace(hello, source=pair.west.cluster), "WRONG_CLUSTER"),
-        "clash": (replace(hello, source=ClusterId("west", uuid4())), "WRONG_CLUSTER"),
-        "protocol": (replace(hello, protocol=99), "VERSION"),
-        "epoch": (replace(hello, role_epoch=6), "STALE_EPOCH"),
-    }
-    with pytest.raises(PeerRefusedError) as caught:
-        pair.ship(receiver, cases[wrong][0])
-    assert caught.value.reason == cases[wrong][1] and caught.value.hint
-
-
-def test_a_table_of_the_same_name_stays_closed_and_others_open(pair: Pair, receiver: Receiver) -> None:
-    pair.west.ledger.tables.create(table("ops.weather"))
-    clash = table("ops.weather")
-    session = pair.ship(receiver, pair.hello(pair.road(), pair.road(spec=clash)))
-    ((key, refusal),) = session.opened.refused.items()
-    assert (
-        key == (clash.uuid, "default")
-        and refusal.reason is Reason.TABLE_CONFLICT
-        and "--remote-table" in refusal.remedy
-    )
-    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
-    with pytest.raises(PeerRefusedError, match="another table"):
-        pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, pair.road(spec=clash))
-
-
-def test_a_table_that_another_stream_made_meanwhile_was_not_dropped(
-    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = pair.west.ledger.tables
-    look = tables.by_uuid
-
-    def made_before_this_looks(uuid: UUID) -> TableSpec | None:
-        tables.create(pair.spec)
-        return look(uuid)
-
-    monkeypatch.setattr(tables, "by_uuid", made_before_this_looks)
-    session = pair.ship(receiver)
-    assert session.opened.refused == {}
-    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
-
-
-def test_a_table_dropped_just_now_is_refused_by_the_next_stream(pair: Pair, receiver: Receiver) -> None:
-    assert not pair.ship(receiver).opened.refused
-    pair.west.ledger.tables.drop(pair.spec.uuid)
-    session = pair.ship(receiver)
-    assert [refusal.reason for refusal in session.opened.refused.values()] == [Reason.UNKNOWN_TABLE]
-    assert refused(session, pair.data(256, pair.ends[0])).reason is Reason.UNKNOWN_TABLE
-    assert not pair.landed
-
-
 def test_skipped_bytes_count_as_received(pair: Pair, receiver: Receiver) -> None:
     session = pair.ship(receiver)
     assert isinstance(answer(session, replace(pair.data(256, pair.ends[0]), frames=b"")), Ack)
@@ -395,17 +235,6 @@ def test_a_landing_file_rolls_in_the_middle_of_a_group(tmp_path: Path) -> None:
         assert isinstance(answer(session, pair.data(begin, end)), Ack)
     assert pair.landed == pair.sealed and len(pair.west.ledger.files.all()) == 2
     pair.close()
-
-
-def test_a_receiver_knows_after_a_restart_which_role_epoch_a_sender_had(pair: Pair) -> None:
-    hello = pair.hello()
-    with pair.west.receiver() as receiver:
-        pair.ship(receiver, replace(hello, role_epoch=7)).close()
-    with pair.west.receiver() as receiver:
-        with pytest.raises(PeerRefusedError, match="had role epoch 7 already and says 6") as stale:
-            pair.ship(receiver, replace(hello, role_epoch=6))
-        assert stale.value.reason == Reason.STALE_EPOCH.value
-        pair.ship(receiver, replace(hello, role_epoch=7)).close()
 
 
 def test_commit_times_far_ahead_land_and_are_an_alarm(pair: Pair, receiver: Receiver) -> None:

@@ -1,0 +1,77 @@
+"""A sender with a WAL and a receiver to send it to, over real sockets, with SQLite ledgers and real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peer.receive.receiver import Receiver
+from replication.core.frame import scan
+from replication.core.ids import FileId
+from replication.core.schema import TableSpec
+from replication.link.base import Data, Hello, PeerLink, Refusal, Reply, Road, ShipSession
+from replication.link.grpc_client import connect
+from tests.sites import Site, rows, table
+
+
+class Pair:
+    """East with a WAL of three frames of one table, and a link to west's receiver."""
+
+    def __init__(self, folder: Path, **west: dict[str, object]) -> None:
+        self.east, self.west = Site(folder, "east"), Site(folder, "west", **west)
+        self.spec = table()
+        self.east.ledger.tables.create(self.spec)
+        self.wal = self.east.wal()
+        self.ends = [self.wal.append(self.spec, rows(n * 10, 10)) for n in range(3)]
+        self.content = Path(self.wal.path).read_bytes()
+        self.links: list[PeerLink] = []
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+        self.east.close()
+        self.west.close()
+
+    def road(self, generation: int = 1, spec: TableSpec | None = None) -> Road:
+        spec = spec or self.spec
+        return Road(spec, "default", spec.name, generation, {}, tuple(spec.versions.values()))
+
+    def hello(self, *roads: Road, files: tuple[FileId, ...] = ()) -> Hello:
+        return Hello(
+            self.east.cluster, self.west.cluster, 1, "test", roads or (self.road(),), tuple((file, 1) for file in files)
+        )
+
+    def link(self, receiver: Receiver) -> PeerLink:
+        self.links.append(connect(f"127.0.0.1:{receiver.port}", "west", timeout_s=20.0))
+        return self.links[-1]
+
+    def ship(self, receiver: Receiver, hello: Hello | None = None) -> ShipSession:
+        return self.link(receiver).ship(hello or self.hello())
+
+    def data(self, begin: int, end: int, term: int = 1) -> Data:
+        return Data(self.wal.file, begin, end, 256, term, self.content[begin:end])
+
+    @property
+    def landed(self) -> list[bytes]:
+        """Sealed bytes of every registered frame in west's landing files, in order."""
+        found: list[bytes] = []
+        for row in self.west.ledger.files.all():
+            content = Path(row.path).read_bytes()[: row.length]
+            found += [content[frame.sealed_begin : frame.end] for frame in scan(content, 256)]
+        return found
+
+    @property
+    def sealed(self) -> list[bytes]:
+        return [self.content[frame.sealed_begin : frame.end] for frame in scan(self.content, 256)]
+
+
+def answer(session: ShipSession, message: Data) -> Reply:
+    session.send(message)
+    reply = session.receive(20)
+    assert reply is not None
+    return reply
+
+
+def refused(session: ShipSession, message: Data) -> Refusal:
+    reply = answer(session, message)
+    assert isinstance(reply, Refusal) and reply.remedy, reply
+    return reply

@@ -1,0 +1,107 @@
+"""What a receiver answers to who opens a stream or a road: senders, tables, and what has arrived already."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from peer.receive.receiver import Receiver
+from replication.core.ids import ClusterId
+from replication.core.schema import TableSpec
+from replication.errors import PeerRefusedError
+from replication.ledger.base import Divergence, Landed
+from replication.link.base import Ack, Reason
+from tests.integration.receiving import Pair, answer, refused
+from tests.sites import table
+
+
+def test_a_stream_that_opens_while_bytes_of_the_one_before_land_is_told_of_them(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing = pair.west.ledger.landing
+    register, registering = landing.register, threading.Event()
+
+    def slowly(landed: Sequence[Landed]) -> list[Divergence]:
+        registering.set()
+        time.sleep(0.2)
+        return register(landed)
+
+    monkeypatch.setattr(landing, "register", slowly)
+    session = pair.ship(receiver)
+    session.send(pair.data(256, pair.ends[0]))
+    assert registering.wait(20)
+    session.close()
+    again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
+    assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
+
+
+@pytest.mark.parametrize("wrong", ["expected", "self", "clash", "protocol", "epoch"])
+def test_the_wrong_sender_is_refused_at_the_door(pair: Pair, receiver: Receiver, wrong: str) -> None:
+    hello = pair.hello()
+    pair.ship(receiver, replace(hello, role_epoch=7)).close()
+    cases = {
+        "expected": (replace(hello, expected=ClusterId("west", uuid4())), "WRONG_CLUSTER"),
+        "self": (replace(hello, source=pair.west.cluster), "WRONG_CLUSTER"),
+        "clash": (replace(hello, source=ClusterId("west", uuid4())), "WRONG_CLUSTER"),
+        "protocol": (replace(hello, protocol=99), "VERSION"),
+        "epoch": (replace(hello, role_epoch=6), "STALE_EPOCH"),
+    }
+    with pytest.raises(PeerRefusedError) as caught:
+        pair.ship(receiver, cases[wrong][0])
+    assert caught.value.reason == cases[wrong][1] and caught.value.hint
+
+
+def test_a_table_of_the_same_name_stays_closed_and_others_open(pair: Pair, receiver: Receiver) -> None:
+    pair.west.ledger.tables.create(table("ops.weather"))
+    clash = table("ops.weather")
+    session = pair.ship(receiver, pair.hello(pair.road(), pair.road(spec=clash)))
+    ((key, refusal),) = session.opened.refused.items()
+    assert (
+        key == (clash.uuid, "default")
+        and refusal.reason is Reason.TABLE_CONFLICT
+        and "--remote-table" in refusal.remedy
+    )
+    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
+    with pytest.raises(PeerRefusedError, match="another table"):
+        pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, pair.road(spec=clash))
+
+
+def test_a_table_that_another_stream_made_meanwhile_was_not_dropped(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = pair.west.ledger.tables
+    look = tables.by_uuid
+
+    def made_before_this_looks(uuid: UUID) -> TableSpec | None:
+        tables.create(pair.spec)
+        return look(uuid)
+
+    monkeypatch.setattr(tables, "by_uuid", made_before_this_looks)
+    session = pair.ship(receiver)
+    assert session.opened.refused == {}
+    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
+
+
+def test_a_table_dropped_just_now_is_refused_by_the_next_stream(pair: Pair, receiver: Receiver) -> None:
+    assert not pair.ship(receiver).opened.refused
+    pair.west.ledger.tables.drop(pair.spec.uuid)
+    session = pair.ship(receiver)
+    assert [refusal.reason for refusal in session.opened.refused.values()] == [Reason.UNKNOWN_TABLE]
+    assert refused(session, pair.data(256, pair.ends[0])).reason is Reason.UNKNOWN_TABLE
+    assert not pair.landed
+
+
+def test_a_receiver_knows_after_a_restart_which_role_epoch_a_sender_had(pair: Pair) -> None:
+    hello = pair.hello()
+    with pair.west.receiver() as receiver:
+        pair.ship(receiver, replace(hello, role_epoch=7)).close()
+    with pair.west.receiver() as receiver:
+        with pytest.raises(PeerRefusedError, match="had role epoch 7 already and says 6") as stale:
+            pair.ship(receiver, replace(hello, role_epoch=6))
+        assert stale.value.reason == Reason.STALE_EPOCH.value
+        pair.ship(receiver, replace(hello, role_epoch=7)).close()
