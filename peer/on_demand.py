@@ -150,15 +150,16 @@ def _latest(tables: IcebergTables, spec: TableSpec) -> str:
 def _tables(config: Config) -> Iterator[IcebergTables]:
     properties = configured_catalog(config)
     catalog = IcebergCatalog(properties)
+    scratch = config.run_dir / "spark-on-demand"
     session = open_session(
         properties,
-        config.run_dir / "spark-on-demand",
+        scratch,
         master=config.replay.spark_master,
         driver_memory=config.replay.driver_memory,
         jars=config.replay.jars,
         properties=config.replay.spark,
     )
-    tables = IcebergTables(catalog, session)
+    tables = IcebergTables(catalog, session, scratch)
     try:
         yield tables
     finally:

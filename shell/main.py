@@ -24,8 +24,8 @@ from shell.render import Printer
 INTERRUPTED = 130
 
 
-def make_app() -> typer.Typer:
-    """The whole command line, as a Typer app."""
+def make_app(words: Sequence[str] = ()) -> typer.Typer:
+    """The whole command line, as a Typer app; with the ``words`` of one, at least the verbs among them."""
     app = typer.Typer(
         name="walship",
         cls=Sections,
@@ -48,9 +48,9 @@ def make_app() -> typer.Typer:
     ) -> None:
         ctx.obj = Invocation(cluster, as_json, debug)
 
-    from shell.commands import register_all  # deferred: a role's process needs no verbs
+    from shell.commands import register  # deferred: a role's process needs no verbs
 
-    register_all(app)
+    register(app, words)
     add_verb(app, "shell", shell)
     return app
 
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
     printer = Printer("--json" in arguments)
     log.configure("info" if debug else "error", format="console")
     try:
-        make_app()(args=list(arguments), prog_name="walship", standalone_mode=True)
+        make_app(arguments)(args=list(arguments), prog_name="walship", standalone_mode=True)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 1
     except KeyboardInterrupt:

@@ -166,15 +166,16 @@ def run_replay(
     with alone(config.run_dir):
         properties = configured_catalog(config)
         catalog = IcebergCatalog(properties)
+        scratch = config.run_dir / "spark"
         session = open_session(
             properties,
-            config.run_dir / "spark",
+            scratch,
             master=settings.spark_master,
             driver_memory=settings.driver_memory,
             jars=settings.jars,
             properties=settings.spark,
         )
-        tables = IcebergTables(catalog, session)
+        tables = IcebergTables(catalog, session, scratch)
         watch = HostWatch(config, ledger.cluster, coordination).start() if coordination is not None else None
         try:
             replay_until(stop, tables, ledger, config, ready, watch)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -28,6 +29,7 @@ from replication.tables.append import WriteFiles, append_decoded, fits
 from replication.tables.base import LABEL, SPARK, Decode, History, Rows
 from replication.tables.catalog import CATALOG, IcebergCatalog
 from replication.tables.evolve import check_columns, check_shape
+from replication.tables.key_index import KeyIndex
 from replication.tables.row_delta import replace_rows
 
 if TYPE_CHECKING:
@@ -49,13 +51,20 @@ _SMALL_FILE_BYTES = 8 << 20
 
 
 class IcebergTables:
-    """A catalog and a Spark session that commits to it. Not safe for threads, but for different tables."""
+    """A catalog and a Spark session that commits to it. Not safe for threads, but for different tables.
+
+    Args:
+        catalog: where the tables are.
+        spark: a session with that catalog.
+        scratch: a folder for what goes with the process; the system's own for temporary files when None.
+    """
 
     dialect = SPARK
 
-    def __init__(self, catalog: IcebergCatalog, spark: SparkSession) -> None:
+    def __init__(self, catalog: IcebergCatalog, spark: SparkSession, scratch: Path | None = None) -> None:
         self._catalog = catalog
         self._spark = spark
+        self._index = KeyIndex(scratch)
         self._numbers = count()
 
     def create(self, spec: TableSpec) -> None:
@@ -142,7 +151,7 @@ class IcebergTables:
             loaded = self._catalog.load(name)
             if fits(loaded):
                 check_shape(loaded.metadata, name, shape)
-                return replace_rows(loaded, key, gone, rows, expect, summary)
+                return replace_rows(loaded, self._index, key, gone, rows, expect, summary)
         table = self.ref(name)
         with _refusals(name):
             at = "" if expect is None else f" as of version {expect}"

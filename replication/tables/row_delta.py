@@ -1,7 +1,7 @@
 """A few rows replaced in one commit, without the engine: position deletes and new rows, through PyIceberg.
 
-DuckDB finds where the keys are, reading key columns only. PyIceberg writes no delete files, so the producer of such a
-snapshot is here; it follows the Iceberg specification, version 2.
+PyIceberg writes no delete files, so the producer of such a snapshot is here; it follows the Iceberg specification,
+version 2.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from pyiceberg.typedef import EMPTY_DICT, Record
 
 from replication.errors import CommitConflictError
 from replication.tables.append import forget_older_snapshots, write_data_files
-from replication.tables.base import DUCKDB, open_duckdb
-from replication.tables.views import attach, shown
+from replication.tables.key_index import KeyIndex
 
 # Field ids that the specification reserves for the columns of position delete files.
 _FILE_PATH, _POS = 2147483546, 2147483545
@@ -46,12 +45,19 @@ _DELETES = pa.schema(
 
 
 def replace_rows(
-    table: Table, key: Sequence[str], gone: pa.Table, rows: pa.Table, expect: int | None, summary: Mapping[str, str]
+    table: Table,
+    index: KeyIndex,
+    key: Sequence[str],
+    gone: pa.Table,
+    rows: pa.Table,
+    expect: int | None,
+    summary: Mapping[str, str],
 ) -> int:
     """In one snapshot: delete the rows of the keys ``gone``, append ``rows``; return its id.
 
     Args:
         table: just loaded, of format version 2 and without partitions.
+        index: finds the rows of keys.
         key: its key columns, those of ``gone``.
         gone: keys, some perhaps not there.
         rows: with the table's columns, in any order.
@@ -70,7 +76,7 @@ def replace_rows(
     added = write_data_files(table.metadata, table.io.properties, spelt.to_batches())
     deletes: list[DataFile] = []
     try:
-        deletes += _write_deletes(table, _positions(table, key, gone))
+        deletes += _write_deletes(table, index.places(table, key, gone).cast(_DELETES))
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # of this copy of the metadata alone
         with table.transaction() as transaction:
             delta = _RowDelta(transaction, table.io, deletes, dict(summary))
@@ -94,20 +100,6 @@ def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     if field.name not in rows.column_names:
         return pa.nulls(rows.num_rows, field.type)
     return rows.column(field.name).cast(field.type)
-
-
-def _positions(table: Table, key: Sequence[str], gone: pa.Table) -> pa.Table:
-    """Where the live rows of keys are: ``file_path`` and ``pos``, in that order."""
-    if not gone.num_rows:
-        return _DELETES.empty_table()
-    same = " and ".join(f"t.{DUCKDB.name(column)} = g.{DUCKDB.name(column)}" for column in key)
-    with open_duckdb() as connection:
-        attach(connection, "t", shown(table, None), list(table.scan().plan_files()))
-        connection.register("g", gone)
-        found = connection.sql(
-            f"select _file as file_path, _pos as pos from t semi join g on {same} order by file_path, pos"
-        )
-        return found.to_arrow_table().cast(_DELETES)
 
 
 def _write_deletes(table: Table, positions: pa.Table) -> list[DataFile]:

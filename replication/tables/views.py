@@ -117,10 +117,24 @@ def attach(
         data = _scan(connection, [task.file.file_path for task in members], read)
         rows = f"(select {columns}, '{prefix}' || filename as _file, file_row_number as _pos from {data}) d"
         if deletes:
-            gone = _files(connection, sorted({d.file_path for task in members for d in task.delete_files}))
-            rows += f" anti join read_parquet({gone}) g on d._file = g.file_path and d._pos = g.pos"
+            rows += f" anti join {_deletes(connection, members)} g on d._file = g.file_path and d._pos = g.pos"
         parts.append(f"select {names}, _file, _pos from {rows}")
     connection.execute(f"create or replace view {DUCKDB.name(view)} as {' union all '.join(parts)}")
+
+
+def attach_deletes(connection: duckdb.DuckDBPyConnection, view: str, tasks: Sequence[FileScanTask]) -> None:
+    """Make ``view`` show which rows of planned files are deleted: ``file_path`` and ``pos``."""
+    for task in tasks:
+        _check_deletes(task)
+    deleted = "(select null::VARCHAR as file_path, null::BIGINT as pos where false)"
+    if any(task.delete_files for task in tasks):
+        deleted = _deletes(connection, tasks)
+    connection.execute(f"create or replace view {DUCKDB.name(view)} as select file_path, pos from {deleted}")
+
+
+def _deletes(connection: duckdb.DuckDBPyConnection, tasks: Sequence[FileScanTask]) -> str:
+    paths = {file.file_path for task in tasks for file in task.delete_files}
+    return f"read_parquet({_files(connection, sorted(paths))})"
 
 
 def _scan(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], fields: str) -> str:

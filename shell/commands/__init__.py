@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from importlib import import_module
+
 import typer
 
-from shell.commands import (
-    bootstrap,
-    bulk,
-    data,
-    demo,
-    operate,
-    peers,
-    quarantine,
-    replay,
-    replication,
-    restore,
-    setup,
-    tables,
-    trace,
-    verify,
-    wal,
-)
-
-SECTIONS = (
-    ("To begin with", (setup, demo)),
-    ("Clusters", (peers,)),
-    ("Tables", (tables,)),
-    ("Replication", (replication, bootstrap, operate)),
-    ("Rows", (data, bulk, replay, quarantine, verify, trace)),
-    ("Files and repair", (wal, restore)),
-)
+#: Sections as help shows them; of each its modules here with their verbs.
+SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "To begin with": {"setup": ("init", "up", "down"), "demo": ("demo",)},
+    "Clusters": {"peers": ("definecluster", "deletecluster", "listclusters")},
+    "Tables": {
+        "tables": (
+            *("createtable", "droptable", "describetable", "listtables", "altertable", "settable", "derivetable"),
+        )
+    },
+    "Replication": {
+        "replication": ("enablereplication", "disablereplication", "status", "readonly"),
+        "bootstrap": ("bootstrap",),
+        "operate": ("pause", "resume", "throttle", "drain"),
+    },
+    "Rows": {
+        "data": ("write", "read", "sql"),
+        "bulk": ("import",),
+        "replay": ("replay", "fold"),
+        "quarantine": ("quarantine",),
+        "verify": ("verify",),
+        "trace": ("trace",),
+    },
+    "Files and repair": {"wal": ("wal",), "restore": ("reincarnate", "rebuildledger")},
+}
 
 
-def register_all(app: typer.Typer) -> None:
-    """Give ``app`` every verb, in the sections and the order help shows them."""
-    for title, nouns in SECTIONS:
+def register(app: typer.Typer, words: Collection[str] = ()) -> None:
+    """Give ``app`` every verb, in the sections and the order help shows them.
+
+    When some of the words of a command line are verbs, modules with others are not loaded: all of them together take
+    longer than most verbs do.
+    """
+    asked = {
+        module for modules in SECTIONS.values() for module, verbs in modules.items() if not set(verbs).isdisjoint(words)
+    }
+    for title, modules in SECTIONS.items():
         commands, groups = len(app.registered_commands), len(app.registered_groups)
-        for noun in nouns:
-            noun.register(app)
+        for module in modules:
+            if not asked or module in asked:
+                import_module(f"{__name__}.{module}").register(app)
         for command in app.registered_commands[commands:]:
             command.rich_help_panel = title
         for group in app.registered_groups[groups:]:

@@ -14,6 +14,7 @@ from pyiceberg.types import StringType
 from peer.read import read
 from replication.core.define import typed_table
 from replication.tables.catalog import CatalogProperties, IcebergCatalog, catalog_properties
+from replication.tables.key_index import KeyIndex
 from replication.tables.layout import layouts
 from replication.tables.row_delta import replace_rows
 from replication.tables.shared_catalog import shared_catalog
@@ -23,6 +24,7 @@ from tests.tables_made import keyed
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 AT_ONCE = 8
+INDEX = KeyIndex(None)
 
 
 def test_tables_of_a_namespace_that_is_not_there_are_made_at_once(tmp_path: Path) -> None:
@@ -73,7 +75,7 @@ def test_a_column_that_somebody_else_added_is_null_in_what_a_fold_writes(tmp_pat
     expect = catalog.history("ops.t").current
     assert expect is not None
     rows = pa.Table.from_pylist([{"k": "a", "v": 9}], schema=arrow)
-    replace_rows(catalog.load("ops.t"), ["k"], rows.select(["k"]), rows, expect, {})
+    replace_rows(catalog.load("ops.t"), INDEX, ["k"], rows.select(["k"]), rows, expect, {})
     with duckdb.connect() as connection:
         catalog.attach(connection, "shown", "ops.t", columns=spec.columns)
         assert connection.execute("select k, v, theirs from shown order by k").fetchall() == [
@@ -95,7 +97,7 @@ def test_columns_may_be_called_as_the_parquet_reader_calls_its_own(tmp_path: Pat
     expect = catalog.history("ops.t").current
     assert expect is not None
     gone = pa.Table.from_pylist([row | {"k": 2}]).select(key)
-    replace_rows(catalog.load("ops.t"), key, gone, gone.slice(1), expect, {})
+    replace_rows(catalog.load("ops.t"), INDEX, key, gone, gone.slice(1), expect, {})
     with duckdb.connect() as connection:
         catalog.attach(connection, "shown", "ops.t", columns=spec.columns)
         shown = connection.sql("select * from shown").to_arrow_table().select([f.name for f in schema])
@@ -114,7 +116,7 @@ def test_replacing_a_row_again_and_again_deletes_it_once_at_each_place_and_keeps
     for turn in range(1, 6):
         expect = catalog.history("ops.t").current
         rows = pa.Table.from_pylist([{"k": "a", "v": turn}], schema=arrow)
-        replace_rows(catalog.load("ops.t"), ["k"], rows.select(["k"]), rows, expect, {"turn": str(turn)})
+        replace_rows(catalog.load("ops.t"), INDEX, ["k"], rows.select(["k"]), rows, expect, {"turn": str(turn)})
     history = catalog.history("ops.t")
     assert [s.summary.get("added-position-deletes") for s in history.chain()] == ["1"] * 5 + [None]
     assert [s.summary.get("turn") for s in history.chain()] == [*"54321", None]

@@ -11,7 +11,7 @@ from replication.ledger.sql_metadata import say_partial_indexes_to_postgresql
 
 FOR_A_READ = """
 import sys, shell.main, shell.reading, peer.connect, peer.read
-shell.main.make_app()
+shell.main.make_app(["read", "t"])
 print(*sys.modules)
 """
 UNUSED = (
