@@ -131,7 +131,7 @@ class WorkerSection(_Section):
 
     window_bytes: Bytes = Field(16 * _MIB, description="unacknowledged bytes per stream to a peer")
     streams_max: PositiveInt = Field(4, description="for large files, as many of these as bring more bytes")
-    message_bytes_max: Bytes = 4 * _MIB
+    message_bytes_max: Bytes = Field(2 * _MIB, description="what still lies in the CPU's caches ships fastest")
     poll_busy_s: PositiveFloat = 0.0007
     poll_idle_s: PositiveFloat = 0.01
     register_interval_s: PositiveFloat = 0.05

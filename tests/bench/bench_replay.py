@@ -173,7 +173,8 @@ def _scans(east: Alone, spec: TableSpec) -> list[Figure]:
         return scan
 
     ours, theirs = spark(f"({latest})"), spark(table)
-    ours(), theirs()
+    for _ in range(COUNT):  # until the JVM has compiled both
+        ours(), theirs()
     in_spark, spark_spread = pairs(ours, theirs, COUNT)
     in_duckdb, duckdb_spread = pairs(lambda: _read_all(east, spec), lambda: _read_table(east, spec), COUNT)
     return [
