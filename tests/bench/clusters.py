@@ -110,6 +110,13 @@ class Site:
                 said = (self.home / f"bench-{name}.out").read_text(errors="replace")[-2000:]
                 raise ClusterFailedError(f"{self.name}'s {name} ended with {process.returncode}: {said}")
 
+    def roles(self) -> tuple[str, ...]:
+        """Those that ``walship up`` runs when none are named."""
+        from replication import config
+        from shell.up import chosen_roles
+
+        return chosen_roles(config.load(self.file), "")
+
     def pid(self, role: str) -> int:
         """The process of a role that is ready; 0 when none is."""
         try:
@@ -177,7 +184,7 @@ def pair(
             if site.name == "east":
                 site.set(of_east or {})
             others = receiver_alone and site.name == "west"
-            site.start([role for role in _roles() if role != "receiver"] if others else ())
+            site.start([role for role in site.roles() if role != "receiver"] if others else ())
         for site in sites:
             site.wait_ready()
         if receiver_alone:
@@ -194,12 +201,6 @@ def pair(
             sys.stderr.write(f"kept {home}\n")
         else:
             shutil.rmtree(home, ignore_errors=True)
-
-
-def _roles() -> tuple[str, ...]:
-    from shell.roles import ROLES
-
-    return tuple(ROLES)
 
 
 def defined(east: walship.Cluster, west: Site) -> bool:
