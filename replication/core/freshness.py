@@ -195,6 +195,8 @@ def reach(
     if not due.contains(last, last + 1):
         wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
         why = "was written before a road brought it" if roads else "comes by no open road"
+        if any(road.waived.get(stream.wal, Ranges()).contains(last) for road in roads):
+            why = "was given up (walship wal giveup)"
         if not covered.contains(last, last + 1):
             held_by = f"sequence {last} of WAL {wal}, group {stream.group!r}, {why}"
             return Reach(False, False, False, held_by, comes=bool(roads))

@@ -38,15 +38,18 @@ from replication.ledger.records import (
     Grown,
     Landed,
     LetGo,
+    OwnLoss,
     PassedOn,
     Peer,
     Pending,
     Progress,
     Quarantined,
+    Readable,
     Registration,
     ReplayMark,
     Rule,
     Standing,
+    Waiver,
     WriterRow,
 )
 from replication.ledger.sending import Attempt, HeldTable, Sending
@@ -76,12 +79,14 @@ __all__ = [
     "Landing",
     "Ledger",
     "LetGo",
+    "OwnLoss",
     "PassedOn",
     "Peer",
     "Pending",
     "Phase",
     "Progress",
     "Quarantined",
+    "Readable",
     "Registration",
     "Replay",
     "ReplayMark",
@@ -92,6 +97,7 @@ __all__ = [
     "Tables",
     "Terms",
     "Time",
+    "Waiver",
     "WriterRow",
 ]
 
@@ -111,11 +117,9 @@ class Terms(Protocol):
         """The newest terms with the marks drawn for them."""
 
     def recognise(self, other: ClusterId, lineage: Lineage) -> str:
-        """Remember another cluster's newest term and mark.
+        """Remember another cluster's newest term and mark; why it is not the one that was heard of by this name.
 
-        Returns:
-            Why it is not the cluster that was heard of by this name before, but a copy of it, or the one that was
-            copied; "" when nothing speaks against it.
+        It may be a copy of it, or the one that was copied; "" when nothing speaks against it.
         """
 
 

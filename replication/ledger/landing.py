@@ -11,7 +11,7 @@ from replication.core.freshness import ClosedNotice
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.roads import Carried, InboundRoad
-from replication.ledger.records import AtRisk, Claim, Divergence, FileRow, GivenUp, Landed
+from replication.ledger.records import AtRisk, Claim, Divergence, FileRow, GivenUp, Landed, OwnLoss, Readable, Waiver
 
 
 class Landing(Protocol):
@@ -74,6 +74,58 @@ class Landing(Protocol):
             StaleTermError: a newer master was elected.
             MissingFileError, RequestError: as ``at_risk``; or it cannot be told what a table without key has applied.
         """
+
+    def own_loss(self, file: FileId, readable: Readable, *, keeps_tables: bool = True) -> OwnLoss:
+        """What giving up a file that was written here, or copied from such, would mean now. Changes nothing.
+
+        Args:
+            file: a WAL that is CLOSED, or OPEN and without a writer.
+            readable: what of it can be read.
+            keeps_tables: whether this cluster has an own replay, so that somebody here waits for frames.
+
+        Raises:
+            MissingFileError: no such file.
+            RequestError: it came from a peer, or holds no rows.
+        """
+
+    def give_up_own(
+        self,
+        file: FileId,
+        term: int,
+        readable: Readable,
+        into: FileId | None = None,
+        saved: Sequence[Claim] = (),
+        *,
+        keeps_tables: bool = True,
+    ) -> OwnLoss:
+        """Forget a file that was written here, in one transaction; the own replay must not be running.
+
+        What is copied is claimed in ``into``, as far applied as it was, and goes from there to every peer. What tables
+        here have applied stays claimed. What is lost is claimed no more, so that it counts should it come back from a
+        peer, and is waived: neither closed nor replicated time waits for it, here or at peers. Tables with frames
+        that a peer will not get become NEEDS_BOOTSTRAP there. A batch of which frames are lost may be appended again,
+        unless its table has no key and a peer may have them. A dead writer whose last OPEN file this was holds closed
+        time no more.
+
+        Args:
+            file: as ``own_loss``.
+            term: the ledger's current one.
+            readable: what of it can be read.
+            into: a landing file made for the copies, OPEN and nothing registered; CLOSED with this.
+            saved: what is copied there, ``own_loss().wanted`` at least, in the order of ``file``.
+            keeps_tables: as ``own_loss``.
+
+        Raises:
+            StaleTermError: a newer master was elected.
+            MissingFileError, RequestError: as ``own_loss``; or it cannot be told what a table without key has
+                applied; or more is wanted than was saved.
+        """
+
+    def waivers(self) -> list[Waiver]:
+        """What was lost with files that were given up and has not come back, the oldest first."""
+
+    def waived(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+        """Per (table, group) and WAL, the sequences that went with files that were given up, come back or not."""
 
     def accept_term(self, source: FileId, term: int) -> bool:
         """Keep the highest term per source file; False when ``term`` is older."""

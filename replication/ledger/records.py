@@ -196,6 +196,51 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Readable:
+    """What of a file can be read: its whole frames, as they lie there, and where its frames ``end``.
+
+    ``last`` is the last sequence of each stream by its end record; None when that cannot be read.
+    """
+
+    end: int
+    frames: tuple[Claim, ...] = ()
+    last: Mapping[StreamId, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLoss:
+    """What giving up a file that was written here means.
+
+    ``wanted`` can be read, and a table here or a peer still needs it. ``lost`` cannot be read, and no table here has
+    applied it; ``at_peers`` is what of that each peer has. ``lacking`` says of which tables a peer will not get what it
+    is owed, and of how many frames at most. Of ``illegible_bytes`` nobody can tell what ``untold_bytes`` held.
+    ``doubtful`` are tables without key of which it cannot be told whether they have applied some of what is lost.
+    """
+
+    row: FileRow
+    wanted: tuple[Claim, ...]
+    lost: Mapping[StreamId, Ranges]
+    at_peers: Mapping[str, Mapping[StreamId, Ranges]]
+    lacking: Mapping[str, Mapping[UUID, int]]
+    illegible_bytes: int
+    untold_bytes: int
+    doubtful: frozenset[UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """Sequences that went with ``file``, which was written here and given up at ``at``; those that came back are not.
+
+    Nobody waits for them: they are waived in what this cluster owes.
+    """
+
+    stream: StreamId
+    sequences: Ranges
+    file: FileId
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Divergence:
     """A frame whose sequence is claimed already with another hash: two histories of one stream."""
 

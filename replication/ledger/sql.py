@@ -13,7 +13,7 @@ from replication.ledger.sql_batches import SqlBatches
 from replication.ledger.sql_bootstraps import SqlBootstraps
 from replication.ledger.sql_deriving import SqlDerivations
 from replication.ledger.sql_files import SqlFiles
-from replication.ledger.sql_giveup import SqlGivingUp
+from replication.ledger.sql_giveup_own import SqlGivingUpOwn
 from replication.ledger.sql_metadata import SCHEMA_VERSION, create_all
 from replication.ledger.sql_names import Names
 from replication.ledger.sql_reincarnate import former_ids
@@ -42,7 +42,7 @@ class SqlLedger:
         self.rules = SqlRules(store, book)
         self.tables = SqlTables(store, self.rules.follow)
         self.files = SqlFiles(store, book, StatusBook(store, book), cluster)
-        self.landing = SqlGivingUp(store, names, cluster, book)
+        self.landing = SqlGivingUpOwn(store, names, cluster, book)
         self.batches = SqlBatches(store)
         self.bootstraps = SqlBootstraps(store, names, cluster, book)
         self.derivations = SqlDerivations(store)

@@ -35,6 +35,7 @@ _Sequences = dict[StreamId, Ranges]
 
 _n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
 _r, _t, _q, _h = schema.roads.c, schema.tables.c, schema.quarantined.c, schema.heard.c
+_v = schema.waived.c
 
 
 _APPLICABLE = (
@@ -94,6 +95,7 @@ class Snapshot:
     applied: Mapping[StreamId, Ranges] = field(default_factory=dict)
     quarantined: Mapping[StreamId, Ranges] = field(default_factory=dict)
     waiting: str = ""
+    waived: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]] = field(default_factory=dict)
 
     @staticmethod
     def load(connection: Connection, origin: ClusterId, table: UUID | None) -> Snapshot:
@@ -108,7 +110,8 @@ class Snapshot:
         roads = by_group(open_roads(connection, table))
         is_own = own == str(origin)
         waiting = "" if is_own else _waiting(roads.values(), live)
-        return Snapshot(origin, is_own, notices, roads, frozenset(live), *_coverage(connection, wanted), waiting)
+        gaps = waived(connection) if is_own else {}
+        return Snapshot(origin, is_own, notices, roads, frozenset(live), *_coverage(connection, wanted), waiting, gaps)
 
     def replicated(self) -> Replicated:
         """The largest closed time up to which all that is owed is applied; none before a bootstrap is complete."""
@@ -118,7 +121,7 @@ class Snapshot:
         def roads(stream: StreamId) -> Sequence[Road]:
             if stream.table not in self.live:
                 return ()
-            return (EVERYTHING,) if self.is_own else roads_of(stream, self.roads)
+            return own_road(stream, self.waived) if self.is_own else roads_of(stream, self.roads)
 
         return replicated_time(self.notices, roads, self.covered, self.applied, self.origin.name, self.quarantined)
 
@@ -127,12 +130,12 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
     """Whether everything owed of each stream up to a sequence is here, by whatever road it came."""
     roads = by_group(open_roads(connection, None))
     covered, applied, quarantined = _coverage(connection, sequences)
-    none = Ranges()
+    none, gaps = Ranges(), waived(connection)
     return {
         stream: reach(
             stream,
             last,
-            (EVERYTHING,) if stream.wal.cluster == own else roads_of(stream, roads),
+            own_road(stream, gaps) if stream.wal.cluster == own else roads_of(stream, roads),
             covered.get(stream, none),
             applied.get(stream, none),
             quarantined.get(stream, none),
@@ -210,6 +213,22 @@ def roads_of(stream: StreamId, roads: Mapping[tuple[UUID, str], Sequence[Inbound
     """What each of the roads that bring a stream owes."""
     found = roads.get((stream.table, stream.group), ())
     return [Road(road.owed, road.waived) for road in found if road.brings(stream.wal.cluster)]
+
+
+def own_road(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]]) -> Sequence[Road]:
+    """What is to be here of a stream that this cluster wrote: all of it, less what was given up."""
+    of_group = gaps.get((stream.table, stream.group))
+    return (EVERYTHING,) if of_group is None else (Road({}, of_group),)
+
+
+def waived(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+    """See ``base.Landing.waived``."""
+    made: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
+    wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, _v.seq_begin, _v.seq_end).join(schema.waived)
+    for wal, table, group, begin, end in connection.execute(wanted):
+        of_group = made.setdefault((UUID(table), group), {})
+        of_group[file_id(wal)] = of_group.get(file_id(wal), Ranges()).add(begin, end)
+    return made
 
 
 def road_columns(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.status import ranges_needing_replication
 from replication.errors import RequestError
 from replication.ledger import sql_schema as schema
-from replication.ledger.base import AtRisk, Claim, FileKind, FileRow, GivenUp
+from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp
 from replication.ledger.claiming import by_stream
 from replication.ledger.sql_landing import SqlLanding
 from replication.ledger.sql_moving import Piece, fill, replace_claim
@@ -67,10 +67,10 @@ class SqlGivingUp(SqlLanding):
         """See ``base.Landing``."""
         with self._store.read() as connection:
             key, row = _landing_file(connection, file)
-            reached = _Reached.load(connection, key, row)
+            reached = Reached.load(connection, key, row)
             sequences: dict[StreamId, Ranges] = {}
             stream_keys: set[int] = set()
-            for claim in _claims(connection, key):
+            for claim in claims_of(connection, key):
                 if reached.lacks(claim):
                     stream = stream_id(claim.wal, claim.table_uuid, claim.grp)
                     sequences[stream] = sequences.get(stream, Ranges()).add(claim.seq_begin, claim.seq_end)
@@ -98,13 +98,13 @@ class SqlGivingUp(SqlLanding):
             names = self._names.session(connection)
             key, row = _landing_file(connection, file)
             target = fill(connection, names, into, saved) if into is not None else None
-            reached = _Reached.load(connection, key, row)
+            reached = Reached.load(connection, key, row)
             fate = self._settle(connection, key, reached, applied, saved, target)
             if target is not None:
                 spare = [claim for claim in saved if not _holds(fate.saved, claim)]
-                rows = [_duplicate(target, names.stream(claim.stream), claim) for claim in spare]
+                rows = [duplicate_row(target, names.stream(claim.stream), claim) for claim in spare]
                 execute_many(connection, schema.duplicates.insert(), rows)
-            _let_go_of_quarantined(connection, file, reached, fate)
+            let_go_of_quarantined(connection, file, reached, fate.left)
             lacking = Ranges()
             for _, _, status in statuses(connection, self._book, [(key, row)]):
                 lacking = lacking.union(ranges_needing_replication(status))
@@ -118,7 +118,7 @@ class SqlGivingUp(SqlLanding):
         self,
         connection: Connection,
         key: int,
-        reached: _Reached,
+        reached: Reached,
         applied: Sequence[Claim],
         saved: Sequence[Claim],
         target: int | None,
@@ -126,7 +126,7 @@ class SqlGivingUp(SqlLanding):
         """Split the claims that are not wholly applied into what is applied, what is saved, and what is dropped."""
         fate = _Fate()
         passed, copies = by_stream(applied), by_stream(saved)
-        for row in _claims(connection, key):
+        for row in claims_of(connection, key):
             if not reached.lacks(row):
                 continue
             stream = stream_id(row.wal, row.table_uuid, row.grp)
@@ -141,7 +141,7 @@ class SqlGivingUp(SqlLanding):
             pieces = []
             if done:
                 pieces.append(Piece(None, row.seq_begin, first, row.begin, done[-1].end, row.previous, done[-1].hash))
-            for run in _runs(claim for claim in copies.get(stream, ()) if first <= claim.sequence < row.seq_end):
+            for run in runs(claim for claim in copies.get(stream, ()) if first <= claim.sequence < row.seq_end):
                 head, tail = run[0], run[-1]
                 pieces.append(
                     Piece(target, head.sequence, tail.sequence + 1, head.begin, tail.end, head.previous, tail.hash)
@@ -159,22 +159,24 @@ class SqlGivingUp(SqlLanding):
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
+class Reached:
     """How far a file is applied: its prefix, and the tables that are further."""
 
     prefix: int
     tables: dict[str, int]
 
     @staticmethod
-    def load(connection: Connection, key: int, row: FileRow) -> _Reached:
+    def load(connection: Connection, key: int, row: FileRow) -> Reached:
+        """Of the file of ``row``, within the connection's transaction."""
         wanted = sa.select(_p.table_uuid, _p.applied).where(_p.file_id == key)
-        return _Reached(row.applied, {found.table_uuid: found.applied for found in connection.execute(wanted)})
+        return Reached(row.applied, {found.table_uuid: found.applied for found in connection.execute(wanted)})
 
     def of(self, table: str) -> int:
+        """How far the file is applied for one table."""
         return max(self.prefix, self.tables.get(table, 0))
 
     def lacks(self, claim: Any) -> bool:
-        """Whether a table that is here still has to apply some of a row of ``_claims``."""
+        """Whether a table that is here still has to apply some of a row of ``claims_of``."""
         return claim.spec is not None and claim.end > self.of(claim.table_uuid)
 
 
@@ -183,17 +185,16 @@ def _landing_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
     if found is None:
         raise missing(file)
     row = file_row(found)
-    if row.kind is not FileKind.LANDING and row.source is None:
+    if row.source is None:
         raise RequestError(
-            f"{file} was written here, so what it holds may exist nowhere else",
-            "Only landing files can be given up; restore this one, or the cluster from a peer",
+            f"{file} was written here, so what it holds may exist nowhere else", "Nobody can send it again"
         )
     if not row.closed:
         raise RequestError(f"{file} is still OPEN", "Its receiver closes it when it restarts, or after an idle minute")
     return int(found.id), row
 
 
-def _claims(connection: Connection, key: int) -> Sequence[Any]:
+def claims_of(connection: Connection, key: int) -> Sequence[Any]:
     """Rows of claims of a file with their stream, and their table's definition (None: nobody replays them)."""
     wanted = (
         sa.select(schema.claims, _s.wal, _s.table_uuid, _s.grp, _t.spec)
@@ -218,7 +219,7 @@ def _chain(row: Any, found: Iterable[Claim], first: int) -> list[Claim]:
     return made
 
 
-def _runs(claims: Iterable[Claim]) -> list[list[Claim]]:
+def runs(claims: Iterable[Claim]) -> list[list[Claim]]:
     """Claims that follow one another in sequence, hash and file; of one sequence the first."""
     runs: list[list[Claim]] = []
     for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.begin)):
@@ -241,7 +242,8 @@ def _holds(saved: dict[StreamId, Ranges], claim: Claim) -> bool:
     return saved.get(claim.stream, Ranges()).contains(claim.sequence)
 
 
-def _duplicate(key: int, stream: int, claim: Claim) -> dict[str, object]:
+def duplicate_row(key: int, stream: int, claim: Claim) -> dict[str, object]:
+    """A row of ``duplicates`` for one frame."""
     return {
         "file_id": key,
         "stream_id": stream,
@@ -252,8 +254,11 @@ def _duplicate(key: int, stream: int, claim: Claim) -> dict[str, object]:
     }
 
 
-def _let_go_of_quarantined(connection: Connection, file: FileId, reached: _Reached, fate: _Fate) -> None:
-    """Quarantined frames that come again are judged again; the others hold what they held, less what comes again."""
+def let_go_of_quarantined(connection: Connection, file: FileId, reached: Reached, left: Mapping[int, Ranges]) -> None:
+    """Quarantined frames that come again are judged again; the others hold what they held, less what has ``left``.
+
+    That is by stream key: sequences that the file has no more.
+    """
     for row in connection.execute(sa.select(schema.quarantined).where(_q.file == str(file))).all():
         here = (_q.file == row.file) & (_q.begin == row.begin)
         spans = json.loads(row.held)
@@ -263,7 +268,7 @@ def _let_go_of_quarantined(connection: Connection, file: FileId, reached: _Reach
         held = [
             [key, low, high]
             for key, begin, end in spans
-            for low, high in Ranges.of((begin, end)).subtract(fate.left.get(key, Ranges()))
+            for low, high in Ranges.of((begin, end)).subtract(left.get(key, Ranges()))
         ]
         connection.execute(schema.quarantined.update().where(here).values(held=json.dumps(held)))
 

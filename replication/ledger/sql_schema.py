@@ -204,6 +204,18 @@ roads = Table(
     Column("carried", Text, nullable=False, server_default="[]"),  # [[origin, [cluster, …], silent since, awaits], …]
 )
 
+# sequences that went with a file that was written here and given up: nobody waits for them, though they may come back
+waived = Table(
+    "waived",
+    metadata,
+    id_column(),
+    Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
+    Column("seq_begin", BigInteger, nullable=False),
+    Column("seq_end", BigInteger, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),  # when it was given up
+)
+
 # when a cluster that sends to this one was last heard
 heard = Table("heard", metadata, Column("source", Text, primary_key=True), Column("at", BigInteger, nullable=False))
 

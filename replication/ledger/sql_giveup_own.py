@@ -1,0 +1,384 @@
+"""Giving up a file that was written here (rule 2): what is copied, what is lost, and who has to be told, over SQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.errors import RequestError
+from replication.ledger import sql_schema as schema
+from replication.ledger import sql_schema_sending as sending
+from replication.ledger.base import Claim, FileKind, FileRow, OwnLoss, Phase, Readable, Rule, Waiver
+from replication.ledger.claiming import by_stream, judge
+from replication.ledger.giving_up import Fate, Legible, Owing, Stretch, decide, illegible_in, missing_at
+from replication.ledger.sql_freshness import waived
+from replication.ledger.sql_giveup import Reached, SqlGivingUp, claims_of, duplicate_row, let_go_of_quarantined, runs
+from replication.ledger.sql_landing import coverage
+from replication.ledger.sql_moving import Piece, fill, replace_claim
+from replication.ledger.sql_names import NamesInTransaction, check_term, file_id, file_row, missing, stream_id
+from replication.ledger.sql_replay import advance
+from replication.ledger.sql_runs import drop_file
+from replication.ledger.sql_statuses import statuses
+from replication.ledger.sql_store import chunked, execute_many
+from replication.ledger.sql_tables import table_spec
+
+_b, _c, _f, _s, _t = (t.c for t in (schema.batches, schema.claims, schema.files, schema.streams, schema.tables))
+_rule, _start, _v, _w = sending.rules.c, sending.starts.c, schema.waived.c, schema.writers.c
+_ALL = 1 << 62
+_Place = tuple[StreamId, int]
+_Owed = dict[tuple[UUID, str], list[tuple[Rule, Ranges]]]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What becomes of a file: each row of claims with its fate, and of bytes that were never registered."""
+
+    key: int
+    row: FileRow
+    reached: Reached
+    legible: Mapping[StreamId, Legible]
+    fates: list[tuple[Any, Stretch, Fate]] = field(default_factory=list)
+    fresh: list[tuple[StreamId, Fate]] = field(default_factory=list)
+    keyless: set[UUID] = field(default_factory=set)
+    illegible: int = 0
+    untold: int = 0
+
+    def every(self) -> Iterable[tuple[StreamId, Fate]]:
+        """The fates per stream."""
+        yield from ((stretch.stream, fate) for _, stretch, fate in self.fates)
+        yield from self.fresh
+
+    def done(self) -> dict[_Place, bool]:
+        """What is wanted, and whether it is applied here."""
+        wanted = (each for _, fate in self.every() for each in fate.wanted)
+        return {(claim.stream, claim.sequence): done for claim, done in wanted}
+
+    def loss(self) -> OwnLoss:
+        """The same for those who decide."""
+        lost: dict[StreamId, Ranges] = {}
+        at_peers: dict[str, dict[StreamId, Ranges]] = {}
+        lacking: dict[str, dict[UUID, int]] = {}
+        doubtful: set[UUID] = set()
+        for stream, fate in self.every():
+            if fate.lost:
+                lost[stream] = lost.get(stream, Ranges()).union(fate.lost)
+            if fate.doubtful and stream.table in self.keyless:
+                doubtful.add(stream.table)
+            for peer, sequences in fate.at_peers.items():
+                if sequences:
+                    of_peer = at_peers.setdefault(peer, {})
+                    of_peer[stream] = of_peer.get(stream, Ranges()).union(sequences)
+            for peer, count in fate.lacking.items():
+                of_tables = lacking.setdefault(peer, {})
+                of_tables[stream.table] = of_tables.get(stream.table, 0) + count
+        wanted = sorted((claim for _, fate in self.every() for claim, _ in fate.wanted), key=lambda c: c.begin)
+        gone = (self.illegible, self.untold, frozenset(doubtful))
+        return OwnLoss(self.row, tuple(wanted), lost, at_peers, lacking, *gone)
+
+
+class SqlGivingUpOwn(SqlGivingUp):
+    """``base.Landing`` over SQL, with what it takes to give up a file that was written here."""
+
+    def own_loss(self, file: FileId, readable: Readable, *, keeps_tables: bool = True) -> OwnLoss:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return self._plan(connection, file, readable, keeps_tables).loss()
+
+    def give_up_own(
+        self,
+        file: FileId,
+        term: int,
+        readable: Readable,
+        into: FileId | None = None,
+        saved: Sequence[Claim] = (),
+        *,
+        keeps_tables: bool = True,
+    ) -> OwnLoss:
+        """See ``base.Landing``."""
+        assert bool(saved) == (into is not None), "copies and the file of copies come together"
+        with self._store.write() as connection:
+            check_term(connection, term)
+            plan = self._plan(connection, file, readable, keeps_tables)
+            loss = plan.loss()
+            _refuse_doubtful(loss)
+            copies = {(claim.stream, claim.sequence): claim for claim in saved}
+            if any((claim.stream, claim.sequence) not in copies for claim in loss.wanted):
+                raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
+            names = self._names.session(connection)
+            target = None if into is None else fill(connection, names, into, saved)
+            left = _move(connection, plan, copies, target)
+            if target is not None:
+                self._claim_rest(connection, names, plan, target, copies)
+                self._carry_over(connection, plan, target, copies, readable)
+            let_go_of_quarantined(connection, file, plan.reached, left)
+            drop_file(connection, plan.key)
+            if target is not None:
+                advance(connection, target)
+            _waive(connection, names, loss)
+            _forget_batches(connection, plan)
+            for peer, tables in loss.lacking.items():
+                here = (_rule.peer == peer) & _rule.table_uuid.in_([str(table) for table in tables])
+                connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))
+            _end_writer(connection, plan.row)
+        names.keep()
+        return loss
+
+    def waivers(self) -> list[Waiver]:
+        """See ``base.Landing``."""
+        wanted = sa.select(schema.waived, _s.wal, _s.table_uuid, _s.grp).join(schema.streams).order_by(_v.id)
+        made: list[Waiver] = []
+        with self._store.read() as connection:
+            rows = connection.execute(wanted).all()
+            tables = sorted({row.table_uuid for row in rows})
+            covered = {s: r for ids in chunked(tables) for s, r in coverage(connection, _s.table_uuid.in_(ids)).items()}
+        for row in rows:
+            stream = stream_id(row.wal, row.table_uuid, row.grp)
+            gone = Ranges.of((row.seq_begin, row.seq_end)).subtract(covered.get(stream, Ranges()))
+            if gone:
+                made.append(Waiver(stream, gone, file_id(row.file), row.at))
+        return made
+
+    def waived(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return waived(connection)
+
+    def _plan(self, connection: Connection, file: FileId, readable: Readable, keeps_tables: bool) -> _Plan:
+        key, row = _own_file(connection, file)
+        reached = Reached.load(connection, key, row)
+        end = max(row.needed, readable.end)
+        illegible = illegible_in(FILE_HEADER_BYTES, end, readable.frames)
+        legible = {stream: Legible(claims) for stream, claims in by_stream(readable.frames).items()}
+        plan = _Plan(key, row, reached, legible, illegible=illegible.total)
+        owing = self._owing(connection, key, row, end)
+        live = {
+            UUID(r.uuid): table_spec(r.spec) for r in connection.execute(sa.select(schema.tables).where(~_t.dropped))
+        }
+        plan.keyless = {table for table, spec in live.items() if not spec.key}
+        for claimed in claims_of(connection, key):
+            stream = stream_id(claimed.wal, claimed.table_uuid, claimed.grp)
+            upto = reached.of(claimed.table_uuid) if keeps_tables and claimed.spec is not None else _ALL
+            stretch = Stretch(
+                stream,
+                claimed.seq_begin,
+                claimed.seq_end,
+                claimed.begin,
+                claimed.end,
+                claimed.previous,
+                claimed.last,
+                upto,
+            )
+            fate = decide(stretch, legible.get(stream, Legible()), _owing_of(owing, stream), illegible)
+            plan.fates.append((claimed, stretch, fate))
+        here = set(live) if keeps_tables else set()
+        _plan_fresh(connection, plan, readable, owing, illegible.within(row.length, end), here)
+        return plan
+
+    def _owing(self, connection: Connection, key: int, row: FileRow, end: int) -> _Owed:
+        """Per (table, group) the rules that send it, with what of the file their peers lack."""
+        made: _Owed = {}
+        for _, rule, status in statuses(connection, self._book, [(key, row)]):
+            lacks = status.shipped.missing(status.begin, max(status.needed, end))
+            made.setdefault((rule.table, rule.group), []).append((rule, lacks))
+        return made
+
+    def _claim_rest(
+        self,
+        connection: Connection,
+        names: NamesInTransaction,
+        plan: _Plan,
+        target: int,
+        copies: Mapping[_Place, Claim],
+    ) -> None:
+        """Claim what was copied and never registered; what turns out to be claimed is marked duplicate."""
+        moved = {(s.stream, claim.sequence) for _, s, fate in plan.fates for claim, _ in fate.wanted}
+        rest = by_stream(claim for place, claim in copies.items() if place not in moved)
+        keys = {stream: names.stream(stream) for stream in rest}
+        held = self._near(connection, [(keys[stream], claims) for stream, claims in rest.items()])
+        for stream, claims in rest.items():
+            verdict = judge(claims, held.get(keys[stream], []))
+            place = {"file_id": target, "stream_id": keys[stream], "divergent": False}
+            rows = [
+                {
+                    "seq_begin": run.seq_begin,
+                    "seq_end": run.seq_end,
+                    "begin": run.begin,
+                    "end": run.end,
+                    "previous": run.previous,
+                    "last": run.last,
+                }
+                for run in verdict.claimed
+            ]
+            execute_many(connection, schema.claims.insert(), [place | row for row in rows])
+            claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in verdict.claimed)
+            spare = [duplicate_row(target, keys[stream], c) for c in claims if not claimed.contains(c.sequence)]
+            execute_many(connection, schema.duplicates.insert(), spare)
+
+    def _carry_over(
+        self,
+        connection: Connection,
+        plan: _Plan,
+        target: int,
+        copies: Mapping[_Place, Claim],
+        readable: Readable,
+    ) -> None:
+        """How far each table has applied the copies, and where rules begin among them, as it was in the file."""
+        done = plan.done()
+        positions: dict[UUID, int] = {}
+        for place, copy in copies.items():
+            if done.get(place, False):
+                positions[place[0].table] = max(copy.end, positions.get(place[0].table, 0))
+        rows = [{"file_id": target, "table_uuid": str(t), "applied": end} for t, end in positions.items()]
+        execute_many(connection, schema.positions.insert(), rows)
+        ends = sorted(
+            (claim.end, copies[claim.stream, claim.sequence].end)
+            for claim in readable.frames
+            if (claim.stream, claim.sequence) in copies
+        )
+        begun = connection.execute(sa.select(_start.rule_id, _start.begin).where(_start.file_id == plan.key)).all()
+        begins = [
+            {
+                "file_id": target,
+                "rule_id": rule,
+                "begin": max((copy for end, copy in ends if end <= begin), default=FILE_HEADER_BYTES),
+            }
+            for rule, begin in begun
+        ]
+        execute_many(connection, sending.starts.insert(), begins)
+
+
+def _own_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
+    found = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
+    if found is None:
+        raise missing(file)
+    row = file_row(found)
+    if row.source is not None:
+        raise RequestError(f"{file} came from {row.source.cluster.name}, which can send it again")
+    if row.kind is FileKind.BOOTSTRAP:
+        raise RequestError(f"{file} is a bootstrap, which can be written anew", "walship bootstrap writes it anew")
+    if row.kind is FileKind.CONTROL:
+        raise RequestError(
+            f"{file} holds no rows, and what it says is said again by later ones",
+            "Restart the worker of its host, which says everything anew",
+        )
+    return int(found.id), row
+
+
+def _refuse_doubtful(loss: OwnLoss) -> None:
+    for table in sorted(loss.doubtful):
+        raise RequestError(
+            f"table {table} has applied some of what cannot be read of {loss.row.file}, and how much cannot be told",
+            "It has no key, so a row that comes twice would show: restore the file, or drop the table",
+        )
+
+
+def _owing_of(owing: _Owed, stream: StreamId) -> list[Owing]:
+    rules = owing.get((stream.table, stream.group), ())
+    return [Owing(rule.peer, lacks, rule.owed.get(stream.wal, 0)) for rule, lacks in rules]
+
+
+def _plan_fresh(
+    connection: Connection, plan: _Plan, readable: Readable, owing: _Owed, illegible: Ranges, here: set[UUID]
+) -> None:
+    """What lies past the registered length: durable, and in the ledger not yet.
+
+    Args:
+        connection: of the transaction.
+        plan: added to.
+        readable: what of the file can be read.
+        owing: by ``_owing``.
+        illegible: what cannot be read of these bytes.
+        here: tables that somebody here waits for.
+    """
+    row = plan.row
+    end = max(row.needed, readable.end)
+    found = by_stream(claim for claim in readable.frames if claim.begin >= row.length)
+    last = {stream: sequence for stream, sequence in (readable.last or {}).items() if stream.wal == row.file}
+    if readable.last is None:
+        plan.untold = illegible.total
+    claimed = coverage(connection, _s.wal == str(row.file))
+    for stream in sorted(found.keys() | last.keys()):
+        claims = found.get(stream, [])
+        fate, of_peers = Fate(), _owing_of(owing, stream)
+        if stream.table in here or of_peers:
+            fate.wanted = [(claim, stream.table not in here) for claim in claims]
+        past = max(last.get(stream, -1), *(claim.sequence for claim in claims), -1) + 1
+        registered = claimed.get(stream, Ranges()).end
+        gone = Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in claims).missing(registered, past)
+        if stream.wal == row.file and gone and stream.table != NIL_UUID:
+            fate.lost = gone if stream.table in here else Ranges()
+            for sequences in gone:
+                missing_at(fate, sequences, (row.length, end), of_peers, illegible)
+        plan.fresh.append((stream, fate))
+
+
+def _move(connection: Connection, plan: _Plan, copies: Mapping[_Place, Claim], target: int | None) -> dict[int, Ranges]:
+    """Claim what was copied in its new file, keep what is applied, and claim the rest no more.
+
+    Returns:
+        By stream key, the sequences that were not applied from the file.
+    """
+    left: dict[int, Ranges] = {}
+    for claimed, stretch, fate in plan.fates:
+        legible = plan.legible.get(stretch.stream, Legible())
+        pieces = [
+            Piece(None, begin, end, stretch.begin, stretch.end, *legible.edges(stretch, begin, end))
+            for begin, end in fate.kept
+        ]
+        for is_done in (True, False):
+            taken = (copies[claim.stream, claim.sequence] for claim, done in fate.wanted if done is is_done)
+            for run in runs(taken):
+                head, tail = run[0], run[-1]
+                span = (head.sequence, tail.sequence + 1, head.begin, tail.end)
+                pieces.append(Piece(target, *span, head.previous, tail.hash))
+        replace_claim(connection, claimed, pieces)
+        gone = fate.lost.union(Ranges.union_of((c.sequence, c.sequence + 1) for c, done in fate.wanted if not done))
+        left[int(claimed.stream_id)] = left.get(int(claimed.stream_id), Ranges()).union(gone)
+    return left
+
+
+def _waive(connection: Connection, names: NamesInTransaction, loss: OwnLoss) -> None:
+    now = time.time_ns() // 1000
+    rows = [
+        {
+            "stream_id": names.stream(stream),
+            "seq_begin": begin,
+            "seq_end": end,
+            "file": str(loss.row.file),
+            "at": now,
+        }
+        for stream, sequences in loss.lost.items()
+        for begin, end in sequences
+    ]
+    execute_many(connection, schema.waived.insert(), rows)
+
+
+def _forget_batches(connection: Connection, plan: _Plan) -> None:
+    """Batch ids of frames that are lost, so that who has the rows still may append them again.
+
+    Where a peer may have them they would show there twice in a table without key, whose batch ids are kept.
+    """
+    for stream, fate in plan.every():
+        there = fate.somewhere if stream.table in plan.keyless else Ranges()
+        of_stream = (_b.table_uuid == str(stream.table)) & (_b.grp == stream.group) & (_b.wal == str(stream.wal))
+        for begin, end in fate.lost.subtract(there):
+            gone = of_stream & (_b.sequence >= begin) & (_b.sequence < end)
+            connection.execute(schema.batches.delete().where(gone))
+
+
+def _end_writer(connection: Connection, row: FileRow) -> None:
+    """A writer that died, and of which no OPEN file is left, promises nothing any more."""
+    if row.closed or not row.writer:
+        return
+    left = sa.select(_f.id).where(_f.writer == row.writer, _f.host == row.host, _f.closed_length < 0)
+    if connection.scalar(left.limit(1)) is None:
+        connection.execute(schema.writers.delete().where(_w.writer == row.writer))
