@@ -222,12 +222,15 @@ class Reception:
             self._make(source, spec)
         self._learn((spec, *road.schemas))
         known = declared.get((spec.uuid, road.group))
-        told = (road.generation, dict(road.owed), road.carried, road.phase)
-        if known is None or (known.generation, dict(known.owed), known.carried, known.phase) != told:
-            generation, owed, carried, phase = told
-            self._ledger.landing.declare_road(
-                source, spec.uuid, road.group, generation, owed, carried=carried, phase=phase
-            )
+        told = (road.generation, dict(road.owed), dict(road.waived), road.carried, road.phase)
+        if known is None or told != (
+            known.generation,
+            dict(known.owed),
+            dict(known.waived),
+            known.carried,
+            known.phase,
+        ):
+            self._ledger.landing.declare_road(source, spec.uuid, road.group, *told)
 
     def _make(self, source: ClusterId, spec: TableSpec) -> None:
         """Create a table that was not here when the live ones were last read, unless it is there by now."""

@@ -123,5 +123,22 @@ def owed_onward(roads: Sequence[InboundRoad], peer: ClusterId, owed: Mapping[Fil
     return made
 
 
+def waived_onward(roads: Sequence[InboundRoad], peer: ClusterId) -> dict[FileId, Ranges]:
+    """Sequences of other clusters' WALs that were given up there, as the roads into this cluster say.
+
+    One road that says so suffices: whoever has them all the same brings them, and does not say so.
+
+    Args:
+        roads: the roads of the same table and group that come into this cluster.
+        peer: where they would go on; what is said by a road that comes from there it knows.
+    """
+    made: dict[FileId, Ranges] = {}
+    for road in roads:
+        for wal, gaps in road.waived.items():
+            if road.source != peer and road.brings(wal.cluster):
+                made[wal] = made.get(wal, Ranges()).union(gaps)
+    return made
+
+
 def _rank(carried: Carried) -> tuple[bool, int, tuple[ClusterId, ...]]:
     return carried.silent_since > 0, len(carried.path), carried.path

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
-from replication.core.coverage import Span
+from replication.core.coverage import Ranges, Span
 from replication.core.frame import Buffer
 from replication.core.freshness import Reach
 from replication.core.ids import ClusterId, FileId, StreamId
@@ -79,7 +79,8 @@ class Road:
     """One (table, group) that goes to a peer: its definition, schema versions in use, and what is owed per WAL.
 
     ``carried`` are the origins whose frames it brings besides its sender's own. ``bootstrap_bytes`` is about how much
-    room rows from before will take there, 0 when none are to be sent. A ``closed`` one owes nothing more.
+    room rows from before will take there, 0 when none are to be sent. A ``closed`` one owes nothing more. Sequences
+    that are ``waived`` were given up, by a person's word, and come by this road no more.
     """
 
     spec: TableSpec
@@ -92,6 +93,7 @@ class Road:
     phase: Phase = Phase.LIVE
     bootstrap_bytes: int = 0
     closed: bool = False
+    waived: Mapping[FileId, Ranges] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

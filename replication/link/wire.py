@@ -11,7 +11,7 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from replication.core.coverage import Span
+from replication.core.coverage import Ranges, Span
 from replication.core.freshness import Reach
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.lineage import Lineage
@@ -202,6 +202,7 @@ def encode_road(road: Road) -> pb.Road:
         phase=road.phase.value,
         bootstrap_bytes=road.bootstrap_bytes,
         closed=road.closed,
+        waived=[pb.Waived(wal=str(wal), sequences=_ranges(gaps)) for wal, gaps in road.waived.items()],
     )
 
 
@@ -224,6 +225,7 @@ def decode_road(message: pb.Road) -> Road:
             Phase(message.phase or Phase.LIVE),
             message.bootstrap_bytes,
             message.closed,
+            {FileId.parse(w.wal): Ranges.of(*_spans(w.sequences)) for w in message.waived},
         )
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise FormatError(f"a road cannot be read: {error}") from None

@@ -13,8 +13,8 @@ import structlog
 from replication import __version__
 from replication.core.chunk import Tail
 from replication.core.coverage import Ranges
-from replication.core.ids import ClusterId, FileId
-from replication.core.roads import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.roads import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward, waived_onward
 from replication.core.schema import TableSpec
 from replication.core.shipping import Window
 from replication.errors import PeerRefusedError
@@ -162,6 +162,7 @@ def _open(
 
 def roads_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Road]:
     """The roads of a peer's rules, as declared to it: with what comes from elsewhere and goes on there."""
+    waived = ledger.landing.waived()
     inbound: dict[tuple[UUID, str], list[InboundRoad]] = {}
     for road in ledger.landing.roads():
         inbound.setdefault((road.table, road.group), []).append(road)
@@ -177,9 +178,22 @@ def roads_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Roa
             passing_on = {each.source for each in passed_on if (each.peer, each.table) == (rule.peer, rule.table)}
             carried = carried_onward(coming, ledger.cluster, peer, now, passing_on)
             owed = owed_onward(coming, peer, rule.owed)
+            gaps = dict(waived.get((rule.table, rule.group), {})) | _passed_over(ledger, coming, peer, rule)
             remote, generation = rule.remote_table, rule.generation
-            roads.append(Road(rule.told(spec), rule.group, remote, generation, owed, schemas, carried, rule.phase))
+            phase, told = rule.phase, rule.told(spec)
+            roads.append(Road(told, rule.group, remote, generation, owed, schemas, carried, phase, waived=gaps))
     return roads
+
+
+def _passed_over(ledger: Ledger, coming: Sequence[InboundRoad], peer: ClusterId, rule: Rule) -> dict[FileId, Ranges]:
+    """What was given up on the way to this cluster and has not come here, so that it cannot go on."""
+    found = waived_onward(coming, peer)
+    if not found:
+        return found
+    covered = ledger.landing.coverage(rule.table)
+    none = Ranges()
+    left = {wal: gaps.subtract(covered.get(StreamId(wal, rule.table, rule.group), none)) for wal, gaps in found.items()}
+    return {wal: gaps for wal, gaps in left.items() if gaps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +202,7 @@ class Inflow:
 
     roads: frozenset[tuple[ClusterId, UUID, str, int, tuple[Carried, ...], Phase]]
     owed: tuple[Mapping[FileId, int], ...]
+    waived: tuple[Mapping[FileId, Ranges], ...]
     silent: frozenset[ClusterId]
     passed_on: frozenset[PassedOn]
 
@@ -198,6 +213,7 @@ class Inflow:
         return Inflow(
             frozenset((r.source, r.table, r.group, r.generation, r.carried, r.phase) for r in every),
             tuple(road.owed for road in every),
+            tuple(road.waived for road in every),
             frozenset(road.source for road in every if now - road.heard > SILENT_US),
             ledger.bootstraps.passed_on() if every else frozenset(),
         )

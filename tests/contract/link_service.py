@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
+from replication.core.coverage import Ranges
 from replication.core.define import typed_table
 from replication.core.freshness import Reach
 from replication.core.ids import ClusterId, FileId, StreamId
@@ -35,7 +36,16 @@ FILE = FileId(EAST, "h0", 7)
 SPEC = typed_table("ops.t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"], uuids=iter(uuid4, None))
 VERSION = SPEC.versions["default"]
 NORTH = ClusterId("north", UUID(int=3))
-ROAD = Road(SPEC, "default", "ops.t", 3, {FILE: 5}, (VERSION,), (Carried(NORTH, (NORTH, EAST), 7, True),))
+ROAD = Road(
+    SPEC,
+    "default",
+    "ops.t",
+    3,
+    {FILE: 5},
+    (VERSION,),
+    (Carried(NORTH, (NORTH, EAST), 7, True),),
+    waived={FILE: Ranges.of((7, 9), (12, 13))},
+)
 REACH = Reach(True, True, False, "quarantined", comes=False)
 LOSS = Loss(2, ((256, 300), (1 << 40, 1 << 41)))
 HELLO = Hello(EAST, WEST, 4, "1.2", (ROAD,), ((FILE, 9),), generation=7)

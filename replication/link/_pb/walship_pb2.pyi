@@ -101,7 +101,7 @@ class FileTerm(_message.Message):
     def __init__(self, file: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Road(_message.Message):
-    __slots__ = ("table", "group", "remote_table", "generation", "owed", "schemas", "carried", "phase", "bootstrap_bytes", "closed")
+    __slots__ = ("table", "group", "remote_table", "generation", "owed", "schemas", "carried", "phase", "bootstrap_bytes", "closed", "waived")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REMOTE_TABLE_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +112,7 @@ class Road(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     BOOTSTRAP_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
+    WAIVED_FIELD_NUMBER: _ClassVar[int]
     table: str
     group: str
     remote_table: str
@@ -122,7 +123,8 @@ class Road(_message.Message):
     phase: str
     bootstrap_bytes: int
     closed: bool
-    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., remote_table: _Optional[str] = ..., generation: _Optional[int] = ..., owed: _Optional[_Iterable[_Union[Owed, _Mapping]]] = ..., schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., phase: _Optional[str] = ..., bootstrap_bytes: _Optional[int] = ..., closed: _Optional[bool] = ...) -> None: ...
+    waived: _containers.RepeatedCompositeFieldContainer[Waived]
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., remote_table: _Optional[str] = ..., generation: _Optional[int] = ..., owed: _Optional[_Iterable[_Union[Owed, _Mapping]]] = ..., schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., phase: _Optional[str] = ..., bootstrap_bytes: _Optional[int] = ..., closed: _Optional[bool] = ..., waived: _Optional[_Iterable[_Union[Waived, _Mapping]]] = ...) -> None: ...
 
 class Carried(_message.Message):
     __slots__ = ("origin", "path", "silent_since", "awaits_bootstrap")
@@ -143,6 +145,14 @@ class Owed(_message.Message):
     wal: str
     sequence: int
     def __init__(self, wal: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class Waived(_message.Message):
+    __slots__ = ("wal", "sequences")
+    WAL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    wal: str
+    sequences: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, wal: _Optional[str] = ..., sequences: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
 
 class Schema(_message.Message):
     __slots__ = ("table", "group", "hash", "body")

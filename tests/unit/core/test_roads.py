@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.roads import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward
+from replication.core.roads import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward, waived_onward
 
 TABLE = UUID(int=9)
 A, B, C, D, E = (ClusterId(name, UUID(int=n)) for n, name in enumerate("abcde"))
@@ -59,6 +61,16 @@ def test_of_others_no_more_is_owed_than_comes_in() -> None:
 
 def test_a_road_that_does_not_bring_an_origin_lowers_nothing() -> None:
     assert owed_onward([road(A, owed={wal(A): 7}), road(B)], D, {}) == {wal(A): 7}
+
+
+def test_what_was_given_up_at_its_origin_is_waived_onward_too() -> None:
+    one, two = Ranges.of((3, 5)), Ranges.of((4, 9))
+    first = replace(road(A), waived={wal(A): one})
+    second = replace(road(B, Carried(A, (A, B))), waived={wal(A): two, wal(C): one})
+    assert waived_onward([road(A), road(B)], D) == {}
+    assert waived_onward([first, road(B, Carried(A, (A, B)))], D) == {wal(A): one}
+    assert waived_onward([first, second], D) == {wal(A): Ranges.of((3, 9))}, "C's frames do not come by that road"
+    assert waived_onward([first, second], A) == {wal(A): two}
 
 
 @given(st.sets(st.tuples(st.integers(0, 4), st.integers(0, 4)).filter(lambda e: e[0] != e[1]), max_size=12), st.data())
