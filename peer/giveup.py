@@ -24,7 +24,7 @@ from replication.coordination.paths import Kind, Office
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload, scan
-from replication.core.ids import FileId, StreamId
+from replication.core.ids import FileId
 from replication.errors import CorruptFrameError, FormatError, LockedFileError, RequestError
 from replication.files.base import Files
 from replication.ledger.base import AtRisk, Claim, GivenUp, Ledger, ReplayMark
@@ -62,8 +62,8 @@ def give_up(
         MissingFileError: the ledger does not have it.
     """
     here = config.cluster.host
-    with _without_replay(config.run_dir, coordination):
-        _check_host(ledger, file, here, coordination)
+    with without_replay(config.run_dir, coordination):
+        check_host(ledger, file, here, coordination)
         row = ledger.landing.at_risk(file).row
         tables = {stream.table for stream in ledger.landing.at_risk(file).sequences}
         if tables:
@@ -80,7 +80,7 @@ def give_up(
                 given_up = ledger.landing.give_up(file, term, applied, copies, made.claims)
         else:
             given_up = ledger.landing.give_up(file, term, applied)
-    remains = _keep_remains(config, files, file, row.path) if row.host == here else ""
+    remains = keep_remains(config, files, file, row.path) if row.host == here else ""
     _log.error(
         "landing_given_up", file=str(file), source=str(row.source), again=str(given_up.again), copies=str(copies)
     )
@@ -110,7 +110,7 @@ def settle(catalog: Catalog, ledger: Ledger, table: UUID) -> None:
             ledger.replay.mark_applied(ReplayMark(table, stamp.epoch, stamp.number, snapshot.id, positions))
 
 
-def _check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordination | None) -> None:
+def check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordination | None) -> None:
     """Whose file it is: this host's, or one's that is gone, whose OPEN file is then CLOSED as it is registered."""
     row = ledger.files.get(file)
     if row is None or row.host == here:
@@ -123,7 +123,8 @@ def _check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordinat
 
 
 @contextmanager
-def _without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator[None]:
+def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator[None]:
+    """While the own replay runs nowhere; LockedFileError when it does."""
     replays = None if coordination is None else coordination.leader(Office.REPLAYERS)
     if replays is not None:
         raise LockedFileError(
@@ -160,17 +161,18 @@ def _found(risk: AtRisk, here: str) -> tuple[list[Claim], list[tuple[FrameView, 
             if not rest.get(header.stream, Ranges()).contains(header.sequence):
                 continue
             is_applied = is_own and frame.end <= risk.applied.get(header.table, 0)
-            if not is_applied and not _is_whole(frame, content):
+            if not is_applied and not is_whole(frame, content):
                 continue
             rest[header.stream] = rest[header.stream].subtract(Ranges.of((header.sequence, header.sequence + 1)))
             if is_applied:
-                applied.append(_claim(header.stream, frame))
+                applied.append(claim_of(frame))
             else:
                 saved.append((frame, content))
     return [claim for claim in applied if risk.applied[claim.stream.table] <= reached], saved
 
 
-def _is_whole(frame: FrameView, content: memoryview) -> bool:
+def is_whole(frame: FrameView, content: memoryview) -> bool:
+    """Whether a frame's payload, at the end of its bytes, is what its header promises."""
     try:
         check_payload(frame, content[frame.payload_begin - frame.begin :])
     except CorruptFrameError:
@@ -178,9 +180,10 @@ def _is_whole(frame: FrameView, content: memoryview) -> bool:
     return True
 
 
-def _claim(stream: StreamId, frame: FrameView) -> Claim:
+def claim_of(frame: FrameView) -> Claim:
+    """A frame with its place."""
     header = frame.header
-    return Claim(stream, header.sequence, header.previous, frame.hash, frame.begin, frame.end, header.commit_hi)
+    return Claim(header.stream, header.sequence, header.previous, frame.hash, frame.begin, frame.end, header.commit_hi)
 
 
 def _readable(path: str, begin: int, end: int) -> Iterator[tuple[FrameView, memoryview]]:
@@ -197,7 +200,8 @@ def _readable(path: str, begin: int, end: int) -> Iterator[tuple[FrameView, memo
         return
 
 
-def _keep_remains(config: Config, files: Files, file: FileId, path: str) -> str:
+def keep_remains(config: Config, files: Files, file: FileId, path: str) -> str:
+    """Move what is left of a file, durably, to where quarantined frames are; where it lies then, "" when it is gone."""
     if not files.exists(path):
         return ""
     directory = str(config.data_dir / "quarantine")

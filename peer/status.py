@@ -15,6 +15,7 @@ from uuid import UUID
 from peer.derive.progress import DerivedHere, derived_here
 from peer.inflow import Way, ways
 from peer.lagging import Lacking
+from peer.lost_here import LostHere, lost_here
 from peer.members import Members, with_files
 from peer.outlook import DiskOutlook, Outlook, disk_outlook, outlooks
 from peer.replay.report import ReplayReport
@@ -149,6 +150,7 @@ class ClusterStatus:
     disk: DiskOutlook
     quarantined: tuple[Quarantined, ...]
     unreadable: tuple[Unreadable, ...]
+    lost: tuple[LostHere, ...]
     far_ahead: tuple[FarAhead, ...]
 
 
@@ -188,6 +190,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         disk=disk_outlook(ledger, config, now),
         quarantined=quarantined,
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, report)),
+        lost=tuple(lost_here(ledger.landing.waivers(), {table: spec.name for table, spec in specs.items()})),
         far_ahead=tuple(_far_ahead(ledger, now)),
     )
 

@@ -44,6 +44,9 @@ def _missing(row: FileRow) -> str:
 
 
 def _remedy(row: FileRow) -> str:
-    if row.kind is FileKind.LANDING or row.source is not None:
+    if row.source is not None:
         return f"Restore it, or have it sent again: walship wal giveup {row.file.local} --yes"
-    return "Restore it: what it holds may exist nowhere else"
+    remedy = "Restore it: what it holds may exist nowhere else"
+    if row.kind in (FileKind.CONTROL, FileKind.BOOTSTRAP):
+        return remedy
+    return f"{remedy}. What giving it up would lose is told by: walship wal giveup {row.file.local}"

@@ -83,7 +83,7 @@ class WalView:
 
     def end_record(self) -> EndRecord | None:
         """What closes the file; None when nothing does."""
-        start = _end_start(self.content)
+        start = end_start(self.content)
         return None if start < 0 else read_end_record(self.content[start:])
 
 
@@ -170,14 +170,15 @@ def _repeat_problem(frame: FrameView, before: tuple[int, bytes]) -> list[str]:
     return []
 
 
-def _end_start(content: memoryview) -> int:
+def end_start(content: memoryview) -> int:
+    """Where a file's end record begins; -1 when there is none."""
     total = end_record_length(content[-END_TRAILER_BYTES:])
     return len(content) - total if 0 < total <= len(content) - FILE_HEADER_BYTES else -1
 
 
 def _published(path: Path, content: memoryview, registered: int | None) -> int:
     """Where frames end: at the end record, the live counter, where the ledger says, or the last whole frame."""
-    end = _end_start(content)
+    end = end_start(content)
     if end >= 0:
         return end
     counter = DurableLength.open(str(path), boot_id())

@@ -29,7 +29,7 @@ ZERO_HASH = bytes(32)
 
 _FILE_MAGIC = b"WALSHIP1"
 _FILE = struct.Struct("<8sHHqI")
-_FRAME_MAGIC = b"WSF1"
+FRAME_MAGIC = b"WSF1"
 _ENVELOPE = struct.Struct("<4sBBHI")
 _SEALED = struct.Struct("<HBBIIIIQQqqQ16s16s32s32s32s")
 _END_MAGIC = b"WSE1"
@@ -173,7 +173,7 @@ def encode_envelope(provenance: Sequence[ClusterId], sealed_bytes: int) -> bytes
         raise FormatError(f"a frame has been through {len(provenance)} clusters", f"{HOPS_MAX} is the most")
     hops = b"".join(_short(cluster.name, "cluster name") + cluster.incarnation.bytes for cluster in provenance)
     body = _ENVELOPE.pack(
-        _FRAME_MAGIC, FORMAT_VERSION, len(provenance), _ENVELOPE.size + len(hops) + _CRC.size, sealed_bytes
+        FRAME_MAGIC, FORMAT_VERSION, len(provenance), _ENVELOPE.size + len(hops) + _CRC.size, sealed_bytes
     )
     body += hops
     return body + _CRC.pack(google_crc32c.value(body))
@@ -194,7 +194,7 @@ def read_frame(buffer: Buffer, at: int = 0, base: int = 0, *, head: bool = False
         return None
     magic, version, hops, envelope_bytes, sealed_bytes = _ENVELOPE.unpack_from(buffer, at)
     begin = base + at
-    if magic != _FRAME_MAGIC:
+    if magic != FRAME_MAGIC:
         raise CorruptFrameError(f"no frame starts at offset {begin} (magic {bytes(magic)!r})", offset=begin)
     if version != FORMAT_VERSION:
         raise VersionError(f"the frame at offset {begin} has format version {version}", "Upgrade walship here first")

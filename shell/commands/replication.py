@@ -306,6 +306,9 @@ def _show(printer: Printer, found: ClusterStatus, peer: str | None) -> None:
         )
     for file in found.unreadable:
         printer.note(f"file {file.file} cannot be read: {file.why}. {file.remedy}")
+    for lost in found.lost:
+        frames, when = f"{lost.frames} frames of {lost.table}", moment_text(lost.at)
+        printer.note(f"{frames} are lost here, with WAL {lost.file}, which was given up {when}; a peer may have them")
 
 
 def _show_hosts(printer: Printer, found: ClusterStatus) -> None:

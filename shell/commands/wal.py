@@ -15,6 +15,7 @@ from shell.render import Printer, bytes_text, moment_text
 if TYPE_CHECKING:
     from peer.cluster import Cluster
     from peer.wal_check import WalView
+    from replication.coordination.session import Coordination
     from replication.core.frame import FrameView
     from replication.ledger.base import FileRow
 
@@ -114,40 +115,89 @@ def wal_verify(
 def wal_giveup(
     invocation: Invocation,
     file: FileArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="What cannot be saved is asked for again: accept that.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, nothing is changed.")] = False,
 ) -> None:
-    """Give up a landing file that is missing or damaged; what cannot be saved of it is sent again by its sender."""
+    """Give up a file that is missing or damaged, of which what can be read is saved.
+
+    The rest of a landing file is sent again by its sender. The rest of a file that was written here is lost for those
+    who do not have it: without --yes this says what that is, and which tables peers then need a bootstrap of.
+    """
+    with invocation.connect() as (cluster, printer):
+        _, row = _find(cluster, file)
+        if row is None:
+            raise MissingFileError(f"The ledger has no file {file}", "See walship wal list")
+        coordination = cluster.coordination if cluster.config.shares_ledger else None
+        if row.source is None:
+            _give_up_own(cluster, printer, row, coordination, yes=yes)
+        else:
+            _give_up_landed(cluster, printer, row, coordination, yes=yes)
+
+
+def _give_up_landed(
+    cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
+) -> None:
     from peer.giveup import give_up
     from replication.files.local import LocalFiles
 
-    with invocation.connect() as (cluster, printer):
-        path, row = _find(cluster, file)
-        if row is None:
-            raise MissingFileError(f"The ledger has no file {file}", "See walship wal list")
-        if not yes:
-            risk = cluster.ledger.landing.at_risk(row.file)
-            frames = sum(ranges.total for ranges in risk.sequences.values())
-            raise RequestError(
-                f"{row.file.local} holds {frames} frames that are not in tables here; those that cannot be saved "
-                f"are asked for again from {row.source.cluster.name if row.source else 'nobody'}",
-                "Say --yes to accept that",
-            )
-        coordination = cluster.coordination if cluster.config.shares_ledger else None
-        done = give_up(cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
-        given_up = done.given_up
-        told = {
+    if not yes:
+        risk = cluster.ledger.landing.at_risk(row.file)
+        frames = sum(ranges.total for ranges in risk.sequences.values())
+        raise RequestError(
+            f"{row.file.local} holds {frames} frames that are not in tables here; those that cannot be saved "
+            f"are asked for again from {row.source.cluster.name if row.source else 'nobody'}",
+            "Say --yes to accept that",
+        )
+    done = give_up(cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
+    given_up = done.given_up
+    told = {
+        "file": row.file.local,
+        "source": str(given_up.source) if given_up.source else "",
+        "again": [list(span) for span in given_up.again],
+        "again_bytes": given_up.again.total,
+        "frames_saved": sum(ranges.total for ranges in given_up.saved.values()),
+        "frames_dropped": sum(ranges.total for ranges in given_up.dropped.values()),
+        "copies": done.copies.local if done.copies else "",
+        "remains": done.remains,
+    }
+    printer.value(told)
+    if given_up.again:
+        printer.line("its sender is told, and ships these ranges again; replicated time waits for them")
+
+
+def _give_up_own(
+    cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
+) -> None:
+    from peer.giveup_own import by_table, give_up_own, own_loss, told
+    from replication.files.local import LocalFiles
+
+    where = (cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
+    done = give_up_own(*where) if yes else None
+    loss = own_loss(*where) if done is None else done.loss
+    names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
+    printer.value(
+        {
             "file": row.file.local,
-            "source": str(given_up.source) if given_up.source else "",
-            "again": [list(span) for span in given_up.again],
-            "again_bytes": given_up.again.total,
-            "frames_saved": sum(ranges.total for ranges in given_up.saved.values()),
-            "frames_dropped": sum(ranges.total for ranges in given_up.dropped.values()),
-            "copies": done.copies.local if done.copies else "",
-            "remains": done.remains,
+            "frames_saved": len(loss.wanted),
+            "frames_lost": sum(ranges.total for ranges in loss.lost.values()),
+            "lost": by_table(loss.lost, names),
+            "at_peers": {peer: by_table(found, names) for peer, found in loss.at_peers.items()},
+            "needs_bootstrap": {
+                peer: {names.get(table, str(table)): count for table, count in tables.items()}
+                for peer, tables in loss.lacking.items()
+            },
+            "unreadable_bytes": loss.illegible_bytes,
+            "unknown_bytes": loss.untold_bytes,
+            "copies": done.copies.local if done and done.copies else "",
+            "remains": done.remains if done else "",
         }
-        printer.value(told)
-        if given_up.again:
-            printer.line("its sender is told, and ships these ranges again; replicated time waits for them")
+    )
+    for line in told(loss, names):
+        printer.line(line)
+    if done is None:
+        raise RequestError(
+            f"{row.file.local} was written here, so what cannot be read of it is lost for those who do not have it",
+            "Nothing was changed. Restore the file if you can; else say --yes to accept what is said above",
+        )
 
 
 def _chosen(cluster: Cluster, files: list[str]) -> Iterator[tuple[Path, FileRow | None]]:

@@ -1,0 +1,34 @@
+"""What was lost with files that were written here and given up, for ``status``: until it comes back from a peer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from replication.ledger.base import Waiver
+
+
+@dataclass(frozen=True, slots=True)
+class LostHere:
+    """Frames of a table that went with ``file``, and are not in tables here; given up at ``at`` (microseconds)."""
+
+    file: str
+    table: str
+    frames: int
+    at: int
+
+
+def lost_here(waivers: Iterable[Waiver], names: Mapping[UUID, str]) -> list[LostHere]:
+    """Per file and table, the oldest first; tables that are here no more are left out.
+
+    Args:
+        waivers: as the ledger has them.
+        names: of the cluster's tables.
+    """
+    counts: dict[tuple[int, str, str], int] = {}
+    for each in waivers:
+        if each.stream.table in names:
+            key = each.at, each.file.local, names[each.stream.table]
+            counts[key] = counts.get(key, 0) + each.sequences.total
+    return [LostHere(file, table, frames, at) for (at, file, table), frames in sorted(counts.items())]
