@@ -251,5 +251,3 @@ def test_the_shell_says_what_would_be_lost_and_does_it_when_told(
     assert told["needs_bootstrap"] == {"west": {"ops.flights": 1}} and told["frames_saved"] == 2
     (left,) = world.east.ledger.files.all()
     assert (left.kind, left.file.local) == (FileKind.LANDING, told["copies"])
-    assert run(["status", "--cluster", str(home / "walship.toml")]) == 0
-    assert "1 frames of ops.flights are lost here, with WAL" in capsys.readouterr().err
