@@ -209,7 +209,8 @@ class TailThread:
                 if file in done or file in tail.elsewhere or self._aside.has(file):
                     continue
                 if file not in window.files:
-                    if not self._is_wanted(source, tail, begins):
+                    # what the peer has and the ledger lacks is taken up all the same, and so told: an ack was lost
+                    if file not in following and not self._is_wanted(source, tail, begins):
                         done.add(file)
                         continue
                     if not lines.may_begin(source, window.files):
