@@ -7,12 +7,28 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from peer.cluster import Cluster
 from replication.core.position import Position
 from replication.writer.importing import Imported
 from shell.render import Printer, bytes_text
+
+
+class _Shown:
+    """One file's line, moved on by what is reported of its import; ``latest`` is the last that was."""
+
+    latest: Imported
+
+    def __init__(self, progress: Progress, task: TaskID, began: float) -> None:
+        self.task = task
+        self._progress = progress
+        self._began = began
+
+    def __call__(self, now: Imported) -> None:
+        self.latest = now
+        rate = bytes_text(int(now.wal_bytes / max(time.monotonic() - self._began, 1e-6)))
+        self._progress.update(self.task, completed=now.rows, total=now.rows_total, rows=now.rows, rate=f"{rate}/s")
 
 
 def import_files(
@@ -33,20 +49,11 @@ def import_files(
         disable=not moving,
     ) as progress:
         for file in files:
-            task = progress.add_task(file.name, total=None, rows=0, rate="")
-            began = time.monotonic()
-            latest: list[Imported] = []
-
-            def show(now: Imported) -> None:
-                latest[:] = [now]  # noqa: B023  called before the loop goes on
-                rate = bytes_text(int(now.wal_bytes / max(time.monotonic() - began, 1e-6)))  # noqa: B023
-                total = now.rows_total
-                progress.update(task, completed=now.rows, total=total, rows=now.rows, rate=f"{rate}/s")  # noqa: B023
-
-            position = position.join(cluster.import_files(table, file, format=form, again=again, report=show))
-            progress.remove_task(task)
-            done.append(latest[0])
+            shown = _Shown(progress, progress.add_task(file.name, total=None, rows=0, rate=""), time.monotonic())
+            position = position.join(cluster.import_files(table, file, format=form, again=again, report=shown))
+            progress.remove_task(shown.task)
+            done.append(shown.latest)
             if not printer.as_json and len(files) > 1:
-                what = "there before" if latest[0].repeated else f"{latest[0].rows:,} rows"
+                what = "there before" if shown.latest.repeated else f"{shown.latest.rows:,} rows"
                 printer.err.print(f"{file}: {what}", markup=False, highlight=False)
     return done, position

@@ -188,16 +188,14 @@ def plan_decode(
     Raises:
         SchemaError: a frame has a column that ``spec`` does not know yet, or knows as a narrower type.
     """
-    keyed = bool(spec.key)
     known = {version.hash: version for version in versions}
     check_known(spec, [known[name] for name in {frame.schema for frame in frames} if name in known])
     ways = sorted({(frame.wal, frame.group, frame.through) for frame in frames})
     schema = pa.schema(row_fields(spec))
     decoder = Decoder(known, {way: at for at, way in enumerate(ways)}, schema, hosts or Hosts())
-    labels = [(str(wal.cluster), wal.local, group, hops) for wal, group, hops in ways]
-    columns = ("_origin", "_wal", "_group", "_through")
-    if not keyed:
-        labels, columns = [label[:2] for label in labels], columns[:2]  # type: ignore[misc,assignment]
+    width = 4 if spec.key else 2
+    columns = ("_origin", "_wal", "_group", "_through")[:width]
+    labels = [(str(wal.cluster), wal.local, group, hops)[:width] for wal, group, hops in ways]
     size = sum(frame.end - frame.begin for frame in frames)
     return Decode(bins(frames, tasks), decoder, schema, columns, labels, {"_replay": number, "_applied": now}, size)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -48,9 +48,8 @@ def _from_pandas(frame: Any) -> pa.Table:
 
 
 def _from_mappings(rows: object) -> list[Mapping[str, Any]]:
-    made: list[Any]
     try:
-        made = list(rows)  # type: ignore[call-overload]
+        made = list(cast(Iterable[Any], rows))
     except TypeError:
         made = [None]
     if not all(isinstance(row, Mapping) for row in made):

@@ -79,10 +79,8 @@ class History:
     @property
     def whole(self) -> bool:
         """Whether the chain reaches the table's first snapshot, so that nothing of it has expired."""
-        last: Snapshot | None = None
-        for last in self.chain():  # noqa: B007
-            pass
-        return last is None or last.parent is None
+        chain = list(self.chain())
+        return not chain or chain[-1].parent is None
 
 
 @dataclass(frozen=True, slots=True)
