@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from replication.core.schema import TableSpec
 from replication.errors import FormatError, PeerRefusedError
