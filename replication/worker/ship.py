@@ -294,7 +294,7 @@ class Shipment:
                 raise refusal.error()
             self._damaged[file] = CorruptFrameError(
                 f"{self._peer} finds {file} damaged: {refusal.what}",
-                "It is read again; if that does not help, restore the file: walship wal verify tells more",
+                "It is read again; if that does not help, restore it, or see what walship wal giveup would lose",
             )
         _log.warning("message_refused", peer=self._peer, file=str(file), begin=refusal.begin, error=refusal.what)
         self.window.returned(file, refusal.begin, refusal.end)
