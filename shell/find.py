@@ -39,7 +39,8 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
     """The cluster meant.
 
     Args:
-        wanted: what ``--cluster`` gave: a name, a TOML file, or ``zk1:2181,zk2:2181/east``; None when it was not given.
+        wanted: what ``--cluster`` gave: a name, a TOML file or the folder of one, or ``zk1:2181,zk2:2181/east``; None
+            when it was not given.
         environ: the environment.
         folder: where to look for TOML files.
 
@@ -52,6 +53,8 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
     if wanted is not None and (wanted.endswith(".toml") or "/" in wanted):
         file = Path(wanted).expanduser()
         file = folder / file if not file.is_absolute() else file
+        if file.is_dir():
+            file /= "walship.toml"
         if not file.is_file():
             raise ConfigError(f"There is no configuration file {file}", "`walship init DIR` writes one")
         return Found(_name_in(file) or file.stem, str(file))

@@ -53,6 +53,13 @@ def test_a_file_is_taken_as_it_is(folder):
     assert (found.name, found.target) == ("west", str(folder / "site/west/walship.toml"))
 
 
+def test_a_folder_stands_for_the_file_that_init_wrote_there(folder):
+    found = find_cluster("site/east", {}, folder)
+    assert found.name == "east" and found.target.endswith("site/east/walship.toml")
+    with pytest.raises(ConfigError, match=r"There is no configuration file .*site/walship.toml"):
+        find_cluster("./site", {}, folder)
+
+
 def test_a_zookeeper_address_is_taken_as_it_is(folder):
     found = find_cluster("zk1:2181,zk2:2181/walship/east", {}, folder)
     assert (found.name, found.target) == ("east", "zk1:2181,zk2:2181/walship/east")
