@@ -53,7 +53,8 @@ class KeyIndex:
     Args:
         scratch: a folder on a local disk, that is there; the system's own for temporary files when None.
         large: files of so many rows are indexed; thousands of smaller ones may come and go before they are compacted.
-        new: rows that one look-up indexes at most, some two seconds of work; other files are read, and indexed later.
+        new: rows that one look-up indexes at most, some two seconds of work; other files are read, and indexed later,
+            but for those that have more rows by themselves: to sort so many at once would take too much memory.
     """
 
     def __init__(self, scratch: Path | None, large: int = _LARGE, new: int = _NEW) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import sys
@@ -110,7 +111,8 @@ class FrameReader:
     def _read_ahead(self, begin: int) -> None:
         """Have the disk read what comes after ``begin``, while what lies before it is on its way."""
         if sys.platform == "linux" and self._asked < begin + _AHEAD_BYTES // 2:
-            os.posix_fadvise(self._fd, begin, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+            with contextlib.suppress(OSError):  # a hint, which not every file system takes
+                os.posix_fadvise(self._fd, begin, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             self._asked = begin + _AHEAD_BYTES
 
 

@@ -239,6 +239,23 @@ def test_a_chunk_whose_ack_is_lost_with_its_stream_is_known_to_be_there(
         until(lambda: world.arrived(wal), what="the ledger to know")
 
 
+def test_a_closed_file_whose_acks_are_lost_with_the_stream_is_known_to_be_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 50))
+    length = wal.finish()
+    receiver = world.stack.enter_context(world.west.receiver())
+    with monkeypatch.context() as lost, world.east.worker():
+        lost.setattr(Shipment, "_take", lambda *_: None)
+        world.east.assign(world.west.cluster, receiver.port)
+        until(lambda: world.west.received(wal.file, length))
+    assert not world.arrived(wal)
+    with world.east.worker():
+        world.east.assign(world.west.cluster, receiver.port)
+        until(lambda: world.arrived(wal), what="the ledger to know")
+
+
 def test_one_refused_table_holds_up_no_other_and_comes_when_it_is_taken(world: World) -> None:
     taken = table("ops.weather")
     world.west.ledger.tables.create(taken)
