@@ -260,3 +260,12 @@ def _sealed(part: Part, wal: FileId, sequence: int, previous: bytes, commit: int
             part.batch_id,
         )
     )
+
+
+def flip(wal: Wal, at: int) -> None:
+    """Damage one bit of a WAL on the disk."""
+    with open(wal.path, "r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 0x10]))

@@ -11,7 +11,7 @@ import pytest
 from replication.core.chunk import ChunkAssignment
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.worker import aside
-from tests.sites import Site, Wal, rows, table, until
+from tests.sites import Site, Wal, flip, rows, table, until
 
 
 class World:
@@ -48,14 +48,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(aside, "ASIDE_S", 0.2)
     with ExitStack() as stack:
         yield World(tmp_path, stack)
-
-
-def flip(wal: Wal, at: int) -> None:
-    content = bytearray(Path(wal.path).read_bytes())
-    content[at] ^= 0x10
-    with open(wal.path, "r+b") as file:
-        file.seek(at)
-        file.write(content[at : at + 1])
 
 
 @pytest.mark.parametrize("part", ["head", "payload"])

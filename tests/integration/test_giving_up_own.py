@@ -26,7 +26,7 @@ from replication.worker import aside
 from replication.writer.registration import lock_path
 from shell.main import run
 from tests.replaying import TableSite
-from tests.sites import Site, Wal, rows, table, until
+from tests.sites import Site, flip, rows, table, until
 
 SETTINGS = {"worker": {"retry_min_s": 0.05, "retry_max_s": 0.2, "heartbeat_interval_s": 0.1}}
 
@@ -71,14 +71,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(aside, "ASIDE_S", 0.2)
     with ExitStack() as stack:
         yield World(tmp_path, stack)
-
-
-def flip(wal: Wal, at: int) -> None:
-    with open(wal.path, "r+b") as file:
-        file.seek(at)
-        (byte,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte ^ 0x10]))
 
 
 def ids(site: TableSite, spec: TableSpec) -> list[int]:
