@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import duckdb
 import structlog
 
-from peer.latest import CONSISTENT_TAG, Folded, Merge
+from peer.latest import CONSISTENT_TAG, Folded, Merge, show_latest
 from peer.replay.commit import Stamp
 from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError
@@ -54,6 +54,8 @@ def fold(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: floa
     reached = max(upto, result.folded.upto) if result is not None else upto
     if changes.current is not None and (result is not None or not held):
         ledger.replay.set_folded(spec.uuid, reached, changes.current, now)
+    if result is not None:
+        show_latest(tables, spec)
     return result
 
 

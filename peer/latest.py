@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -308,8 +308,25 @@ def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, ve
 
     Rows that grow too old after this was called are in the query's result all the same.
     """
+    return _latest(tables, spec, tables.ref, upto, versions)
+
+
+def show_latest(tables: Tables, spec: TableSpec) -> None:
+    """Have the view ``<table>__latest`` in the catalog start from the newest fold.
+
+    One that starts from an earlier fold gives the same rows, slower, for as long as ``__changes`` are kept.
+
+    Raises:
+        UnknownTableError, CommitConflictError: the table is not there yet, or has been altered; do it again.
+    """
+    tables.show(spec, _latest(tables, spec, tables.near))
+
+
+def _latest(
+    tables: Tables, spec: TableSpec, named: Callable[[str], str], upto: int | None = None, versions: bool = False
+) -> str:
     folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
-    names = [tables.ref(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES)]
+    names = [named(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES)]
     young = horizon(spec, now_us() if upto is None else upto)
     return Merge(spec, tables.dialect, names[0], names[1], names[2], folded, young).latest(upto=upto, versions=versions)
 

@@ -10,21 +10,20 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from peer.fold import FoldResult, fold
-from peer.latest import Folded, Merge, now_us
+from peer.latest import latest_query
 from peer.read import named_in
 from peer.replay.loop import run_replay
 from replication.config import Config
 from replication.coordination.paths import Office
 from replication.coordination.session import Coordination
-from replication.core.aging import horizon
 from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError, LockedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
 from replication.tables.base import SPARK
 from replication.tables.catalog import IcebergCatalog, configured_catalog
 from replication.tables.iceberg import IcebergTables
-from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
-from replication.tables.spark import open_session
+from replication.tables.layout import LATEST, landing_name
+from replication.tables.spark import open_session, settings_for_others
 
 _POLL_S = 0.2
 _FOLD_TRIES = 5
@@ -120,6 +119,8 @@ def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict
 def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Table:
     """Run a query in a Spark session of its own, where the tables are views of their newest rows by their names.
 
+    They are so by ``<table>__latest``, too. The cluster's catalog is ``walship``.
+
     Raises:
         RequestError: what Spark says of the query.
         SparkMissingError: PySpark or Java is not there.
@@ -132,18 +133,18 @@ def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Tabl
                 tables.create(spec)  # as it is defined now, should replay not have come to it
                 namespace, _, name = spec.name.partition(".")
                 tables.query(f"create database if not exists spark_catalog.{SPARK.name(namespace)}")
-                view = f"spark_catalog.{SPARK.name(namespace)}.{SPARK.name(name)}"
-                tables.query(f"create or replace view {view} as {_latest(tables, spec)}")
+                for shown in (name, name + LATEST):
+                    view = f"spark_catalog.{SPARK.name(namespace)}.{SPARK.name(shown)}"
+                    tables.query(f"create or replace view {view} as {latest_query(tables, spec)}")
         try:
             return tables.query(query)
         except PySparkException as error:
             raise RequestError(str(error).strip().splitlines()[0]) from None
 
 
-def _latest(tables: IcebergTables, spec: TableSpec) -> str:
-    folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
-    names = (tables.ref(spec.name + CHANGES), tables.ref(spec.name), tables.ref(spec.name + TOMBSTONES))
-    return Merge(spec, SPARK, *names, folded, horizon(spec, now_us())).latest()
+def spark_settings(config: Config) -> dict[str, str]:
+    """With these any Spark session has the cluster's tables, and their views ``<table>__latest``, in ``walship``."""
+    return settings_for_others(configured_catalog(config))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from replication.errors import RequestError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog import IcebergCatalog, configured_catalog
-from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
+from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, landing_name, shown_columns
 
 BATCH_ROWS = 65_536
 
@@ -136,7 +136,7 @@ class Reader:
         return read(self.catalog, spec, where, columns, limit, as_of)
 
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
-        """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``).
+        """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``, ``ops.flights__latest``).
 
         Raises:
             RequestError: what DuckDB says of the query.
@@ -147,8 +147,9 @@ class Reader:
                 namespace, _, name = spec.name.partition(".")
                 connection.execute(f"create schema if not exists {DUCKDB.name(namespace)}")
                 attach_latest(connection, self.catalog, spec, spec.name)
-                target = f"{DUCKDB.name(namespace)}.{DUCKDB.name(name)}"
-                connection.execute(f"create view {target} as select * from {DUCKDB.name(spec.name)}")
+                for shown in (name, name + LATEST):
+                    target = f"{DUCKDB.name(namespace)}.{DUCKDB.name(shown)}"
+                    connection.execute(f"create view {target} as select * from {DUCKDB.name(spec.name)}")
             return _result(connection, query)
         except BaseException:
             connection.close()

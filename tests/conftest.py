@@ -61,6 +61,7 @@ _SPARK = (
     "test_altered_tables.py",
     "test_convergence_iceberg.py",
     "test_hosts_spark.py",
+    "test_latest_view.py",
 )
 
 

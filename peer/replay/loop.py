@@ -20,6 +20,7 @@ import structlog
 
 from peer.bootstrap.keeper import BootstrapKeeper
 from peer.fold import fold
+from peer.latest import show_latest
 from peer.maintenance import Retention, tidy, trim
 from peer.quarantine import Quarantine
 from peer.replay.host_watch import HostWatch
@@ -99,7 +100,7 @@ class Housekeeping:
         due = (spec.uuid, "alter")
         if self._shaped.get(spec.uuid) == spec or time.monotonic() < self._due.get(due, 0.0):
             return
-        self._when_due(spec, "alter", 0.0, self._tables.create)
+        self._when_due(spec, "alter", 0.0, self._made)
         if f"{spec.name} alter" in self.errors:
             self._due[due] = time.monotonic() + _ALTER_RETRY_S
         else:
@@ -130,6 +131,10 @@ class Housekeeping:
         took = time.monotonic() - started
         self._due[key] = time.monotonic() + max(interval_s, took)
         return took
+
+    def _made(self, spec: TableSpec) -> None:
+        self._tables.create(spec)
+        show_latest(self._tables, spec)
 
     def _fold(self, spec: TableSpec) -> None:
         fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s)

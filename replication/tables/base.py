@@ -149,6 +149,18 @@ class Catalog(Protocol):
         by name.
         """
 
+    def near(self, name: str) -> str:
+        """A table's name as a view in the same namespace wants it."""
+
+    def show(self, spec: TableSpec, query: str) -> None:
+        """Have ``<table>__latest`` be a view of ``query``, which names tables by ``near``, in the catalog.
+
+        It gives the user columns. In catalogs that views cannot be written to, nothing is done.
+
+        Raises:
+            UnknownTableError: there is no Iceberg table of ``spec`` yet. CommitConflictError: it has other columns.
+        """
+
 
 class Tables(Catalog, Protocol):
     """Tables that can be committed to. Not safe for threads, but for different tables."""

@@ -16,6 +16,7 @@ import duckdb
 import structlog
 from pyiceberg.catalog import Catalog as PyCatalog
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -29,10 +30,10 @@ from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform,
 
 from replication.config import Config
 from replication.core.schema import Column, TableSpec
-from replication.errors import ConfigError, SchemaError, UnknownTableError
-from replication.tables.base import History, Snapshot
+from replication.errors import CommitConflictError, ConfigError, SchemaError, UnknownTableError
+from replication.tables.base import SPARK, History, Snapshot
 from replication.tables.evolve import evolve, has_columns, note_columns, set_sort
-from replication.tables.layout import SPEC, Layout, layouts
+from replication.tables.layout import LATEST, SPEC, Layout, layouts
 from replication.tables.shared_catalog import SCHEMA, make_schema, shared_catalog
 from replication.tables.views import attach, shown
 
@@ -144,9 +145,13 @@ class IcebergCatalog:
 
     def drop(self, spec: TableSpec) -> None:
         """See ``base.Catalog``."""
+        from replication.tables.sql_views import drop_view
+
         for layout in layouts(spec):
             if self.exists(layout.name):
                 self._catalog.purge_table(layout.name)
+        if isinstance(self._catalog, SqlCatalog):
+            drop_view(self._catalog, spec.name + LATEST)
 
     def close(self) -> None:
         """Let go of connections to the catalog's database."""
@@ -200,6 +205,22 @@ class IcebergCatalog:
         scan = table.scan(row_filter=parse_filter(where) if where else AlwaysTrue(), snapshot_id=snapshot)
         tasks = list(scan.plan_files()) if table.metadata.current_snapshot_id not in (None, -1) else []
         attach(connection, view, shown(table, columns), tasks)
+
+    def near(self, name: str) -> str:
+        """See ``base.Catalog``."""
+        return SPARK.name(name.partition(".")[2])
+
+    def show(self, spec: TableSpec, query: str) -> None:
+        """See ``base.Catalog``."""
+        from replication.tables.sql_views import put_view
+
+        table = self.load(spec.name)
+        there = {field.name: field for field in table.schema().fields}
+        if missing := [column.name for column in spec.columns if column.name not in there]:
+            raise CommitConflictError(f"{spec.name} has no column {missing[0]} yet, or no longer")
+        if isinstance(self._catalog, SqlCatalog):
+            columns = [there[column.name] for column in spec.columns]
+            put_view(self._catalog, spec.name + LATEST, table.location() + LATEST, columns, query)
 
     def load(self, name: str) -> Table:
         """As PyIceberg has it now; UnknownTableError when it is not there."""

@@ -104,6 +104,14 @@ class IcebergTables:
         """See ``base.Catalog``."""
         self._catalog.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
 
+    def near(self, name: str) -> str:
+        """See ``base.Catalog``."""
+        return self._catalog.near(name)
+
+    def show(self, spec: TableSpec, query: str) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.show(spec, query)
+
     def ref(self, name: str) -> str:
         """A table's name as Spark SQL wants it."""
         return ".".join(SPARK.name(part) for part in (CATALOG, *name.split(".")))

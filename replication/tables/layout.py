@@ -2,8 +2,8 @@
 
 A keyed table ``ns.name`` has ``ns.name__changes`` (every version received), ``ns.name`` (the newest live row of each
 key, with each group's version) and ``ns.name__tombstones`` (deletes that must still win over late older versions). A
-keyless table has only ``ns.name``, with each row's place of origin. User columns start with a letter, so names with
-``_`` in front are free.
+keyless table has only ``ns.name``, with each row's place of origin. ``ns.name__latest`` is a view of the newest rows.
+User columns start with a letter, so names with ``_`` in front are free.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from replication.core.ids import NIL_UUID
 from replication.core.schema import Column, TableSpec
 
-CHANGES, TOMBSTONES = "__changes", "__tombstones"
+CHANGES, TOMBSTONES, LATEST = "__changes", "__tombstones", "__latest"
 VERSION = ("_ts", "_commit", "_origin", "_wal", "_seq", "_row")
 CELL_GROUP = "cell"
 SPEC = "walship.spec"  # the property that has a table's definition, for a ledger that was lost

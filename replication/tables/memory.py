@@ -20,7 +20,7 @@ from replication.core.ids import NIL_UUID
 from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError, SchemaError, UnknownTableError
 from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot
-from replication.tables.layout import layouts
+from replication.tables.layout import LATEST, layouts
 
 
 @dataclass(slots=True)
@@ -46,6 +46,7 @@ class MemoryTables:
         self.fail = fail
         self._tables: dict[str, _Table] = {}
         self._specs: dict[str, TableSpec] = {}
+        self._views: dict[str, str] = {}
         self._ids = count(1)
         self._lock = threading.RLock()
         self._duckdb = duckdb.connect(":memory:", config={"threads": 1})
@@ -84,6 +85,8 @@ class MemoryTables:
             for layout in layouts(spec):
                 if self._tables.pop(layout.name, None) is not None:
                     self._duckdb.unregister(layout.name)
+            if self._views.pop(spec.name + LATEST, None) is not None:
+                self._duckdb.execute(f"drop view if exists {self.ref(spec.name + LATEST)}")
 
     def exists(self, name: str) -> bool:
         """See ``base.Catalog``."""
@@ -120,6 +123,17 @@ class MemoryTables:
             shown = pa.schema([*(pa.field(c.name, c.type) for c in columns), *system])
             rows = _shaped(here, shown, rows.num_rows)
         connection.register(view, rows)
+
+    def near(self, name: str) -> str:
+        """See ``base.Catalog``."""
+        return self.ref(name)
+
+    def show(self, spec: TableSpec, query: str) -> None:
+        """See ``base.Catalog``."""
+        if not {column.name for column in spec.columns} <= set(self._get(spec.name).schema.names):
+            raise CommitConflictError(f"{spec.name} was altered meanwhile")
+        with self._lock:
+            self._views[spec.name + LATEST] = query
 
     def ref(self, name: str) -> str:
         """A table's name as DuckDB wants it."""
@@ -187,9 +201,12 @@ class MemoryTables:
     def query(self, sql: str) -> pa.Table:
         """See ``base.Tables``."""
         with self._lock:
+            views = {name: query for name, query in self._views.items() if name in sql}
             for name in self._tables:
-                if name in sql:
+                if any(name in text for text in (sql, *views.values())):
                     self._duckdb.register(name, self._rows(name, None))
+            for name, query in views.items():
+                self._duckdb.execute(f"create or replace view {self.ref(name)} as {query}")
             return self._duckdb.sql(sql).to_arrow_table()
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from replication.errors import ConfigError, SparkMissingError
 from replication.tables.catalog import CATALOG, CatalogProperties
-from replication.tables.jars import POSTGRESQL, ensure_jars, java_home_check
+from replication.tables.jars import POSTGRESQL, ensure_jars, java_home_check, pinned_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,9 +91,7 @@ def open_session(
         "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.timestampType": "TIMESTAMP_LTZ",
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        f"spark.sql.catalog.{CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
-        **{f"spark.sql.catalog.{CATALOG}.{key}": value for key, value in catalog.spark.items()},
+        **_catalog_settings(catalog),
         **(properties or {}),
     }
     os.environ.setdefault("JAVA_HOME", java_home)
@@ -105,7 +103,23 @@ def open_session(
         return builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        raise SparkMissingError(f"Spark did not start: {line}", "walship doctor says what is missing") from None
+        raise SparkMissingError(
+            f"Spark did not start: {line}", "Look at [replay] spark and driver_memory, and at the memory that is free"
+        ) from None
+
+
+def settings_for_others(catalog: CatalogProperties) -> dict[str, str]:
+    """With these any Spark session has a cluster's tables, and their views ``<table>__latest``, in ``walship``."""
+    packages = ",".join(jar.coordinates for jar in pinned_jars(_driver(catalog)))
+    return {"spark.jars.packages": packages, **_catalog_settings(catalog)}
+
+
+def _catalog_settings(catalog: CatalogProperties) -> dict[str, str]:
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        f"spark.sql.catalog.{CATALOG}": "org.apache.iceberg.spark.SparkCatalog",
+        **{f"spark.sql.catalog.{CATALOG}.{key}": value for key, value in catalog.spark.items()},
+    }
 
 
 def _driver(catalog: CatalogProperties) -> str:

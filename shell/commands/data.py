@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from replication.errors import RequestError
 from shell.commands.tables import TableArgument, listed
 from shell.invocation import Invocation, add_verb
 from shell.render import bytes_text
@@ -87,13 +88,26 @@ def read(
 
 def sql(
     invocation: Invocation,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help='For instance "select count(*) from ops.flights".')],
+    query: Annotated[
+        str, typer.Argument(metavar="QUERY", help='For instance "select count(*) from ops.flights".')
+    ] = "",
     spark: Annotated[bool, typer.Option("--spark", help="Run it in Spark instead of DuckDB.")] = False,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Print what a Spark of your own needs to query the tables; no QUERY.")
+    ] = False,
 ) -> None:
     """Query the tables in SQL: DuckDB over the same rows as `read`."""
     from shell.reading import print_rows
 
+    if settings == bool(query):
+        raise RequestError("sql takes a QUERY, or --settings", 'For instance: walship sql "show tables"')
     with invocation.connect() as (cluster, printer):
+        if settings:
+            from peer.on_demand import spark_settings
+
+            found = spark_settings(cluster.config)
+            printer.value(found, "\n".join(f"{key} {value}" for key, value in found.items()))
+            return
         if not spark:
             print_rows(printer, iter(cluster.sql(query)))
             return

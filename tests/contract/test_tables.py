@@ -18,7 +18,7 @@ from replication.core.schema import TableSpec, user_field
 from replication.errors import CommitConflictError, SchemaError, UnknownTableError
 from replication.tables.base import Rows, Tables
 from replication.tables.iceberg import IcebergTables
-from replication.tables.layout import TOMBSTONES
+from replication.tables.layout import LATEST, TOMBSTONES
 from replication.tables.memory import MemoryTables
 from tests.tables_made import as_decode, keyed
 
@@ -51,6 +51,27 @@ def shown(tables: Tables, name: str, snapshot: int | None = None) -> dict[str, i
     with duckdb.connect() as connection:
         tables.attach(connection, "shown", name, snapshot=snapshot)
         return dict(connection.execute("select k, v from shown").fetchall())
+
+
+def test_a_view_shows_its_query_until_it_is_another_or_the_table_is_dropped(tables: Tables, spec: TableSpec) -> None:
+    tables.append(spec.name, row(tables, spec, "a", 1), None, {})
+    near = tables.near(spec.name)
+    view = f"select v from {tables.ref(spec.name + LATEST)}"
+    tables.show(spec, f"select k, v from {near}")
+    tables.append(spec.name, row(tables, spec, "b", 2), tables.history(spec.name).current, {})
+    for wanted, query in (([1, 2], f"select k, v from {near}"), ([3, 4], f"select k, v + 2 as v from {near}")):
+        tables.show(spec, query)
+        tables.show(spec, query)
+        assert sorted(tables.query(view).column(0).to_pylist()) == wanted
+    assert [found.name for found in tables.specs() if found.name == spec.name] == [spec.name]
+    with pytest.raises(CommitConflictError):
+        tables.show(add_column(spec, "more", pa.int64(), "", uuid4(), 1), f"select k, v, v as more from {near}")
+    tables.drop(spec)
+    with pytest.raises(UnknownTableError):
+        tables.show(spec, f"select k, v from {near}")
+    tables.create(spec)
+    with pytest.raises(Exception, match="(?i)not found|not exist|cannot be found"):
+        tables.query(view)
 
 
 def test_the_first_append_and_the_next_carry_their_summaries(tables: Tables, spec: TableSpec) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from uuid import uuid4
 
 import pytest
 
+from replication.tables.jars import ensure_jars
 from tests.e2e.conftest import Site, threads_of
 
 ROWS = 'id,name,v,at\n1,a,1.5,2013-01-01T10:00:00Z\n2,"b, c",,1969-12-31T23:59:59Z\n3,,2.5,\n'
@@ -150,9 +153,28 @@ def _keyless(site):
 def test_the_same_query_can_be_run_in_spark(west, table):
     query = f"select id, count(*) over () n from {table} order by id"
     in_spark = [json.loads(line) for line in west.shell("sql", "--spark", query, "--json").splitlines()]
-    assert in_spark == [json.loads(line) for line in west.shell("sql", query, "--json").splitlines()]
+    for same in (query, query.replace(table, f"{table}__latest")):
+        assert in_spark == [json.loads(line) for line in west.shell("sql", same, "--json").splitlines()]
     assert [row["n"] for row in in_spark] == [2, 2]
     assert "nocolumn" in west.shell("sql", "--spark", f"select nocolumn from {table}", code=4)
+
+
+def test_a_spark_of_ones_own_shows_the_newest_rows(west, table):
+    settings = west.json("sql", "--settings")
+    assert "iceberg-spark-runtime" in settings.pop("spark.jars.packages")
+    settings |= {"spark.jars": ",".join(map(str, ensure_jars())), "spark.ui.enabled": "false"}
+    program = (
+        "import json, sys; from pyspark.sql import SparkSession; builder = SparkSession.builder\n"
+        "for key, value in json.loads(sys.argv[1]).items(): builder = builder.config(key, value)\n"
+        "print(json.dumps([row.asDict() for row in builder.getOrCreate().sql(sys.argv[2]).collect()]))"
+    )
+    query = f"select * from walship.{table}__latest order by id"
+    command = [sys.executable, "-c", program, json.dumps(settings), query]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert [row["id"] for row in json.loads(told)] == sorted(
+        json.loads(line)["id"] for line in west.shell("read", table, "--json").splitlines()
+    )
+    assert "takes a QUERY" in west.shell("sql", code=4)
 
 
 def test_a_peer_is_deleted_with_what_goes_to_it(east, west):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from peer.fold import fold, merge_changes
-from peer.latest import latest_query
+from peer.latest import latest_query, show_latest
 from peer.maintenance import Retention, trim
 from peer.quarantine import Quarantine
 from peer.read import read
@@ -22,6 +22,7 @@ from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError, SchemaError
 from replication.settings import ReplaySection
 from replication.tables.base import Tables
+from replication.tables.layout import LATEST
 from replication.tables.memory import MemoryTables
 from tests.integration.conftest import Warehouse
 from tests.origin import OriginWal, new_ledger
@@ -59,10 +60,15 @@ class Site:
         return held
 
     def rows(self) -> list[dict[str, Any]]:
-        """What both executions of the definition show."""
+        """What both executions of the definition show, and the view."""
         here = read(self.tables, self.spec).read_all().to_pylist()
-        there = self.tables.query(latest_query(self.tables, self.spec)).to_pylist()
-        assert sorted(map(repr, here)) == sorted(map(repr, there))
+        show_latest(self.tables, self.spec)
+        for query in (
+            latest_query(self.tables, self.spec),
+            f"select * from {self.tables.ref(self.spec.name + LATEST)}",
+        ):
+            there = self.tables.query(query).to_pylist()
+            assert sorted(map(repr, here)) == sorted(map(repr, there))
         return sorted(here, key=repr)
 
 

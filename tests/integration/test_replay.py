@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from peer.fold import fold, merge_changes
-from peer.latest import latest_query
+from peer.latest import latest_query, show_latest
 from peer.maintenance import Retention, tidy, trim
 from peer.quarantine import Quarantine
 from peer.read import read
@@ -18,6 +18,7 @@ from peer.replay.rounds import Replayer, RoundResult
 from replication.core.schema import TableSpec
 from replication.errors import ForeignMaintenanceError, SupersededError
 from replication.ledger.base import Ledger
+from replication.tables.layout import LATEST
 from tests.integration.conftest import Warehouse
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import SIMPLE, cell, grouped, keyed
@@ -53,11 +54,14 @@ class Site:
         return {row["k"]: row["v"] for row in read(self.tables, spec).read_all().to_pylist()}
 
     def agree(self, spec: TableSpec | None = None) -> None:
-        """Both executions of the definition show the same rows."""
+        """Both executions of the definition, and the view of it as it is and made anew, show the same rows."""
         spec = spec or self.spec
-        here = read(self.tables, spec).read_all().to_pylist()
-        there = self.tables.query(latest_query(self.tables, spec)).to_pylist()
-        assert sorted(map(repr, here)) == sorted(map(repr, there))
+        here = sorted(map(repr, read(self.tables, spec).read_all().to_pylist()))
+        view = f"select * from {self.tables.ref(spec.name + LATEST)}"
+        for query in (latest_query(self.tables, spec), view):
+            assert sorted(map(repr, self.tables.query(query).to_pylist())) == here
+        show_latest(self.tables, spec)
+        assert sorted(map(repr, self.tables.query(view).to_pylist())) == here
 
     def received(self, spec: TableSpec | None = None) -> int:
         name = (spec or self.spec).name + "__changes"
@@ -280,6 +284,22 @@ def test_fold_takes_deletes_late_versions_and_groups(site: Site) -> None:
     site.agree(groups)
     shown = sorted(read(site.tables, groups).read_all().to_pylist(), key=repr)
     assert shown == [{"k": "x", "a": 1, "b": "two"}, {"k": "z", "a": 7, "b": None}]
+
+
+def test_tables_of_every_kind_have_a_view_of_their_newest_rows(site: Site) -> None:
+    cells, log = (
+        site.table(cell(f"{site.warehouse.namespace}.c")),
+        site.table(keyed(f"{site.warehouse.namespace}.l", key=())),
+    )
+    replayer = site.replayer()
+    for value in (b"old", b"new"):
+        site.wal.upsert(cells, [{"row": b"r", "family": "f", "qualifier": b"q", "visibility": "", "value": value}])
+    site.wal.upsert(log, [{"k": "same", "v": 1}, {"k": "same", "v": 1}])
+    site.put(("a", 1))
+    replayer.round()
+    for spec, count in ((cells, 1), (log, 2), (site.spec, 1)):
+        site.agree(spec)
+        assert read(site.tables, spec).read_all().num_rows == count
 
 
 def test_every_kind_of_value_comes_back_exactly(site: Site) -> None:

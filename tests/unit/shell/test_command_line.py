@@ -43,7 +43,7 @@ VERBS = {
     "readonly": ("on|off",),
     "write": ("--format", "--batch-id", "--delete", "--wait", "--until"),
     "read": ("--where", "--columns", "--limit", "--output"),
-    "sql": ("QUERY", "--spark"),
+    "sql": ("QUERY", "--spark", "--settings"),
     "import": ("FILE", "--table", "--format", "--again", "--wait", "--until"),
     "replay": ("--timeout-s",),
     "fold": ("TABLE",),

@@ -1,0 +1,130 @@
+"""Views in an Iceberg catalog kept in SQL, for every engine that reads the catalog and knows views.
+
+PyIceberg makes views in REST catalogs only, and Spark leaves a metadata file behind each time it replaces one. Here a
+view is one row, its newest metadata file and the one before, as Iceberg's view specification has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from uuid import uuid4
+
+import sqlalchemy as sa
+from pyiceberg.catalog.sql import IcebergTables as Entry
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
+from pyiceberg.view.metadata import (
+    SQLViewRepresentation,
+    ViewHistoryEntry,
+    ViewMetadata,
+    ViewRepresentation,
+    ViewVersion,
+)
+
+_VIEW = "VIEW"
+
+
+def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[NestedField], query: str) -> None:
+    """Have the view ``name`` be ``query``, in Spark's dialect; nothing is written when it is that already.
+
+    When two replace it at once, it is one's or the other's.
+
+    Args:
+        catalog: where it is listed.
+        name: ``namespace.name``; tables that ``query`` names without a namespace are of the same one.
+        location: its folder, by address.
+        columns: what the query gives.
+        query: the query.
+    """
+    namespace, here = name.partition(".")[0], _entry(catalog, name)
+    io = load_file_io(dict(catalog.properties), location)
+    with catalog.engine.connect() as connection:
+        found = sa.select(Entry.metadata_location, Entry.previous_metadata_location).where(here)
+        at, old = connection.execute(found).one_or_none() or (None, None)
+    before = _read(io, at) if at is not None else None
+    made = _made(before, namespace, location, Schema(*columns), query)
+    if made is None:
+        return
+    address = f"{location}/metadata/{made.current_version_id:05d}-{uuid4()}.metadata.json"
+    with io.new_output(address).create() as out:
+        out.write(made.model_dump_json(by_alias=True, exclude_none=True).encode())
+    if at is None:
+        short = name.partition(".")[2]
+        change: sa.Insert | sa.Update = sa.insert(Entry).values(
+            catalog_name=catalog.name,
+            table_namespace=namespace,
+            table_name=short,
+            metadata_location=address,
+            iceberg_type=_VIEW,
+        )
+    else:
+        moved = {"metadata_location": address, "previous_metadata_location": at}
+        change = sa.update(Entry).where(here, Entry.metadata_location == at).values(**moved)
+    try:
+        with catalog.engine.begin() as connection:
+            done = connection.execute(change).rowcount
+    except sa.exc.IntegrityError:  # somebody else made it just now
+        done = 0
+    unused = old if done else address
+    if unused:
+        with contextlib.suppress(OSError):  # then it stays, named by nothing
+            io.delete(unused)
+
+
+def drop_view(catalog: SqlCatalog, name: str) -> None:
+    """Take a view out of the catalog; nothing happens when it is not there."""
+    with catalog.engine.begin() as connection:
+        connection.execute(sa.delete(Entry).where(_entry(catalog, name)))
+
+
+def _entry(catalog: SqlCatalog, name: str) -> sa.ColumnElement[bool]:
+    namespace, _, short = name.partition(".")
+    return sa.and_(
+        Entry.catalog_name == catalog.name,
+        Entry.table_namespace == namespace,
+        Entry.table_name == short,
+        Entry.iceberg_type == _VIEW,
+    )
+
+
+def _read(io: FileIO, address: str) -> ViewMetadata | None:
+    """What a metadata file says; None when it is not there or not ours to read: the view is made anew."""
+    try:
+        with io.new_input(address).open() as file:
+            return ViewMetadata.model_validate_json(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def _made(
+    before: ViewMetadata | None, namespace: str, location: str, schema: Schema, query: str
+) -> ViewMetadata | None:
+    """The metadata of the view as it is to be, with one version; None when ``before`` is that."""
+    number = 1
+    if before is not None:
+        now = next(version for version in before.versions if version.version_id == before.current_version_id)
+        same = before.schemas == [schema] and [each.root.sql for each in now.representations] == [query]
+        if same:
+            return None
+        number = before.current_version_id + 1
+    version = ViewVersion(
+        version_id=number,
+        schema_id=schema.schema_id,
+        timestamp_ms=time.time_ns() // 1_000_000,
+        summary={"engine-name": "walship"},
+        representations=[ViewRepresentation(SQLViewRepresentation(type="sql", sql=query, dialect="spark"))],
+        default_namespace=(namespace,),
+    )
+    return ViewMetadata(
+        view_uuid=before.view_uuid if before is not None else str(uuid4()),
+        format_version=1,
+        location=location,
+        schemas=[schema],
+        current_version_id=number,
+        versions=[version],
+        version_log=[ViewHistoryEntry(timestamp_ms=version.timestamp_ms, version_id=number)],
+    )
