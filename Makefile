@@ -11,7 +11,7 @@ JARS := $(VENV)/.jars
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 # Worker processes of a test run.
-JOBS ?= 2
+JOBS ?= 3
 TESTS := tests/e2e tests/integration tests/simulation tests/contract tests/property tests/unit
 EXTRAS := spark postgres demo test dev
 PEERS ?=

@@ -112,14 +112,15 @@ class Merge:
         """The key columns, quoted."""
         return self._list(self.spec.key)
 
-    def changes_where(self, *, upto: int | None = None, replay: int | None = None) -> str:
+    def changes_where(self, *, upto: int | None = None, replay: int | None = None, late: bool = True) -> str:
         """The condition on the rows of ``__changes`` that are to be merged into ``<table>``.
 
         Args:
             upto: only versions with a commit time at or below.
             replay: only versions that came with this replay commit or an earlier one.
+            late: False leaves out what came after the last fold and is older.
         """
-        limits = [f"({self.folded.unfolded})", "_op >= 0"]
+        limits = [f"({self.folded.unfolded})" if late else f"_commit > {self.folded.upto}", "_op >= 0"]
         limits += [f"_commit <= {upto}"] if upto is not None else []
         limits += [f"_replay <= {replay}"] if replay is not None else []
         return " and ".join(limits)
@@ -128,6 +129,11 @@ class Merge:
     def is_late(self) -> str:
         """The condition on a version that it might lose against what is folded already."""
         return "true" if self._always_late else f"_commit <= {self.folded.upto}"
+
+    @property
+    def came_late(self) -> str:
+        """The condition on changes that came after the last fold and are older, as SQL and as an Iceberg filter."""
+        return f"_replay > {self.folded.replay} and _commit <= {self.folded.upto}"
 
     def changed(self, where: str) -> str:
         """Keys of the changes that ``where`` names, some more than once."""
@@ -211,8 +217,14 @@ class Merge:
             parts.append(f"select {origin}, {wal}, {named}, {sequence} from {self.table} where {sequence} is not null")
         return " union ".join(parts)
 
-    def latest(self, *, upto: int | None = None, versions: bool = False) -> str:
-        """The table's rows now, or as of a commit time; with each group's version columns when asked for."""
+    def latest(self, *, upto: int | None = None, versions: bool = False, late: bool = True) -> str:
+        """The table's rows now, or as of a commit time.
+
+        Args:
+            upto: the commit time.
+            versions: with each group's version columns.
+            late: False, which engines plan and run faster, leaves out what came after the last fold and is older.
+        """
         names = [c.name for c in self.spec.columns]
         if versions and self.spec.key:
             names += [version_column(f, g) for g in self.groups for f in VERSION]
@@ -223,10 +235,11 @@ class Merge:
             limits += [] if self.horizon is None else [f"_commit >= {self.horizon}"]
             where = f" where (_commit is null or {' and '.join(limits)})" if limits else ""
             return f"select {columns} from {self.table}{where}"
-        where = self.changes_where(upto=upto)
+        late = late or self._always_late
+        where = self.changes_where(upto=upto, late=late)
         return (
-            f"select {columns} from {self._young()} s where not {self._among(f'({self.changed(where)})')}"
-            f" union all select {columns} from ({self.rows(f'({self.resolved(where, upto=upto)})')}) r"
+            f"select {columns} from {self._young()} s where not {self._changed_by(where)}"
+            f" union all select {columns} from ({self.rows(f'({self.resolved(where, late=late, upto=upto)})')}) r"
         )
 
     def _young(self) -> str:
@@ -273,6 +286,16 @@ class Merge:
         same = " and ".join(f"s.{self.dialect.name(k)} = l.{self.dialect.name(k)}" for k in self.spec.key)
         return f"exists (select 1 from {late} l where {same})"
 
+    def _changed_by(self, where: str) -> str:
+        """The condition on a row ``s`` that its key is among the changes that ``where`` names."""
+        if not self.dialect.hash:
+            return self._among(f"({self.changed(where)})")
+        keys = [self.dialect.name(key) for key in self.spec.key]
+        hashed = f"select {', '.join(keys)}, {self.dialect.hash}({', '.join(keys)}) as _hash"
+        same = " and ".join(f"s.{key} >= l.{key} and s.{key} <= l.{key}" for key in keys)  # "=" would be joined by
+        by = f"{self.dialect.hash}({', '.join(f's.{key}' for key in keys)}) = l._hash"
+        return f"exists (select 1 from ({hashed} from {self.changes} where {where}) l where {by} and {same})"
+
     def _stored(self, late: str, *, among: bool = True) -> list[str]:
         """What ``<table>`` has of the late keys, or of all others, as one version per group."""
         parts: list[str] = []
@@ -314,12 +337,19 @@ def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, ve
 def show_latest(tables: Tables, spec: TableSpec) -> None:
     """Have the view ``<table>__latest`` in the catalog start from the newest fold.
 
-    One that starts from an earlier fold gives the same rows, slower, for as long as ``__changes`` are kept.
+    One that starts from an earlier fold gives the same rows, slower, for as long as ``__changes`` are kept. Where a
+    version comes that is older than the last fold it is made anew (``show_late``) and shows that one, too.
 
     Raises:
         UnknownTableError, CommitConflictError: the table is not there yet, or has been altered; do it again.
     """
     tables.show(spec, _latest(tables, spec, tables.near))
+
+
+def show_late(tables: Tables, spec: TableSpec, oldest: int) -> None:
+    """Have the view show changes just appended, the oldest of which has the commit time ``oldest``."""
+    if oldest <= Folded.newest(tables.history(spec.name)).upto:
+        show_latest(tables, spec)
 
 
 def _latest(
@@ -328,7 +358,9 @@ def _latest(
     folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
     names = [named(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES)]
     young = horizon(spec, now_us() if upto is None else upto)
-    return Merge(spec, tables.dialect, names[0], names[1], names[2], folded, young).latest(upto=upto, versions=versions)
+    merge = Merge(spec, tables.dialect, names[0], names[1], names[2], folded, young)
+    late = bool(spec.key) and tables.may_have(spec.name + CHANGES, merge.came_late)
+    return merge.latest(upto=upto, versions=versions, late=late)
 
 
 def now_us() -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
+from peer.latest import show_late, show_latest
 from peer.quarantine import Quarantine
 from peer.replay.decode import FrameRef, find_poison, plan_decode
 from peer.replay.hosts import HostReader, Hosts
@@ -140,6 +141,8 @@ class TableReplay:
                         self._quarantine.add(frame, reason, reader)
                 left = [frame for frame in left if frame not in poison]
         self._mark(snapshot, ranges)
+        if left and self.spec.key:
+            show_late(self._tables, self.spec, min(frame.oldest for frame in left))
         return len(left)
 
     def take(self, plan: Callable[[int], Decode], ranges: Mapping[FileId, tuple[int, int]]) -> None:
@@ -157,6 +160,7 @@ class TableReplay:
         snapshot = self._tables.append(self.name, plan(stamp.number), self._expect, stamp.to_summary())
         self.number, self._expect = stamp.number, snapshot
         self._mark(snapshot, ranges)
+        show_latest(self._tables, self.spec)
 
     def follows(self) -> bool:
         """Whether the table is as this replayer left it but for maintenance, which adds no rows."""

@@ -30,7 +30,7 @@ _TASK_BYTES = 4 << 20
 class FrameRef:
     """A registered data frame: where it lies, and what of its header is needed to plan a commit.
 
-    ``path`` is a place as ``peer/replay/hosts.py`` has them.
+    ``path`` is a place as ``peer/replay/hosts.py`` has them, ``oldest`` the lowest commit time in it.
     """
 
     path: str
@@ -43,6 +43,7 @@ class FrameRef:
     sequence: int
     schema: bytes
     through: str = ""
+    oldest: int = 0
 
     @staticmethod
     def of(path: str, file: FileId, frame: FrameView) -> FrameRef:
@@ -59,6 +60,7 @@ class FrameRef:
             header.sequence,
             header.schema,
             through(frame),
+            header.commit_lo,
         )
 
 

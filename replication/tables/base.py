@@ -31,9 +31,10 @@ def open_duckdb() -> duckdb.DuckDBPyConnection:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one SQL engine quotes names."""
+    """How one SQL engine quotes names, and which 64-bit hash it joins by faster than by keys; "" where by none."""
 
     quote: str
+    hash: str = ""
 
     def name(self, name: str) -> str:
         """``name`` as an identifier."""
@@ -45,7 +46,7 @@ class Dialect:
         return f"'{value}'"
 
 
-SPARK = Dialect("`")
+SPARK = Dialect("`", "xxhash64")
 DUCKDB = Dialect('"')
 
 
@@ -148,6 +149,9 @@ class Catalog(Protocol):
         there; where the table does not have one yet, it is NULL. Those under the nil uuid are walship's own columns,
         by name.
         """
+
+    def may_have(self, name: str, where: str) -> bool:
+        """Whether some rows could pass a filter as ``attach`` takes it, by what is known of data files."""
 
     def near(self, name: str) -> str:
         """A table's name as a view in the same namespace wants it."""

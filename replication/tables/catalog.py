@@ -25,7 +25,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse as parse_filter
-from pyiceberg.table import Table
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, parse_transform
 
 from replication.config import Config
@@ -202,9 +202,11 @@ class IcebergCatalog:
     ) -> None:
         """See ``base.Catalog``."""
         table = self.load(name)
-        scan = table.scan(row_filter=parse_filter(where) if where else AlwaysTrue(), snapshot_id=snapshot)
-        tasks = list(scan.plan_files()) if table.metadata.current_snapshot_id not in (None, -1) else []
-        attach(connection, view, shown(table, columns), tasks)
+        attach(connection, view, shown(table, columns), _planned(table, where, snapshot))
+
+    def may_have(self, name: str, where: str) -> bool:
+        """See ``base.Catalog``."""
+        return bool(_planned(self.load(name), where))
 
     def near(self, name: str) -> str:
         """See ``base.Catalog``."""
@@ -264,6 +266,13 @@ def parse_partition(text: str) -> tuple[str, Transform[Any, Any]]:
     if isinstance(transform, UnknownTransform):
         raise SchemaError(f"{text!r} is no Iceberg partition transform", "For example day(t) or bucket(16, k)")
     return arguments[-1], transform
+
+
+def _planned(table: Table, where: str, snapshot: int | None = None) -> list[FileScanTask]:
+    if table.metadata.current_snapshot_id in (None, -1):
+        return []
+    rows = parse_filter(where) if where else AlwaysTrue()
+    return list(table.scan(row_filter=rows, snapshot_id=snapshot).plan_files())
 
 
 def _partition_name(column: str, transform: Transform[Any, Any]) -> str:

@@ -104,6 +104,10 @@ class IcebergTables:
         """See ``base.Catalog``."""
         self._catalog.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
 
+    def may_have(self, name: str, where: str) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.may_have(name, where)
+
     def near(self, name: str) -> str:
         """See ``base.Catalog``."""
         return self._catalog.near(name)

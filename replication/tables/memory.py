@@ -124,6 +124,11 @@ class MemoryTables:
             rows = _shaped(here, shown, rows.num_rows)
         connection.register(view, rows)
 
+    def may_have(self, name: str, where: str) -> bool:
+        """See ``base.Catalog``."""
+        self._get(name)
+        return bool(self.query(f"select 1 from {self.ref(name)} where {where} limit 1").num_rows)
+
     def near(self, name: str) -> str:
         """See ``base.Catalog``."""
         return self.ref(name)

@@ -19,10 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from peer.fold import fold
-from peer.latest import Folded, Merge
 from replication.core.schema import TableSpec
-from replication.tables.base import SPARK
-from replication.tables.layout import CHANGES, TOMBSTONES
+from replication.tables.layout import CHANGES, LATEST
 from tests.bench.alone import Alone, alone
 from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, seeded_rows
 
@@ -159,9 +157,6 @@ def _scans(east: Alone, spec: TableSpec) -> list[Figure]:
     """``__latest`` against ``<table>`` in both executions, then reads, with a fold interval's changes unfolded."""
     east.write(spec, _changes(99, UNFOLDED, ROWS))
     east.replay()
-    changes, table, tombstones = (east.tables.ref(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES))
-    folded = Folded.newest(east.tables.history(spec.name))
-    latest = Merge(spec, SPARK, changes, table, tombstones, folded).latest()
     size = "select count(*) as n, sum(length(v)) as bytes, max(k) as last"
 
     def spark(source: str) -> Callable[[], float]:
@@ -173,7 +168,7 @@ def _scans(east: Alone, spec: TableSpec) -> list[Figure]:
 
         return scan
 
-    ours, theirs = spark(f"({latest})"), spark(table)
+    ours, theirs = (spark(east.tables.ref(spec.name + suffix)) for suffix in (LATEST, ""))
     for _ in range(COUNT):  # until the JVM has compiled both
         ours(), theirs()
     in_spark, spark_spread = pairs(ours, theirs, COUNT)

@@ -10,11 +10,15 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
+from peer.fold import fold
 from peer.latest import show_latest
+from peer.quarantine import Quarantine
+from peer.replay.rounds import Replayer
 from replication.core.schema import TableSpec
 from replication.tables.catalog import CATALOG
 from replication.tables.iceberg import IcebergTables
 from replication.tables.layout import LATEST
+from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 
 
@@ -74,3 +78,34 @@ def test_many_at_once_leave_one_view_and_its_files(spark_tables: IcebergTables) 
     (row,) = spark_tables.query(f"select * from {spark_tables.ref(spec.name + LATEST)}").to_pylist()
     assert row["v"] in range(40)
     assert len(metadata_files(spark_tables, spec)) <= 2
+
+
+def test_rows_that_come_late_are_shown_as_soon_as_they_are_replayed(
+    spark_tables: IcebergTables, tmp_path: Path
+) -> None:
+    ledger = new_ledger(tmp_path)
+    spec = keyed(f"view{uuid4().hex[:8]}.t")
+    ledger.tables.create(spec)
+    early, late = OriginWal(ledger, tmp_path / "wal"), OriginWal(ledger, tmp_path / "wal")
+    quarantine = Quarantine(tmp_path / "quarantine", ledger.replay)
+    replayer = Replayer(ledger, spark_tables, quarantine, ledger.replay.raise_epoch(), parallel=1)
+
+    def shown() -> dict[str, int]:
+        rows = spark_tables.query(f"select * from {spark_tables.ref(spec.name + LATEST)}").to_pylist()
+        return {row["k"]: row["v"] for row in rows}
+
+    early.upsert(spec, [{"k": "a", "v": 1}, {"k": "b", "v": 1}], commit=100)
+    early.register(closed=200)
+    replayer.round()
+    assert fold(spark_tables, ledger, spec, 200, 0) is not None  # past a replicated time that stands
+    for commit, written, wanted in (
+        (300, {"k": "b", "v": 3}, {"a": 1, "b": 3}),
+        (50, {"k": "a", "v": 5}, {"a": 1, "b": 3}),  # older than what is folded
+        (60, {"k": "c", "v": 6}, {"a": 1, "b": 3, "c": 6}),
+    ):
+        (early if commit > 200 else late).upsert(spec, [written], commit=commit)
+        early.register(), late.register()
+        replayer.round()
+        assert shown() == wanted, f"after {written} of {commit}"
+    replayer.close()
+    ledger.close()

@@ -23,7 +23,7 @@ from replication.core.mutation import check_history
 from replication.core.schema import TableSpec
 from replication.errors import HistoryError
 from replication.ledger.base import Ledger
-from replication.tables.base import DUCKDB, Tables
+from replication.tables.base import Tables
 from replication.tables.layout import CHANGES, TOMBSTONES
 from replication.tables.memory import MemoryTables
 from tests.versions import Version, append, model, shown
@@ -172,12 +172,11 @@ class World:
         assert self.shown(at) == model(cluster.replayed, self.spec)
 
     def shown(self, at: int) -> list[dict[str, Any]]:
-        """The rows of a cluster's table, by both executions where the warehouse's engine is another one."""
+        """The rows of a cluster's table, by reading them and by the query of the view."""
         cluster = self.clusters[at]
         rows = shown(cluster.tables, cluster.spec)
-        if cluster.tables.dialect != DUCKDB:
-            query = latest_query(cluster.tables, cluster.spec)
-            assert sorted(cluster.tables.query(query).to_pylist(), key=repr) == rows
+        query = latest_query(cluster.tables, cluster.spec)
+        assert sorted(cluster.tables.query(query).to_pylist(), key=repr) == rows
         return rows
 
     def tombstones(self, at: int) -> int:
