@@ -163,7 +163,7 @@ def status(
             if printer.as_json:
                 printer.value(found)
             else:
-                _show(printer, found, peer)
+                show_status(printer, found, peer)
             if not watch:
                 return
             time.sleep(2)
@@ -218,7 +218,8 @@ def _count(cluster: Cluster, spec: TableSpec) -> int:
     return sum(batch.num_rows for batch in cluster.read(spec.name, columns=[column]))
 
 
-def _show(printer: Printer, found: ClusterStatus, peer: str | None) -> None:
+def show_status(printer: Printer, found: ClusterStatus, peer: str | None) -> None:
+    """Print how everything is, or of peers ``peer`` alone."""
     members = found.members
     if members.problem:
         printer.note(f"ZooKeeper does not answer: {members.problem}")

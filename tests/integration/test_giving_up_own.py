@@ -24,7 +24,9 @@ from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
 from replication.worker import aside
 from replication.writer.registration import lock_path
+from shell.commands.replication import show_status
 from shell.main import run
+from shell.render import Printer
 from tests.replaying import TableSite
 from tests.sites import Site, flip, rows, table, until
 
@@ -123,7 +125,9 @@ def test_later_files_of_the_writer_go_on_and_a_bootstrap_brings_what_home_has(wo
 
 
 @pytest.mark.parametrize("part", ["head", "payload"])
-def test_frames_before_and_after_the_damage_are_saved_for_both(world: World, part: str) -> None:
+def test_frames_before_and_after_the_damage_are_saved_for_both(
+    world: World, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     east, west = world.east, world.west
     world.wal.finish()
     east.register()
@@ -139,6 +143,8 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(world: World, par
     assert east.ledger.time.replicated()[east.cluster].t >= 50, "nobody waits for what is lost"
     (lost,) = world.status().lost
     assert (lost.file, lost.table, lost.frames) == (world.wal.file.local, world.spec.name, 1)
+    show_status(Printer(as_json=False), world.status(), None)
+    assert "1 frames of ops.flights are lost here" in capsys.readouterr().err
     bootstrap(east, west, world.spec)
     until(lambda: west.replay() and ids(west, world.spec) == tens(0, 20), what="the same rows")
     until(lambda: [r.waived for r in west.ledger.landing.roads() if r.waived], what="the waived gap")

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from peer.giveup import give_up
+from peer.giveup_own import give_up_own, own_loss
+from peer.members import Members
 from peer.quarantine import Quarantine
 from peer.read import read
 from peer.replay.host_watch import HostWatch
 from peer.replay.rounds import Replayer
+from peer.status import collect
 from replication.coordination.host import host_record
 from replication.coordination.paths import Kind, Office
 from replication.core.frame import FILE_HEADER_BYTES
@@ -181,3 +184,35 @@ def test_what_landed_on_a_host_that_is_gone_for_good_is_sent_again_to_another(cl
         wal.append(clusters.spec, rows(30, 10))
         until(lambda: clusters.shown() == list(range(40)), 90, "all rows, by the host that is left")
         assert [row.host for row in clusters.w1.ledger.files.all() if row.source == wal.file] == ["w1"]
+
+
+def test_a_wal_of_a_host_that_is_gone_for_good_is_given_up_from_another(clusters: TwoByTwo) -> None:
+    with ExitStack() as stack:
+        gone, left, other = clusters.e1.wal("writer e1"), clusters.e2.wal("writer e2"), table("ops.other")
+        clusters.e1.ledger.tables.create(other)
+        clusters.e1.send_to(clusters.w1, other)
+        stack.callback(Mastered(clusters.e2, clusters.w1).end)
+        config, ledger, session = clusters.e2.config, clusters.e2.ledger, clusters.e2.coordination
+        with clusters.e1.worker():
+            gone.append(clusters.spec, rows(0, 10))
+            gone.finish()
+            until(lambda: clusters.e1.ledger.landing.coverage(clusters.spec.uuid), what="the claims")
+            until(lambda: "e1" in {member.name for member in session.members(Kind.WORKERS)})
+            with pytest.raises(RequestError, match="lies on host e1, which is up"):
+                own_loss(config, ledger, LocalFiles(), gone.file, session)
+        Path(gone.path).unlink()
+        until(lambda: "e1" not in {member.name for member in session.members(Kind.WORKERS)})
+        done = give_up_own(config, ledger, LocalFiles(), gone.file, session)
+        assert done.copies is None and not done.remains
+        assert done.loss.lacking == {"west": {clusters.spec.uuid: 1}}
+        assert ledger.files.get(gone.file) is None
+        stack.enter_context(clusters.w1.receiver())
+        stack.enter_context(clusters.e2.worker())
+        left.append(other, rows(0, 10))
+        until(lambda: clusters.w1.ledger.landing.coverage(other.uuid), 60, "what the host that is left writes")
+        told = collect(config, ledger, Members())
+        assert [(lost.file, lost.frames) for lost in told.lost] == [(gone.file.local, 1)]
+        assert {found.table: found.state == "needs_bootstrap" for found in told.peers} == {
+            clusters.spec.name: True,
+            other.name: False,
+        }
