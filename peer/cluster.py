@@ -31,7 +31,7 @@ from replication.core.ids import ClusterId
 from replication.core.mutation import Mutation
 from replication.core.position import Position
 from replication.core.schema import TableSpec
-from replication.errors import CoordinationError, RequestError
+from replication.errors import CoordinationError, FormatError, RequestError, TableExistsError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -135,6 +135,10 @@ class Cluster:
             SchemaError: columns, key or groups that do not fit; all problems in one message.
         """
         refuse_system_name(name)
+        if any(spec.name.lower() == name.lower() for spec in self.ledger.tables.all()):
+            raise TableExistsError(
+                f"there is a table {name} already", "See walship describetable; walship altertable changes it"
+            )
         if like:
             if schema is not None or key or groups or partition or sort or kind != "typed" or history_s is not None:
                 raise RequestError("With like a table is as it is there", "Give only its name and like")
@@ -342,7 +346,12 @@ class Cluster:
             WaitTimeoutError: not in time; the data is safe and goes on by itself.
             UnknownPeerError: no such cluster, or it is a peer that the table does not go to.
             ReplayError: part of it was quarantined.
+            FormatError: not a position, or no time to wait.
         """
+        if not isinstance(position, Position):
+            raise FormatError(f"{position!r} is no position", "Give what an append returned")
+        if not isinstance(timeout_s, int | float) or not timeout_s >= 0:  # which nan is not either
+            raise FormatError(f"timeout_s={timeout_s!r} is no time to wait", "Give seconds")
         Waiting(self.ledger, self.contacts).wait(position, cluster, until, timeout_s)
 
     def read(

@@ -38,10 +38,15 @@ def definition(
         return cell_table(name, uuids=iter(uuid4, None), groups=groups, history_s=history_s)
     if kind != "typed":
         raise SchemaError(f"There is no kind of table {kind!r}", "It is typed or cell")
+    columns = given_schema(schema)
+    if partition:
+        from replication.tables.partition import check_partition  # deferred: PyIceberg takes a while to load
+
+        check_partition(columns, partition)
     return typed_table(
         name,
-        given_schema(schema),
-        key,
+        columns,
+        [key] if isinstance(key, str) else key,
         uuids=iter(uuid4, None),
         groups=groups,
         partition=partition,

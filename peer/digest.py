@@ -21,7 +21,7 @@ from peer.read import attach_latest
 from replication.core.schema import TableSpec
 from replication.errors import FormatError, SchemaError
 from replication.tables.base import DUCKDB, Catalog, open_duckdb
-from replication.tables.layout import landing_name, version_column
+from replication.tables.layout import version_column
 
 BUCKETS = 4096
 BATCH_ROWS = 16_384
@@ -166,7 +166,7 @@ def open_reading(
     try:
         bound(connection, spill, memory_bytes_max)
         attach_latest(connection, catalog, spec, "every row", as_of=as_of, versions=True)
-        where = _among(spec, groups) if catalog.exists(landing_name(spec)) else ""
+        where = _among(spec, groups) if catalog.has(spec) else ""
         view = f"select * from {DUCKDB.name('every row')}" + (f" where {where}" if where else "")
         connection.execute(f"create view compared as {view}")
         return Reading(connection, "compared", tuple(spec.by_name), spec.key)

@@ -94,7 +94,7 @@ def settle(catalog: Catalog, ledger: Ledger, table: UUID) -> None:
         RequestError: the table was rolled back, and only replay can tell what it has.
     """
     spec = ledger.tables.by_uuid(table)
-    if spec is None or not catalog.exists(landing_name(spec)):
+    if spec is None or not catalog.has(spec):
         return
     mark = ledger.replay.mark(table)
     marked = mark.commit if mark is not None else 0

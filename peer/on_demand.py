@@ -22,7 +22,7 @@ from replication.ledger.base import Ledger
 from replication.tables.base import SPARK
 from replication.tables.catalog import IcebergCatalog, configured_catalog
 from replication.tables.iceberg import IcebergTables
-from replication.tables.layout import LATEST, landing_name
+from replication.tables.layout import LATEST
 from replication.tables.spark import open_session, settings_for_others
 
 _POLL_S = 0.2
@@ -129,7 +129,7 @@ def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Tabl
 
     with _tables(config) as tables:
         for spec in named_in(query, specs):
-            if tables.exists(landing_name(spec)):
+            if tables.has(spec):
                 tables.create(spec)  # as it is defined now, should replay not have come to it
                 namespace, _, name = spec.name.partition(".")
                 tables.query(f"create database if not exists spark_catalog.{SPARK.name(namespace)}")

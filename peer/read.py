@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 
@@ -16,9 +17,10 @@ from replication.errors import RequestError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog import IcebergCatalog, configured_catalog
-from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, landing_name, shown_columns
+from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
 
 BATCH_ROWS = 65_536
+_SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 
 
 def attach_latest(
@@ -39,7 +41,7 @@ def attach_latest(
     """
     parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
     folded, snapshot = Folded(), None
-    if not catalog.exists(landing_name(spec)):  # nothing has been replayed, or its tables are being made
+    if not catalog.has(spec):  # nothing has been replayed, or its tables are being made
         empty = pa.schema([pa.field(column.name, column.type) for column in spec.columns]).empty_table()
         connection.register(view, empty)
         return
@@ -77,7 +79,7 @@ def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded,
 
 def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
     """The lowest commit time that the table can be read as of; None when only its newest rows can be read."""
-    if not spec.key or not catalog.exists(landing_name(spec)):
+    if not spec.key or not catalog.has(spec):
         return 0
     history = catalog.history(spec.name)
     folded = Folded.newest(history)
@@ -141,8 +143,11 @@ class Reader:
         Raises:
             RequestError: what DuckDB says of the query.
         """
+        if _SHOW_TABLES.fullmatch(query):
+            return pa.table({"name": [spec.name for spec in specs]}).to_reader()
         connection = open_duckdb()
         try:
+            connection.execute("attach ':memory:' as walship; use walship")  # as Spark calls the catalog
             for spec in named_in(query, specs):
                 namespace, _, name = spec.name.partition(".")
                 connection.execute(f"create schema if not exists {DUCKDB.name(namespace)}")
@@ -164,9 +169,9 @@ class Reader:
 
 
 def named_in(query: str, specs: Sequence[TableSpec]) -> list[TableSpec]:
-    """The tables that a query can mean, since it has their names in it; all when it has none, as ``show tables``."""
-    text = query.casefold()
-    return [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in text] or list(specs)
+    """The tables that a query can mean, since it has their names in it; all when it has none."""
+    words = {word.removesuffix(LATEST) for word in re.findall(r"\w+", query.casefold())}
+    return [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in words] or list(specs)
 
 
 def read(

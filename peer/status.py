@@ -6,6 +6,8 @@ Positions are sums over the files a peer still needs, in bytes of this cluster's
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -366,9 +368,8 @@ def _file_bytes(path: str) -> int:
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files below a folder; 0 when it is not there."""
     total = 0
-    for file in folder.rglob("*"):
-        try:
-            total += file.stat().st_size if file.is_file() else 0
-        except OSError:
-            continue
+    for parent, _, files in os.walk(folder):  # passes over what cannot be read
+        for file in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(parent, file)).st_size
     return total

@@ -24,7 +24,7 @@ from replication.core.schema import OP, TS, TableSpec
 from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import FileRow, Ledger
 from replication.tables.base import DUCKDB, LABEL, Catalog, open_duckdb
-from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
+from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
 PENDING_BYTES_MAX = 256 << 20
 TRIMMED = "the change log was trimmed: of what it no longer has only the newest version is known, and not its road"
@@ -121,7 +121,7 @@ def _key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
 
 
 def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[str, Any]]:
-    if not catalog.exists(landing_name(spec)):
+    if not catalog.has(spec):
         return []
     with open_duckdb() as connection:
         connection.register("wanted", wanted)

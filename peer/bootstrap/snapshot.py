@@ -17,7 +17,7 @@ from replication.core.bootstrap import Coverage
 from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError
 from replication.tables.base import DUCKDB, Tables, open_duckdb
-from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
+from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, shown_columns
 
 BATCH_ROWS = 65_536
 _TRIES = 10
@@ -41,7 +41,7 @@ def rows_of(
     Raises:
         CommitConflictError: folds came one after another; try again.
     """
-    if not tables.exists(landing_name(spec)):
+    if not tables.has(spec):
         yield iter(())
         return
     names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]

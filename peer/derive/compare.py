@@ -24,7 +24,7 @@ from replication.core.schema import TableSpec
 from replication.errors import HookError
 from replication.ledger.base import Derivation
 from replication.tables.base import DUCKDB, Catalog
-from replication.tables.layout import CHANGES, TOMBSTONES, landing_name, shown_columns
+from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
 BATCH_ROWS = 65_536
 
@@ -128,7 +128,7 @@ def compare(
 
 
 def _appended(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: TableSpec, after: int, upto: int) -> str:
-    if not catalog.exists(landing_name(source)):
+    if not catalog.has(source):
         upto = after
     else:
         catalog.attach(connection, "appended", source.name, where=f"_replay > {after}", columns=source.columns)
@@ -150,7 +150,7 @@ def _keys_changed(connection: duckdb.DuckDBPyConnection, catalog: Catalog, sourc
 
 def _attach_keys(connection: duckdb.DuckDBPyConnection, catalog: Catalog, spec: TableSpec, view: str) -> None:
     """Make ``view`` show the live rows of ``keys``."""
-    if not catalog.exists(landing_name(spec)):
+    if not catalog.has(spec):
         attach_latest(connection, catalog, spec, view)
         return
     folded = Folded.newest(catalog.history(spec.name))

@@ -19,8 +19,8 @@ from uuid import UUID
 import structlog
 
 from peer.bootstrap.keeper import BootstrapKeeper
+from peer.establish import establish
 from peer.fold import fold
-from peer.latest import show_latest
 from peer.maintenance import Retention, tidy, trim
 from peer.quarantine import Quarantine
 from peer.replay.host_watch import HostWatch
@@ -133,8 +133,7 @@ class Housekeeping:
         return took
 
     def _made(self, spec: TableSpec) -> None:
-        self._tables.create(spec)
-        show_latest(self._tables, spec)
+        establish(self._tables, self._ledger, spec)
 
     def _fold(self, spec: TableSpec) -> None:
         fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s)

@@ -17,7 +17,7 @@ import structlog
 
 from peer.bootstrap.arrived import Arrivals, Arrived
 from peer.bootstrap.decode import plan_bootstrap
-from peer.latest import show_latest
+from peer.establish import establish
 from peer.quarantine import Quarantine
 from peer.replay.commit import TableReplay
 from peer.replay.hosts import HostReader, Hosts
@@ -187,8 +187,7 @@ class Replayer:
         if replay is not None and (replay.spec != spec or not replay.follows()):
             replay = None
         if replay is None:
-            self._tables.create(spec)
-            show_latest(self._tables, spec)
+            establish(self._tables, self._ledger, spec)
             replay = TableReplay(spec, self._tables, self._ledger, self._quarantine, self._epoch, self._tasks)
             moved = replay.open()
             self._open[table] = replay

@@ -18,11 +18,21 @@ _SYSTEM_NAMESPACE = "walship"
 _CELL_KEY = ("row", "family", "qualifier", "visibility")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*\Z")
+_NAME_MAX = 200  # a file system takes 255 bytes, suffixes included
 
 
 def is_system_table(name: str) -> bool:
     """Whether walship makes tables of this name for itself."""
     return name.endswith(SYSTEM_SUFFIXES) or name.partition(".")[0] == _SYSTEM_NAMESPACE
+
+
+def check_table_name(name: str) -> str | None:
+    """Why ``name`` cannot be a table's; None when it can."""
+    if not _TABLE.match(name):
+        return f"{name[:_NAME_MAX]!r} is not a table name (namespace.name, of letters, digits and '_')"
+    if max(map(len, name.split("."))) > _NAME_MAX:
+        return f"table name {name[:40]}… is longer than {_NAME_MAX} letters before or after the dot"
+    return None
 
 
 def check_column_name(name: str) -> str | None:
@@ -54,8 +64,8 @@ def typed_table(
     source = iter(uuids)
     table_uuid = next(source)
     problems: list[str] = []
-    if not _TABLE.match(name):
-        problems.append(f"{name!r} is not a table name (namespace.name, of letters, digits and '_')")
+    if misnamed := check_table_name(name):
+        problems.append(misnamed)
     columns: list[Column] = []
     for column in schema:
         if misnamed := check_column_name(column.name):
@@ -91,9 +101,11 @@ def typed_table(
         if any(g.name == DEFAULT_GROUP for g in made):
             problems.append(f"columns {', '.join(rest)} are in no group, and {DEFAULT_GROUP!r} is taken")
         made.append(Group(DEFAULT_GROUP, rest))
-    problems += [f"sort column {s!r} is not in the schema" for s in sort if s.split()[0] not in names]
+    problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
+    if history_s < 1:
+        problems.append(f"history_s is {history_s}, and must be a second at least")
     if problems:
-        raise SchemaError(f"table {name} cannot be made: " + "; ".join(problems))
+        raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))
     return TableSpec(
         table_uuid,
         name,
@@ -120,8 +132,9 @@ def cell_table(
 
     Families named in no group go to the group ``default``.
     """
-    if not _TABLE.match(name):
-        raise SchemaError(f"{name!r} is not a table name (namespace.name, of letters, digits and '_')")
+    misnamed = check_table_name(name)
+    if misnamed or history_s < 1:
+        raise SchemaError(misnamed or f"history_s is {history_s}, and must be a second at least")
     source = iter(uuids)
     table_uuid = next(source)
     types = {

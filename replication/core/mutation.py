@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from replication.errors import ConditionalMutationError, HistoryError
+from replication.errors import ConditionalMutationError, HistoryError, SchemaError
 
 
 class Mutation:
@@ -55,9 +55,12 @@ def cells_of(mutations: Iterable[Mutation], table: str) -> list[dict[str, Any]]:
 
     Raises:
         ConditionalMutationError: one has a condition.
+        SchemaError: one is no mutation.
     """
     made: list[dict[str, Any]] = []
     for mutation in mutations:
+        if not isinstance(mutation, Mutation):
+            raise SchemaError(f"{table}: {mutation!r} is no Mutation", "For instance Mutation(row).put(family, ...)")
         if mutation.conditions:
             raise ConditionalMutationError(
                 f"{table}: conditional mutations do not go with replication: two clusters would each test "
@@ -86,4 +89,8 @@ def check_history(cells: Iterable[Mapping[str, Any]], table: str, history_s: int
 
 
 def _bytes(given: bytes | str) -> bytes:
-    return given.encode() if isinstance(given, str) else bytes(given)
+    if isinstance(given, str):
+        return given.encode()
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise SchemaError(f"{given!r} is neither bytes nor text", "A row and a value are bytes, or text as UTF-8")
+    return bytes(given)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,14 @@ class Position:
 
     @staticmethod
     def from_json(text: str) -> Position:
-        """Read what ``to_json`` wrote."""
-        raw = json.loads(text)
-        return Position(
-            ClusterId.parse(raw["cluster"]),
-            {FileId.parse(file): int(end) for file, end in raw["ends"].items()},
-            {StreamId.parse(stream): int(sequence) for stream, sequence in raw["sequences"].items()},
-            int(raw["commit"]),
-        )
+        """Read what ``to_json`` wrote; FormatError when it is something else."""
+        try:
+            raw = json.loads(text)
+            return Position(
+                ClusterId.parse(raw["cluster"]),
+                {FileId.parse(file): int(end) for file, end in raw["ends"].items()},
+                {StreamId.parse(stream): int(sequence) for stream, sequence in raw["sequences"].items()},
+                int(raw["commit"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise FormatError(f"{text[:80]!r} is no position", "Give what Position.to_json returned") from None

@@ -32,12 +32,12 @@ class SqlTables:
     def create(self, spec: TableSpec) -> None:
         """See ``base.Tables``."""
         with self._store.write() as connection:
-            there = connection.execute(
-                sa.select(_t.uuid).where(_t.name == spec.name, ~_t.dropped, _t.uuid != str(spec.uuid))
-            ).scalar()
+            same = sa.func.lower(_t.name) == spec.name.lower()  # engines do not tell letter case apart
+            taken = sa.select(_t.uuid, _t.name).where(same, ~_t.dropped, _t.uuid != str(spec.uuid))
+            there = connection.execute(taken).first()
             if there is not None:
                 raise TableExistsError(
-                    f"table {spec.name} exists with another uuid ({there})",
+                    f"table {there.name} exists with another uuid ({there.uuid})",
                     "Drop or rename that one, or choose another name (enablereplication --remote-table)",
                 )
             known = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid)))

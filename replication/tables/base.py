@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
+from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -106,14 +107,16 @@ class Decode:
 class Catalog(Protocol):
     """Tables as they stand."""
 
-    def create(self, spec: TableSpec) -> None:
+    def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """Make the Iceberg tables of ``spec`` that are not there, and the others fit it. Idempotent.
 
         Columns are told apart by uuid: they are added, renamed, widened and dropped as ``spec`` has them; sort order
-        and properties follow.
+        and properties follow. Iceberg tables of another table of the same name, which ``was_dropped``, are called
+        ``<table>__dropped_<begin of its uuid>`` from then on.
 
         Raises:
-            SchemaError: somebody else changed the Iceberg table so that it cannot fit; says what, and what to do.
+            SchemaError: Iceberg tables of the name are another table's, or somebody else changed them so that they
+                cannot fit; says what, and what to do.
             CommitConflictError: others commit to it all the time; try again.
         """
 
@@ -125,6 +128,9 @@ class Catalog(Protocol):
 
     def exists(self, name: str) -> bool:
         """Whether ``namespace.name`` is there."""
+
+    def has(self, spec: TableSpec) -> bool:
+        """Whether there are Iceberg tables of ``spec``, and not of another table of its name."""
 
     def specs(self) -> list[TableSpec]:
         """The definitions of the walship tables that are there, by name, as they were when last made or changed."""

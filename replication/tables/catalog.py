@@ -7,10 +7,10 @@ too.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from uuid import UUID
 
 import duckdb
 import structlog
@@ -26,14 +26,14 @@ from pyiceberg.exceptions import (
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse as parse_filter
 from pyiceberg.table import FileScanTask, Table
-from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, parse_transform
 
 from replication.config import Config
 from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError, ConfigError, SchemaError, UnknownTableError
 from replication.tables.base import SPARK, History, Snapshot
 from replication.tables.evolve import evolve, has_columns, note_columns, set_sort
-from replication.tables.layout import LATEST, SPEC, Layout, layouts
+from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, Layout, landing_name, layouts
+from replication.tables.partition import parse_partition, partition_name
 from replication.tables.shared_catalog import SCHEMA, make_schema, shared_catalog
 from replication.tables.views import attach, shown
 
@@ -113,9 +113,10 @@ class IcebergCatalog:
             _prepare_sqlite(Path(url.removeprefix("sqlite:///").partition("?")[0]))
         self._catalog: PyCatalog = load_catalog(CATALOG, **properties.pyiceberg)
 
-    def create(self, spec: TableSpec) -> None:
+    def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
         self._make_namespace(spec.name.split(".")[0])
+        self._put_aside(spec, was_dropped)
         for layout in reversed(layouts(spec)):  # where rows arrive last: then all are ready to take them on
             if not self.exists(layout.name):
                 try:
@@ -133,6 +134,29 @@ class IcebergCatalog:
             return all(has_columns(self.load(layout.name).metadata, layout) for layout in layouts(spec))
         except UnknownTableError:
             return False
+
+    def has(self, spec: TableSpec) -> bool:
+        """See ``base.Catalog``."""
+        return self.exists(landing_name(spec)) and self._owner(landing_name(spec)) in (None, spec.uuid)
+
+    def _owner(self, name: str) -> UUID | None:
+        """The table that an Iceberg table was made for."""
+        owner = self.load(name).metadata.properties.get(OWNER)
+        return None if owner is None else UUID(owner)
+
+    def _put_aside(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
+        for name in (spec.name, spec.name + CHANGES, spec.name + TOMBSTONES):
+            owner = self._owner(name) if self.exists(name) else None
+            if owner in (None, spec.uuid):
+                continue
+            if not was_dropped(owner):
+                raise SchemaError(
+                    f"the Iceberg table {name} is another table's, {owner}",
+                    "Two clusters may not share a catalog; or rename it there (ALTER TABLE … RENAME TO …)",
+                )
+            aside = f"{name}__dropped_{owner.hex[:8]}"
+            self._catalog.rename_table(name, aside)
+            _log.warning("dropped_table_put_aside", table=name, aside=aside)
 
     def _make_namespace(self, namespace: str) -> None:
         try:
@@ -166,9 +190,10 @@ class IcebergCatalog:
         found = {}
         for namespace in self._catalog.list_namespaces():
             for identifier in self._catalog.list_tables(namespace):
-                text = self.load(".".join(identifier)).metadata.properties.get(SPEC)
-                if text is not None:
-                    spec = TableSpec.from_json(text)
+                name = ".".join(identifier)
+                text = self.load(name).metadata.properties.get(SPEC)
+                spec = None if text is None else TableSpec.from_json(text)
+                if spec is not None and name in {layout.name for layout in layouts(spec)}:  # not one put aside
                     found[spec.name] = spec
         return [found[name] for name in sorted(found)]
 
@@ -241,31 +266,10 @@ class IcebergCatalog:
                 with transaction.update_spec() as partition:
                     for text in layout.partition:
                         column, transform = parse_partition(text)
-                        partition.add_field(column, transform, _partition_name(column, transform))
+                        partition.add_field(column, transform, partition_name(column, transform))
             if layout.sort:
                 set_sort(transaction, layout)
             note_columns(transaction, layout)
-
-
-def parse_partition(text: str) -> tuple[str, Transform[Any, Any]]:
-    """``day(t)``, ``bucket(16, k)``, ``truncate(4, k)`` or a bare column as (column, transform).
-
-    Raises:
-        SchemaError: no such transform.
-    """
-    head, bracket, inside = text.strip().partition("(")
-    if not bracket:
-        return head, IdentityTransform()
-    arguments = [part.strip() for part in inside.rstrip(")").split(",")]
-    word = head.strip().lower().removesuffix("s")
-    transform: Transform[Any, Any]
-    try:
-        transform = parse_transform(f"{word}[{arguments[0]}]" if len(arguments) == 2 else word)
-    except (ValueError, TypeError):
-        transform = UnknownTransform(text)
-    if isinstance(transform, UnknownTransform):
-        raise SchemaError(f"{text!r} is no Iceberg partition transform", "For example day(t) or bucket(16, k)")
-    return arguments[-1], transform
 
 
 def _planned(table: Table, where: str, snapshot: int | None = None) -> list[FileScanTask]:
@@ -273,10 +277,6 @@ def _planned(table: Table, where: str, snapshot: int | None = None) -> list[File
         return []
     rows = parse_filter(where) if where else AlwaysTrue()
     return list(table.scan(row_filter=rows, snapshot_id=snapshot).plan_files())
-
-
-def _partition_name(column: str, transform: Transform[Any, Any]) -> str:
-    return column if isinstance(transform, IdentityTransform) else f"{column}_{str(transform).partition('[')[0]}"
 
 
 def _prepare_sqlite(path: Path) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -67,9 +68,13 @@ class IcebergTables:
         self._index = KeyIndex(scratch)
         self._numbers = count()
 
-    def create(self, spec: TableSpec) -> None:
+    def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
-        self._catalog.create(spec)
+        self._catalog.create(spec, was_dropped)
+
+    def has(self, spec: TableSpec) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.has(spec)
 
     def fits(self, spec: TableSpec) -> bool:
         """See ``base.Catalog``."""

@@ -21,6 +21,7 @@ from replication.core.schema import Column, TableSpec
 CHANGES, TOMBSTONES, LATEST = "__changes", "__tombstones", "__latest"
 VERSION = ("_ts", "_commit", "_origin", "_wal", "_seq", "_row")
 CELL_GROUP = "cell"
+OWNER = "walship.table"  # the property that has the table's uuid
 SPEC = "walship.spec"  # the property that has a table's definition, for a ledger that was lost
 _TYPES = {
     "_group": pa.string(),
@@ -108,7 +109,7 @@ def landing_name(spec: TableSpec) -> str:
 def layouts(spec: TableSpec) -> tuple[Layout, ...]:
     """The Iceberg tables of a walship table, the one replay appends to first."""
     user = [pa.field(column.name, column.type) for column in spec.columns]
-    properties = {**_SMALL, **spec.properties, "walship.table": str(spec.uuid), SPEC: spec.to_json()}
+    properties = {**_SMALL, **spec.properties, OWNER: str(spec.uuid), SPEC: spec.to_json()}
     if codec := spec.setting("codec"):
         properties[_CODEC] = codec
     unset = tuple(name for name in spec.settings if "." in name and name not in properties)

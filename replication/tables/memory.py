@@ -52,9 +52,15 @@ class MemoryTables:
         self._duckdb = duckdb.connect(":memory:", config={"threads": 1})
         self._duckdb.execute("set timezone = 'UTC'")
 
-    def create(self, spec: TableSpec) -> None:
+    def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
         with self._lock:
+            before = self._specs.get(spec.name, spec)
+            if before.uuid != spec.uuid and spec.name in self._tables:
+                if not was_dropped(before.uuid):
+                    raise SchemaError(f"the table {spec.name} is another one, {before.uuid}")
+                for layout in layouts(before):
+                    self._tables[f"{layout.name}__dropped_{before.uuid.hex[:8]}"] = self._tables.pop(layout.name)
             self._specs[spec.name] = spec
             for layout in layouts(spec):
                 columns = {uuid: name for name, uuid in layout.column_uuids.items()}
@@ -91,6 +97,10 @@ class MemoryTables:
     def exists(self, name: str) -> bool:
         """See ``base.Catalog``."""
         return name in self._tables
+
+    def has(self, spec: TableSpec) -> bool:
+        """See ``base.Catalog``."""
+        return spec.name in self._tables and self._specs[spec.name].uuid == spec.uuid
 
     def specs(self) -> list[TableSpec]:
         """See ``base.Catalog``."""

@@ -55,6 +55,8 @@ class BatchIds:
         Raises:
             RequestError: the id is too long, or another thread has been appending under it for ``timeout_s``.
         """
+        if not isinstance(batch_id, str):
+            raise RequestError(f"batch id {batch_id!r} is no text")
         if not 0 < len(batch_id.encode()) <= BATCH_ID_BYTES_MAX:
             raise RequestError(f"batch id {batch_id[:40]!r} is empty or longer than {BATCH_ID_BYTES_MAX} bytes")
         with self._changed:

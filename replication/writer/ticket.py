@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +46,11 @@ class Ticket:
         if self._on_done is not None:
             self._on_done()
         if self._future is not None:
-            if self.error is not None:
-                self._future.set_exception(self.error)
-            else:
-                self._future.set_result(self._result())
+            with contextlib.suppress(InvalidStateError):  # the caller has set it
+                if self.error is not None:
+                    self._future.set_exception(self.error)
+                else:
+                    self._future.set_result(self._result())
         self._done.release()
 
     def give_up(self, error: ReplicationError) -> None:

@@ -158,9 +158,13 @@ class Writer:
         return self._start(spec, rows, Ticket(), delete=False).result(self._timeout_s)
 
     def upsert_async(self, spec: TableSpec, rows: object) -> Future[Position]:
-        """The same, but return as soon as the rows are queued; the future has the position or the error."""
+        """The same, but return as soon as the rows are queued; the future has the position or the error.
+
+        It cannot be cancelled: what is queued is written.
+        """
         refuse_derived(spec)
         future: Future[Position] = Future()
+        future.set_running_or_notify_cancel()
         self._start(spec, rows, Ticket(future), delete=False)
         return future
 

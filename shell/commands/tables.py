@@ -164,7 +164,10 @@ def derivetable(
 
 
 def droptable(invocation: Invocation, table: TableArgument) -> None:
-    """Drop a table on this cluster; peers keep theirs."""
+    """Drop a table on this cluster; peers keep theirs.
+
+    Its Iceberg tables stay, and are called TABLE__dropped_... once there is another table of its name.
+    """
     with invocation.connect() as (cluster, printer):
         cluster.drop_table(table)
         printer.value({"dropped": table}, f"{table} is dropped here; peers keep theirs")

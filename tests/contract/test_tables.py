@@ -74,6 +74,23 @@ def test_a_view_shows_its_query_until_it_is_another_or_the_table_is_dropped(tabl
         tables.query(view)
 
 
+def test_tables_of_a_dropped_one_of_the_name_are_put_aside_and_of_a_live_one_left(
+    tables: Tables, spec: TableSpec
+) -> None:
+    tables.append(spec.name, row(tables, spec, "a", 1), None, {})
+    again = keyed(spec.name)
+    assert tables.has(spec) and not tables.has(again)
+    with pytest.raises(SchemaError, match="another"):
+        tables.create(again, lambda table: table != spec.uuid)
+    assert tables.has(spec) and shown(tables, spec.name) == {"a": 1}
+    for _ in range(2):
+        tables.create(again, lambda table: table == spec.uuid)
+    assert tables.has(again) and not tables.has(spec)
+    assert shown(tables, again.name) == {}
+    assert shown(tables, f"{spec.name}__dropped_{spec.uuid.hex[:8]}") == {"a": 1}
+    assert [found.uuid for found in tables.specs() if found.name == spec.name] == [again.uuid]
+
+
 def test_the_first_append_and_the_next_carry_their_summaries(tables: Tables, spec: TableSpec) -> None:
     assert tables.history(spec.name).current is None
     first = tables.append(spec.name, row(tables, spec, "a", 1), None, {"walship.x": "1"})

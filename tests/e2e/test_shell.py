@@ -67,7 +67,9 @@ def test_rows_are_read_on_the_other_side_in_every_form(west, table, tmp_path):
     assert list(csv.reader(io.StringIO(text), delimiter="\t")) == [["id", "v"], ["3", "2.5"]]
     west.shell("read", table, "-o", str(tmp_path / "out.parquet"))
     assert (tmp_path / "out.parquet").stat().st_size
-    assert west.json("sql", f"select count(*) n from {table}") == {"n": 3}
+    for name in (table, f"{table}__latest", f"walship.{table}__latest"):
+        assert west.json("sql", f"select count(*) n from {name}") == {"n": 3}
+    assert table in [json.loads(line)["name"] for line in west.shell("sql", "show tables", "--json").splitlines()]
     assert "nocolumn" in west.shell("read", table, "--where", "nocolumn = 1", code=4)
 
 

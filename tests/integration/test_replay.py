@@ -302,6 +302,22 @@ def test_tables_of_every_kind_have_a_view_of_their_newest_rows(site: Site) -> No
         assert read(site.tables, spec).read_all().num_rows == count
 
 
+def test_a_table_made_anew_under_a_dropped_ones_name_has_its_own_rows_alone(site: Site) -> None:
+    replayer = site.replayer()
+    site.put(("a", 1), ("b", 1))
+    replayer.round()
+    assert fold(site.tables, site.ledger, site.spec, site.wal.now, 600) is not None
+    site.ledger.tables.drop(site.spec.uuid)
+    again = site.table(keyed(site.spec.name, pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.int32())])))
+    assert read(site.tables, again).read_all().num_rows == 0
+    site.put(("b", 2), spec=again)
+    assert not replayer.round().held
+    assert site.rows(again) == {"b": 2}
+    site.agree(again)
+    assert fold(site.tables, site.ledger, again, site.wal.now, 600) is not None
+    site.agree(again)
+
+
 def test_every_kind_of_value_comes_back_exactly(site: Site) -> None:
     from datetime import UTC, date, datetime
     from decimal import Decimal

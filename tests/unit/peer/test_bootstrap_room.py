@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from peer.bootstrap.room import Room, room
+from peer.status import folder_bytes
 from replication import config as configuration
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
@@ -40,3 +41,11 @@ def test_the_estimate_grows_with_the_table_and_with_what_is_written(tmp_path: Pa
     ledger.landing.register_own(file, 256, 600 * MIB, [])
     assert room(config, ledger, spec).wal_bytes > MIB
     ledger.close()
+
+
+def test_a_folder_that_cannot_be_looked_at_takes_no_bytes(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "file").write_bytes(b"12345")
+    (tmp_path / "broken").symlink_to("nowhere")
+    assert folder_bytes(tmp_path) - (tmp_path / "broken").lstat().st_size == 5
+    assert folder_bytes(tmp_path / "gone") == folder_bytes(tmp_path / ("x" * 300)) == 0

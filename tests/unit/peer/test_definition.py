@@ -1,16 +1,20 @@
-"""Groups and ages as users give them to a cluster's handle."""
+"""Tables, groups, ages and positions as users give them to a cluster's handle."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from peer.cluster import Cluster
-from replication.errors import RequestError, SchemaError
+from replication.core.mutation import Mutation, cells_of
+from replication.core.position import Position
+from replication.errors import FormatError, RequestError, SchemaError, TableExistsError
 from tests.sites import Site, table
+from tests.tables_made import keyed
 
 
 @pytest.fixture
@@ -45,3 +49,56 @@ def test_an_age_is_a_number_of_seconds(cluster: Cluster) -> None:
     with pytest.raises(SchemaError, match="max_age_s is a number of seconds"):
         cluster.set_table("ops.flights", {"max_age_s": "a day"})
     assert cluster.set_table("ops.flights", {"max_age_s": ""}).setting("max_age_s") == ""
+
+
+@pytest.mark.parametrize("partition", ["day(at)", "bucket(16, id)", "years(at)", "truncate(4, name)", "name"])
+def test_partitions_are_those_of_iceberg(cluster: Cluster, partition: str) -> None:
+    spec = cluster.create_table("ops.log", "id long, at timestamp, name string", partition=[partition])
+    assert spec.partition == (partition,)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"partition": ["foo(at)"]}, "no Iceberg partition transform"),
+        ({"partition": ["day(id)"]}, "id is int64"),
+        ({"partition": ["day(gone)"]}, "'gone' is not in the schema"),
+        ({"sort": [""]}, "sort column"),
+        ({"history_s": -5}, "a second at least"),
+        ({"name": "ops." + "x" * 201}, "longer than 200"),
+        ({"name": "o" * 300 + ".t"}, "longer than 200"),
+    ],
+)
+def test_a_table_that_could_not_be_applied_is_not_made(cluster: Cluster, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(SchemaError, match=why):
+        cluster.create_table(given.pop("name", "ops.log"), "id long, at timestamp", **given)
+    with pytest.raises(SchemaError, match="at least|longer"):
+        cluster.create_table("ops." + "x" * 201, kind="cell", history_s=0)
+
+
+def test_a_name_is_taken_whatever_its_letter_case(cluster: Cluster) -> None:
+    for name in ("ops.flights", "OPS.Flights"):
+        with pytest.raises(TableExistsError, match="already"):
+            cluster.create_table(name, "id long")
+        with pytest.raises(TableExistsError, match="another uuid"):
+            cluster.ledger.tables.create(keyed(name))
+    cluster.drop_table("ops.flights")
+    assert cluster.create_table("OPS.Flights", "id long", key="id").key == ("id",)
+
+
+def test_what_is_no_position_or_mutation_or_time_is_refused(cluster: Cluster) -> None:
+    position = Position(cluster.id)
+    for given in (None, "abc", position.to_json()):
+        with pytest.raises(FormatError, match="no position"):
+            cluster.wait(given)
+    for seconds in (None, "x", float("nan"), -1):
+        with pytest.raises(FormatError, match="no time to wait"):
+            cluster.wait(position, timeout_s=seconds)
+    for text in ("{}", "[]", "", '{"cluster": 1}'):
+        with pytest.raises(FormatError, match="no position"):
+            Position.from_json(text)
+    for row in (None, 5):
+        with pytest.raises(SchemaError, match="neither bytes nor text"):
+            Mutation(row)
+    with pytest.raises(SchemaError, match="no Mutation"):
+        cells_of("x", "ops.cells")

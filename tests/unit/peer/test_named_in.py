@@ -16,7 +16,9 @@ SPECS = [keyed(name) for name in ("ops.flights", "ops.Weather", "else.weather", 
         ("select * from ops.flights", ["ops.flights"]),
         ('SELECT * FROM "OPS" . "FLIGHTS"', ["ops.flights"]),
         ("select 1 from ops.weather join `ops`.`planes`", ["ops.Weather", "else.weather", "ops.planes"]),
-        ("show tables", [spec.name for spec in SPECS]),
+        ("select * from ops.flights__latest", ["ops.flights"]),
+        ("select planes_of, 'air planes' from ops.flights", ["ops.flights", "ops.planes"]),
+        ("select * from information_schema.tables", [spec.name for spec in SPECS]),
         ("select * from ops.fligths", [spec.name for spec in SPECS]),  # the engine then says which it may have meant
     ],
 )

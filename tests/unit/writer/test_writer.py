@@ -76,6 +76,19 @@ def test_small_appends_that_wait_together_become_one_frame_in_their_order(site: 
         assert [frame.header.row_count for frame, _ in site.frames()] == [1, 60]
 
 
+def test_a_future_cannot_be_cancelled_and_whatever_a_caller_does_to_it_stops_no_other(site: Site) -> None:
+    with site.writer() as writer:
+        first = site.gate.hold(writer, site.table, -1)
+        futures = [writer.upsert_async(site.table, [{"k": k}]) for k in range(3)]
+        assert not any(future.cancel() for future in futures)
+        futures[0].set_exception(ValueError("mine"))
+        site.gate.set()
+        for future in (first, *futures[1:]):
+            future.result(20)
+        writer.upsert(site.table, [{"k": 3}])
+        assert site.logged_keys() == [-1, 0, 1, 2, 3]
+
+
 def test_small_and_large_upserts_and_deletes_of_one_caller_keep_their_order(site: Site) -> None:
     with site.writer() as writer:
         futures = [site.gate.hold(writer, site.table, 0)]

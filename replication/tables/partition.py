@@ -1,0 +1,53 @@
+"""A table's partitions, as people write them and as Iceberg knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog as PyCatalog
+from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, parse_transform
+
+from replication.core.storable import storable_type
+from replication.errors import SchemaError
+
+_EXAMPLES = "For example day(t), bucket(16, k), truncate(4, k) or a column itself"
+
+
+def check_partition(columns: pa.Schema, partition: Sequence[str]) -> None:
+    """Raise SchemaError when a table with these columns cannot be partitioned like that."""
+    for text in partition:
+        name, transform = parse_partition(text)
+        if name not in columns.names:
+            raise SchemaError(f"partition column {name!r} is not in the schema", _EXAMPLES)
+        column = pa.field(name, storable_type(columns.field(name).type, name))
+        (field,) = PyCatalog._convert_schema_if_needed(pa.schema([column])).fields
+        if not transform.can_transform(field.field_type):
+            raise SchemaError(f"a table cannot be partitioned by {text}: {name} is {column.type}", _EXAMPLES)
+
+
+def parse_partition(text: str) -> tuple[str, Transform[Any, Any]]:
+    """``day(t)``, ``bucket(16, k)``, ``truncate(4, k)`` or a bare column as (column, transform).
+
+    Raises:
+        SchemaError: no such transform.
+    """
+    head, bracket, inside = text.strip().partition("(")
+    if not bracket:
+        return head, IdentityTransform()
+    arguments = [part.strip() for part in inside.rstrip(")").split(",")]
+    word = head.strip().lower().removesuffix("s")
+    transform: Transform[Any, Any]
+    try:
+        transform = parse_transform(f"{word}[{arguments[0]}]" if len(arguments) == 2 else word)
+    except (ValueError, TypeError):
+        transform = UnknownTransform(text)
+    if isinstance(transform, UnknownTransform):
+        raise SchemaError(f"{text!r} is no Iceberg partition transform", _EXAMPLES)
+    return arguments[-1], transform
+
+
+def partition_name(column: str, transform: Transform[Any, Any]) -> str:
+    """What Iceberg calls the partition's field."""
+    return column if isinstance(transform, IdentityTransform) else f"{column}_{str(transform).partition('[')[0]}"
