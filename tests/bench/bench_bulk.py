@@ -2,20 +2,26 @@
 
 East keeps no tables here, for on one machine its own replay would only take turns with west's; everything else of two
 whole clusters runs. What rsync leaves behind is a file; what walship does, rows of a table that any engine can query.
+So Parquet is measured, too, against what gets there without walship: rsync, and an append of the file by a warm Spark
+to an Iceberg table without a key.
 """
 
 from __future__ import annotations
 
 import shutil
+import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from replication.tables.catalog import catalog_properties
+from replication.tables.spark import open_session
 from tests.bench.bench_ship import rsync_daemon
 from tests.bench.clusters import TABLE, Pair, pair
 from tests.bench.measure import PAIRS, QUICK, SCHEMA, Figure, at_least, pairs, seeded_rows
@@ -33,15 +39,34 @@ def run() -> list[Figure]:
     folder = Path(tempfile.mkdtemp(prefix="walship-bulk-"))
     try:
         with rsync_daemon(folder) as url, pair(SETTINGS, of_east={"replay": {"enabled": False}}) as both:
-            figures: list[Figure] = []
-            for name, write in (("Arrow", _write_arrow), ("Parquet", _write_parquet)):
-                figures += _measure(folder, url, both, name, write)
-            return figures
+            figures = _measure(folder, url, both, "Arrow", _write_arrow)
+            with _spark(folder) as append:
+                return figures + _measure(folder, url, both, "Parquet", _write_parquet, append)
     finally:
         shutil.rmtree(folder)
 
 
-def _measure(folder: Path, url: str, both: Pair, name: str, write: Callable[[pa.Table, Path], None]) -> list[Figure]:
+@contextmanager
+def _spark(folder: Path) -> Iterator[Callable[[Path], None]]:
+    """Appends a Parquet file to an Iceberg table."""
+    properties = catalog_properties(folder)
+    session = open_session(properties, folder / "spark")
+    try:
+        session.sql("create database walship.bench")
+        session.sql("create table walship.bench.plain (k binary, v binary) using iceberg")
+        yield lambda file: session.read.parquet(str(file)).writeTo("walship.bench.plain").append()
+    finally:
+        session.stop()
+
+
+def _measure(
+    folder: Path,
+    url: str,
+    both: Pair,
+    name: str,
+    write: Callable[[pa.Table, Path], None],
+    append: Callable[[Path], None] | None = None,
+) -> list[Figure]:
     """Interleaved pairs, each with a file of its own, since the same content is imported once."""
     files = [folder / f"{number}.{name.lower()}" for number in range(COUNT + 1)]
     for number, file in enumerate(files):
@@ -51,6 +76,7 @@ def _measure(folder: Path, url: str, both: Pair, name: str, write: Callable[[pa.
     current = [next(at)]
     durable: list[float] = []
     times: list[float] = []
+    by_hand: list[float] = []
 
     def ours() -> float:
         began = time.perf_counter()
@@ -64,6 +90,9 @@ def _measure(folder: Path, url: str, both: Pair, name: str, write: Callable[[pa.
         began = time.perf_counter()
         subprocess.run(["rsync", "--fsync", str(current[0]), f"{url}/copy"], check=True)
         seconds = time.perf_counter() - began
+        if append is not None:
+            append(folder / "rsync" / "copy")
+            by_hand.append(time.perf_counter() - began)
         (folder / "rsync" / "copy").unlink()
         current[0] = next(at, files[-1])
         return seconds
@@ -73,11 +102,18 @@ def _measure(folder: Path, url: str, both: Pair, name: str, write: Callable[[pa.
     for file in files:
         file.unlink()
     rows = f"{ROWS / 1e6:g} M rows in {name}"
+    against = []
+    if append is not None:
+        ratio_by_hand = statistics.median(by_hand[1:]) / statistics.median(times[1:])
+        against.append(
+            at_least(f"bulk: {name}, applied, against rsync and Spark's append of it", ratio_by_hand, "×", 1)
+        )
     return [
         Figure(f"bulk: import, {rows}, durable at home", size / min(durable), "MB/s"),
         Figure(f"bulk: import, {rows}, applied at the peer", size / min(times), "MB/s"),
         Figure(f"bulk: import, {rows}, applied at the peer", ROWS / min(times), "rows/s"),
         at_least(f"bulk: {name}, applied at the peer, against an rsync daemon --fsync", ratio, "×", 0.5, spread),
+        *against,
     ]
 
 
