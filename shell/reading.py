@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv
 
+from replication.core.escaped import escaped_column
 from replication.errors import RequestError
 from shell.render import Printer, to_json
 
@@ -58,13 +59,20 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Nested and binary columns as JSON text: CSV has no form for them."""
+    """Binary columns as text that ``write`` reads back, nested ones as JSON: CSV has no form for them."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
-            column = pa.array([None if v is None else to_json(v).strip('"') for v in column.to_pylist()], pa.string())
+        if pa.types.is_nested(field.type):
+            column = pa.array([None if v is None else to_json(v) for v in column.to_pylist()], pa.string())
+        elif _holds_bytes(field.type):
+            column = escaped_column(column)
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind) or t.is_fixed_size_binary(kind))
 
 
 def _writer(output: Path, kind: str, schema: pa.Schema) -> Any:

@@ -5,7 +5,6 @@ Every verb that prints goes through a :class:`Printer`, so that both forms alway
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -152,7 +151,7 @@ def moment_text(micros: int) -> str:
 
 
 def to_json(value: Any) -> str:
-    """One line of JSON; dataclasses become objects, times ISO text, bytes base64, decimals text."""
+    """One line of JSON; dataclasses become objects, times ISO text, bytes as in ``core/escaped``, decimals text."""
     return json.dumps(plain(value), separators=(", ", ": "), ensure_ascii=False, allow_nan=False)
 
 
@@ -168,7 +167,9 @@ def plain(value: Any) -> Any:
         case datetime() | date() | time():
             return value.isoformat()
         case bytes() | bytearray() | memoryview():
-            return base64.b64encode(value).decode()
+            from replication.core.escaped import escaped  # deferred: few commands show bytes, and it loads numpy
+
+            return escaped(bytes(value))
         case Mapping():
             return {key if isinstance(key, str) else str(plain(key)): plain(item) for key, item in value.items()}
         case _ if dataclasses.is_dataclass(value):

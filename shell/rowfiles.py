@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
-from pyarrow import json
 
 from replication.errors import FormatError, RequestError
 from replication.files import row_files
-from replication.files.row_files import BATCH_ROWS, RowFile
+from replication.files.row_files import RowFile
+from shell.jsonrows import json_batches
 
 FORMATS = (*row_files.FORMATS, "json")
 _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
-_BLOCK_BYTES = 8 << 20
 
 
 def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
@@ -48,7 +47,9 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
         raise RequestError(f"{source} cannot be read: {error.strerror}", "Check the path") from None
     with opened:
         try:
-            yield from _json(opened, schema) if chosen == "json" else _piped(opened, chosen, schema)
+            yield from json_batches(opened.read(), schema) if chosen == "json" else _piped(opened, chosen, schema)
+        except FormatError as error:
+            raise FormatError(f"{source}, {error.what}", error.hint) from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
             raise FormatError(f"{source} is not readable as {chosen}: {error}", "Say --format, or correct it") from None
 
@@ -63,15 +64,3 @@ def schema_of(file: Path) -> pa.Schema:
 def _piped(opened: BinaryIO, form: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     streams = form == "csv" or opened.seekable()
     yield from row_files.read(opened if streams else io.BytesIO(opened.read()), form, schema=schema)
-
-
-def _json(opened: BinaryIO, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
-    content = opened.read()
-    if not content.strip():
-        return
-    read = json.ReadOptions(block_size=_BLOCK_BYTES)
-    table = json.read_json(io.BytesIO(content), read)
-    if schema is not None:  # again with the right types, for the columns that are there
-        there = pa.schema([field for field in schema if field.name in table.column_names])
-        table = json.read_json(io.BytesIO(content), read, json.ParseOptions(explicit_schema=there))
-    yield from table.to_batches(BATCH_ROWS)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv, orc
 
+from replication.core.escaped import unescaped_column
 from replication.errors import FormatError, RequestError
 
 FORMATS = ("parquet", "arrow", "orc", "csv")
@@ -76,6 +77,8 @@ class RowFile:
             for batch in read(self._opened, self.form, tabs=self.path.suffix.lower() == ".tsv", schema=self._schema):
                 for begin in range(0, batch.num_rows, BATCH_ROWS):
                     yield batch.slice(begin, BATCH_ROWS)
+        except FormatError as error:
+            raise FormatError(f"{self.path}, {error.what}", error.hint) from None
         except (pa.ArrowException, OSError, ValueError) as error:
             what = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise FormatError(
@@ -105,7 +108,7 @@ def form_of(path: Path, form: str = "") -> str:
 def read(
     opened: BinaryIO, form: str, *, tabs: bool = False, schema: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a seekable file; CSV may come from a pipe. Raises what pyarrow raises."""
+    """Record batches of a seekable file; CSV may come from a pipe. Raises what pyarrow raises, and FormatError."""
     if form == "parquet":
         yield from pq.ParquetFile(opened).iter_batches(BATCH_ROWS)
     elif form == "arrow":
@@ -115,17 +118,34 @@ def read(
         for stripe in range(file.nstripes):
             yield file.read_stripe(stripe)
     else:
-        yield from csv.open_csv(
-            opened,
-            read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
-            parse_options=csv.ParseOptions(delimiter="\t" if tabs else ","),
-            convert_options=csv.ConvertOptions(
-                column_types={} if schema is None else {f.name: _csv_type(f.type) for f in schema},
-                null_values=["", "NULL", "NA"],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
+        yield from _csv(opened, tabs, schema)
+
+
+def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    types = {} if schema is None else {field.name: _csv_type(field.type) for field in schema}
+    with csv.open_csv(
+        opened,
+        read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
+        parse_options=csv.ParseOptions(delimiter="\t" if tabs else ","),
+        convert_options=csv.ConvertOptions(
+            column_types=types,
+            null_values=["", "NULL", "NA"],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    ) as reader:
+        row = 1
+        for batch in reader:
+            yield _unescaped(batch, row)
+            row += batch.num_rows
+
+
+def _unescaped(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
+    """A CSV batch, which begins at ``row``, with its binary columns made bytes of what ``core/escaped`` takes."""
+    for at, field in enumerate(batch.schema):
+        if pa.types.is_binary(field.type):
+            batch = batch.set_column(at, field, unescaped_column(batch.column(at), field.name, row))
+    return batch
 
 
 def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:

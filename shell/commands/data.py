@@ -25,7 +25,11 @@ def write(
     invocation: Invocation,
     table: TableArgument,
     source: Annotated[
-        str, typer.Argument(metavar="FILE", help="CSV, Parquet, Arrow, ORC or JSON lines; - for standard input.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help=r"CSV, Parquet, Arrow, ORC or JSON lines; - for standard input. Bytes in text: \xNN, \\.",
+        ),
     ],
     form: Annotated[
         str, typer.Option("--format", help="csv, parquet, arrow, orc or json; else by the file's suffix.")
@@ -74,7 +78,10 @@ def read(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write CSV or Parquet, by suffix.")
     ] = None,
 ) -> None:
-    """Print a table's rows, newest version of each key; starts no Spark."""
+    r"""Print a table's rows, newest version of each key; starts no Spark.
+
+    Bytes that are no printable ASCII are shown as \xNN and a backslash is doubled; write takes them so.
+    """
     from shell.reading import print_rows, save_rows
 
     with invocation.connect() as (cluster, printer):

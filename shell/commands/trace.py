@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
-from replication.errors import RequestError
+from replication.core.escaped import unescaped
+from replication.errors import FormatError, RequestError
 from shell.invocation import Invocation, add_verb
-from shell.render import Printer, moment_text, seconds_text
+from shell.render import Printer, moment_text, plain, seconds_text
 
 if TYPE_CHECKING:
     from peer.trace import Trace, Version
@@ -27,7 +28,10 @@ def trace(
     invocation: Invocation,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="namespace.name")],
     key: Annotated[
-        list[str], typer.Argument(metavar="KEY…", help="Values in the key's order, or NAME=VALUE, or a JSON object.")
+        list[str],
+        typer.Argument(
+            metavar="KEY…", help=r"Values in the key's order, or NAME=VALUE, or a JSON object; bytes as \xNN."
+        ),
     ],
     values: Annotated[bool, typer.Option("--values", help="Show each version's values, too.")] = False,
 ) -> None:
@@ -69,12 +73,14 @@ def parse_key(spec: TableSpec, given: list[str]) -> dict[str, Any]:
 def _value(text: str, wanted: pa.DataType, name: str) -> Any:
     try:
         if pa.types.is_binary(wanted) or pa.types.is_large_binary(wanted) or pa.types.is_fixed_size_binary(wanted):
-            return text.encode()
+            return unescaped(text)
         if pa.types.is_decimal(wanted):
             return Decimal(text)
         if pa.types.is_timestamp(wanted) and wanted.tz is not None and not text.endswith("Z"):
             return pa.scalar(text).cast(pa.timestamp("us")).as_py()
         return pa.scalar(text).cast(wanted).as_py()
+    except FormatError as error:
+        raise RequestError(f"Key column {name}: {error.what}", error.hint) from None
     except (pa.ArrowException, InvalidOperation, ValueError) as error:
         raise RequestError(f"{text!r} is no value of key column {name} ({wanted}): {error}") from None
 
@@ -100,5 +106,5 @@ def _row(version: Version, cluster: str, values: bool) -> dict[str, object]:
         "wal": f"{version.wal} #{version.sequence}",
         "way": "; again ".join([way, *(" → ".join(again) for again in version.again)]),
         "applied": "not yet" if version.kept == "landed" else waited,
-        "values": ", ".join(f"{name}={value}" for name, value in version.values.items()) if values else "",
+        "values": ", ".join(f"{name}={plain(value)}" for name, value in version.values.items()) if values else "",
     }

@@ -12,7 +12,7 @@ from replication import config as configuration
 from replication.errors import DivergenceError, RequestError
 from shell.find import find_cluster
 from shell.invocation import Invocation, add_verb
-from shell.render import Printer, moment_text
+from shell.render import Printer, moment_text, plain
 
 if TYPE_CHECKING:
     from peer.cluster import Cluster
@@ -80,7 +80,7 @@ def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int) -> N
     printer.rows(rows, tuple(rows[0]) if rows else (), "nothing compared")
     for verdict in verdicts:
         for difference in verdict.differences[:list_max]:
-            key = ", ".join(f"{name}={value}" for name, value in difference.key.items())
+            key = ", ".join(f"{name}={plain(value)}" for name, value in difference.key.items())
             where = f" in {', '.join(difference.columns)}" if difference.columns else ""
             printer.line(f"{verdict.table}: {difference.what}{where}: {key}")
         if len(verdict.differences) > list_max:

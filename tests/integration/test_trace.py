@@ -95,6 +95,7 @@ def test_keys_are_read_as_their_columns_take_them() -> None:
     assert wanted["at"].isoformat() == "2013-01-01T10:00:00+00:00" and wanted["flight"] == 1545
     assert parse_key(spec, ['{"at": "2013-01-01T10:00:00Z", "carrier": "UA", "flight": 1545}']) == wanted
     assert parse_key(cell("ops.c"), ["r1", "f", "q", ""])["row"] == b"r1"
+    assert parse_key(cell("ops.c"), [r"\x00\\", "f", "q", ""])["row"] == b"\x00\\"
     for wrong in (["UA"], ["at=x", "carrier=UA", "flight=1"], ["flight=1", "carrier=UA"]):
         with pytest.raises(RequestError):
             parse_key(spec, wrong)

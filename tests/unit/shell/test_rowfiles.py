@@ -1,10 +1,18 @@
 """Rows out of files, with the types of the table they go to."""
 
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replication.errors import FormatError, RequestError
+from shell.reading import save_rows
+from shell.render import to_json
 from shell.rowfiles import batches_of, schema_of
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
@@ -68,3 +76,108 @@ def test_a_format_that_is_none_is_named(tmp_path):
         list(batches_of(str(tmp_path / "a.csv"), "jsonl"))
     with pytest.raises(RequestError, match="format of '-' cannot be told"):
         list(batches_of("-"))
+
+
+TYPES = {
+    "b": (pa.bool_(), [True, False, None]),
+    "i": (pa.int32(), [-(2**31), 2**31 - 1, None]),
+    "l": (pa.int64(), [-(2**63), 2**63 - 1, None]),
+    "f": (pa.float32(), [0.10000000149011612, math.inf, None]),
+    "d": (pa.float64(), [math.nan, -math.inf, 1e300]),
+    "dec": (pa.decimal128(38, 5), [Decimal("-1.10000"), Decimal("123456789012345678901234567890123.00001"), None]),
+    "s": (pa.string(), ['a"\\x00é\n', "", None]),
+    "bin": (pa.binary(), [bytes(range(256)), b"", None]),
+    "dt": (pa.date32(), [date(1, 1, 1), date(9999, 12, 31), None]),
+    "ts": (pa.timestamp("us"), [datetime(1, 1, 1), datetime(2020, 2, 29, 1, 2, 3, 4), None]),
+    "tz": (pa.timestamp("us", "UTC"), [datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, 0, 0, 0, 1, UTC), None]),
+    "li": (pa.list_(pa.field("element", pa.binary())), [[b"\xff\\", None], [], None]),
+    "ma": (pa.map_(pa.date32(), pa.float64()), [[(date(2020, 1, 1), math.nan)], [], None]),
+    "st": (
+        pa.struct([("at", pa.timestamp("us", "UTC")), ("m", pa.map_(pa.string(), pa.decimal128(9, 2)))]),
+        [{"at": datetime(2020, 1, 1, tzinfo=UTC), "m": [("k", Decimal("1.10"))]}, {"at": None, "m": None}, None],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*TYPES, "all"])
+def test_whatever_is_printed_as_json_is_read_back(tmp_path, name):
+    names = list(TYPES) if name == "all" else [name]
+    table = pa.table({"n": [1, 2, 3], **{n: pa.array(TYPES[n][1], TYPES[n][0]) for n in names}})
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f"{to_json(row)}\n" for row in table.to_pylist()))
+    [batch] = batches_of(str(file), schema=table.schema)
+    assert batch.schema == table.schema
+    assert str(batch.to_pylist()) == str(table.to_pylist())
+
+
+@pytest.mark.parametrize("name", [name for name, (kind, _) in TYPES.items() if not pa.types.is_nested(kind)])
+def test_whatever_is_saved_as_csv_is_read_back(tmp_path, name):
+    kind, values = TYPES[name]
+    table = pa.table({"n": [1, 2, 3], name: pa.array(values, kind)})
+    if name == "s":
+        table = table.set_column(1, name, pa.array(["NA", "", None]))
+    assert save_rows(tmp_path / "a.csv", iter(table.to_batches())) == 3
+    [batch] = batches_of(str(tmp_path / "a.csv"), schema=table.schema)
+    assert str(batch.to_pylist()) == str(table.to_pylist())
+
+
+@given(st.lists(st.none() | st.binary(), min_size=1))
+def test_any_bytes_come_back_from_csv_and_json(tmp_path_factory, values):
+    folder = tmp_path_factory.mktemp("bytes")
+    table = pa.table({"n": range(len(values)), "b": pa.array(values, pa.binary())})
+    save_rows(folder / "a.csv", iter(table.to_batches()))
+    (folder / "a.jsonl").write_text("".join(f"{to_json(row)}\n" for row in table.to_pylist()))
+    for name in ("a.csv", "a.jsonl"):
+        [batch] = batches_of(str(folder / name), schema=table.schema)
+        assert batch.column("b").to_pylist() == values
+
+
+def test_json_numbers_and_text_may_mix_in_a_decimal_column(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"dec": "1.10"}\n{"dec": 1.1}\n{"dec": 2}\n')
+    [batch] = batches_of(str(tmp_path / "a.jsonl"), schema=pa.schema([("dec", pa.decimal128(9, 2))]))
+    assert batch.column("dec").to_pylist() == [Decimal("1.10"), Decimal("1.10"), Decimal(2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), '"5"'),
+        (pa.int64(), "1.5"),
+        (pa.int32(), "3000000000"),
+        (pa.bool_(), "1"),
+        (pa.string(), "5"),
+        (pa.float64(), '"1.5"'),
+        (pa.float64(), "true"),
+        (pa.float64(), "1e400"),
+        (pa.date32(), '"2020-13-01"'),
+        (pa.timestamp("us"), '"2020-01-01T00:00:00.0000001"'),
+        (pa.timestamp("us"), "5"),
+        (pa.decimal128(9, 2), '"1.123"'),
+        (pa.decimal128(9, 2), '"NaN"'),
+        (pa.decimal128(3, 2), "12345"),
+        (pa.list_(pa.int64()), '["a"]'),
+        (pa.map_(pa.string(), pa.int64()), "[1]"),
+        (pa.struct([("a", pa.int64())]), '{"b": 1}'),
+        (pa.struct([("a", pa.int64())]), "[1]"),
+    ],
+)
+def test_a_json_value_that_does_not_fit_is_named_with_row_column_and_type(tmp_path, kind, value):
+    (tmp_path / "a.jsonl").write_text(f'{{"n": 1}}\n{{"n": 2, "x": {value}}}\n')
+    with pytest.raises(FormatError) as refused:
+        list(batches_of(str(tmp_path / "a.jsonl"), schema=pa.schema([("n", pa.int64()), ("x", kind)])))
+    assert f"row 2, column 'x', which holds {kind}: " in refused.value.what
+
+
+@pytest.mark.parametrize("text", ['{"n": 1}\n[2]\n', '{"n": 1}\n{"n": \n', '{"n": 1}\n{"n": 2, "n": 3}'])
+def test_what_is_no_json_object_is_named_by_its_row(tmp_path, text):
+    (tmp_path / "a.jsonl").write_text(text)
+    with pytest.raises(FormatError, match=r"a\.jsonl, row 2"):
+        list(batches_of(str(tmp_path / "a.jsonl"), schema=pa.schema([("n", pa.int64())])))
+
+
+def test_a_backslash_that_stands_for_no_byte_is_named_by_row_and_column(tmp_path):
+    (tmp_path / "a.csv").write_text("n,b\n1,ok\n2,a\\n\n")
+    (tmp_path / "a.jsonl").write_text('{"b": "ok"}\n{"b": "a\\\\n"}\n')
+    for name in ("a.csv", "a.jsonl"):
+        with pytest.raises(FormatError, match=rf"{name}, row 2, column 'b'"):
+            list(batches_of(str(tmp_path / name), schema=pa.schema([("b", pa.binary())])))

@@ -1,0 +1,86 @@
+r"""Bytes as text that is read back exactly: printable ASCII as it is, ``\\`` for a backslash, ``\xNN`` for other bytes.
+
+So the HBase shell shows keys, too. In text that people write any other character stands for its UTF-8 bytes.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replication.errors import FormatError
+
+_BACKSLASH = ord("\\")
+_WHOLE = re.compile(rb"(?:[^\\]|\\\\|\\x[0-9a-fA-F]{2})*", re.DOTALL)
+_SPOILED = re.compile(rb"\\(?!\\|x[0-9a-fA-F]{2}).{0,3}|\\\\", re.DOTALL)
+
+
+def _texts() -> list[bytes]:
+    plain = {byte: bytes([byte]) for byte in range(0x20, 0x7F)} | {_BACKSLASH: b"\\\\"}
+    return [plain.get(byte, b"\\x%02x" % byte) for byte in range(256)]
+
+
+_TEXT = np.array([list(text.ljust(4, b"\0")) for text in _texts()], np.uint8)
+_WIDTH = np.array([len(text) for text in _texts()], np.int64)
+_USED = np.arange(4) < _WIDTH[:, None]
+
+
+def escaped(value: bytes) -> str:
+    """``value`` as text."""
+    given = np.frombuffer(value, np.uint8)
+    return _TEXT[given][_USED[given]].tobytes().decode("ascii")
+
+
+def unescaped(text: str | bytes) -> bytes:
+    """The bytes that ``text`` (or its UTF-8 bytes) stands for.
+
+    Raises:
+        FormatError: a backslash is followed by neither a backslash nor ``xNN``.
+    """
+    given = text.encode() if isinstance(text, str) else text
+    if _BACKSLASH not in given:
+        return given
+    if _WHOLE.fullmatch(given) is None:
+        odd = next(found for found in _SPOILED.findall(given) if found != b"\\\\").decode(errors="replace")
+        raise FormatError(f"{odd!r} stands for no byte", r"Write a byte as \xNN and a backslash as \\")
+    return given.decode("unicode_escape").encode("latin-1")
+
+
+def escaped_column(column: pa.Array) -> pa.Array:
+    """A binary column of any width as one of text."""
+    if not len(column):
+        return pa.array([], pa.large_string())
+    column = column.cast(pa.large_binary())
+    offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+    content = column.buffers()[2]
+    given = np.frombuffer(content or b"", np.uint8)[offsets[0] : offsets[-1]]
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(_WIDTH[given])])[offsets - offsets[0]]
+    text = pa.py_buffer(_TEXT[given][_USED[given]].tobytes())
+    there = column.is_valid().buffers()[1]
+    return pa.LargeStringArray.from_buffers(len(column), pa.py_buffer(ends.tobytes()), text, there)
+
+
+def unescaped_column(column: pa.Array, name: str, first_row: int) -> pa.Array:
+    """A column of text, or of its UTF-8 bytes, as binary.
+
+    Args:
+        column: text, or binary.
+        name: for errors.
+        first_row: the number of its first row, for errors.
+
+    Raises:
+        FormatError: as ``unescaped``; names row and column.
+    """
+    column = column.cast(pa.binary())
+    if not pc.any(pc.match_substring(column, "\\")).as_py():
+        return column
+    values: list[bytes | None] = []
+    for at, value in enumerate(column.to_pylist()):
+        try:
+            values.append(None if value is None else unescaped(value))
+        except FormatError as error:
+            raise FormatError(f"row {first_row + at}, column {name!r}: {error.what}", error.hint) from None
+    return pa.array(values, pa.binary())
