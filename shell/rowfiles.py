@@ -20,7 +20,7 @@ _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 
 
 def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-    """Rows of a file, or of standard input when ``source`` is ``-``.
+    """Rows of a file, or of standard input when ``source`` is ``-``; one batch without them of a CSV header alone.
 
     Args:
         source: a path, or ``-``.
@@ -39,7 +39,7 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
         raise RequestError(f"The format of {source!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
     if source != "-" and chosen != "json":
         with RowFile(source, chosen, schema) as file:
-            yield from file.batches()
+            yield from file.batches(empty=True)
         return
     try:
         opened: BinaryIO = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115  closed below
@@ -57,7 +57,8 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
 def schema_of(file: Path) -> pa.Schema:
     """The columns of a sample file; the types that its first rows show."""
     for batch in batches_of(str(file)):
-        return batch.schema
+        if batch.num_rows:
+            return batch.schema
     raise FormatError(f"{file} has no rows to tell columns from", "Give the schema as text")
 
 

@@ -14,15 +14,18 @@ import pyarrow as pa
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from peer.cluster import Cluster
+from replication.core.batch import convert
 from replication.core.mutation import Mutation
 from replication.core.position import Position
 from replication.core.schema import TableSpec
-from replication.errors import RequestError
+from replication.errors import NullKeyError, RequestError, SchemaError
 from replication.writer.importing import file_schema
 from shell.render import Printer, bytes_text
 from shell.rowfiles import batches_of
 
 _IN_FLIGHT = 8
+_PLACE = ("row", "family", "qualifier")
+_CELL_HINT = 'A cell has row, family, qualifier and, unless it deletes, value; "" in CSV is an empty one'
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,25 @@ def write_file(
         raise RequestError("--delete and --batch-id do not go together", "Deleting twice changes nothing anyway")
     if spec.kind == "cell" and batch_id is not None:
         raise RequestError("--batch-id does not go with a cell table", "walship import takes the same file only once")
-    batches = _counted(batches_of(source, form, file_schema(spec)), printer)
+    batches = _counted(_known(batches_of(source, form, file_schema(spec)), spec, source), printer)
     if spec.kind == "cell":
         return _write_cells(cluster, spec, batches, delete)
     if batch_id is not None:
         return _write_once(cluster, spec, batches, batch_id)
     return _write_stream(cluster, spec, batches, delete)
+
+
+def _known(batches: Iterator[pa.RecordBatch], spec: TableSpec, source: str) -> Iterator[pa.RecordBatch]:
+    """The batches that have rows; SchemaError for a column that the table lacks, also where no rows are."""
+    known = file_schema(spec).names
+    for batch in batches:
+        odd = [name for name in batch.schema.names if name not in known]
+        if odd:
+            raise SchemaError(
+                f"{source} has a column {odd[0]!r}, which {spec.name} lacks", f"It has {', '.join(known)}"
+            )
+        if batch.num_rows:
+            yield batch
 
 
 def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa.RecordBatch]:
@@ -107,16 +123,33 @@ def _write_cells(cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordB
     rows = size = 0
     last: Position | None = None
     for batch in batches:
+        cells = _cells(batch, spec, rows + 1, delete)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        last = _joined(last, cluster.apply(spec.name, (_mutation(cell, delete) for cell in batch.to_pylist())))
+        last = _joined(last, cluster.apply(spec.name, cells))
     return Written(rows, size, last)
 
 
-def _mutation(cell: dict[str, Any], delete: bool) -> Mutation:
+def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, delete: bool) -> list[Mutation]:
+    """A batch's mutations; ``first`` is the number of its first row."""
+    types = {field.name: field.type for field in file_schema(spec)}
+    found = {name: convert(batch.column(name), types[name], name) for name in batch.schema.names}
+    whole = delete or "delete" in found
+    for name in _PLACE if whole else (*_PLACE, "value"):
+        if name not in found:
+            raise SchemaError(f"There is no column {name!r}, and {spec.name} is a cell table", _CELL_HINT)
+    rows = pa.RecordBatch.from_arrays(list(found.values()), names=list(found)).to_pylist()
+    return [_mutation(cell, first + at, delete) for at, cell in enumerate(rows)]
+
+
+def _mutation(cell: dict[str, Any], row: int, delete: bool) -> Mutation:
+    deletes = delete or bool(cell.get("delete"))
+    for name in _PLACE if deletes else (*_PLACE, "value"):
+        if cell.get(name) is None:
+            raise NullKeyError(f"row {row} has no {name}", _CELL_HINT)
     mutation = Mutation(cell["row"])
     place = (cell["family"], cell["qualifier"])
     visibility, timestamp = cell.get("visibility") or "", cell.get("timestamp")
-    if delete or cell.get("delete"):
+    if deletes:
         return mutation.delete(*place, visibility, timestamp)
     return mutation.put(*place, cell["value"], visibility, timestamp)
 

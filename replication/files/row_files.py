@@ -67,15 +67,15 @@ class RowFile:
         """Let go of the file. Idempotent."""
         self._opened.close()
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, once, in order, at most ``BATCH_ROWS`` a batch.
+    def batches(self, *, empty: bool = False) -> Iterator[pa.RecordBatch]:
+        """The rows, once, in order, at most ``BATCH_ROWS`` a batch; with ``empty`` also a batch without rows of CSV.
 
         Raises:
             FormatError: it is not of its format, is damaged or cut short, or a CSV value is not of its column's type.
         """
         try:
             for batch in read(self._opened, self.form, tabs=self.path.suffix.lower() == ".tsv", schema=self._schema):
-                for begin in range(0, batch.num_rows, BATCH_ROWS):
+                for begin in range(0, max(batch.num_rows, int(empty)), BATCH_ROWS):
                     yield batch.slice(begin, BATCH_ROWS)
         except FormatError as error:
             raise FormatError(f"{self.path}, {error.what}", error.hint) from None
@@ -138,6 +138,8 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
         for batch in reader:
             yield _unescaped(batch, row)
             row += batch.num_rows
+        if row == 1:
+            yield pa.RecordBatch.from_pylist([], reader.schema)
 
 
 def _unescaped(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:

@@ -1,13 +1,20 @@
-"""What `walship write` refuses before it touches a file."""
+"""What `walship write` makes of files, and what it refuses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import cast
+from uuid import UUID
 
 import pytest
 
 from peer.cluster import Cluster
-from replication.errors import RequestError
+from replication.core.ids import ClusterId
+from replication.core.mutation import Mutation, cells_of
+from replication.core.position import Position
+from replication.core.schema import TableSpec
+from replication.errors import RequestError, SchemaError
 from shell.render import Printer
 from shell.writing import write_file
 from tests.tables_made import cell, keyed
@@ -23,3 +30,51 @@ def test_a_batch_id_is_not_silently_left_out_for_cells() -> None:
 def test_deletes_take_no_batch_id() -> None:
     with pytest.raises(RequestError, match="--delete"):
         write_file(NOBODY, keyed("t.k"), "rows.csv", "", SILENT, delete=True, batch_id="load-7")
+
+
+class Applied:
+    """A cluster that keeps the mutations it is given."""
+
+    def __init__(self) -> None:
+        self.cells: list[dict[str, object]] = []
+
+    def apply(self, table: str, mutations: Iterable[Mutation]) -> Position:
+        self.cells += cells_of(mutations, table)
+        return Position(ClusterId("east", UUID(int=1)))
+
+
+def written(tmp_path: Path, text: str, spec: TableSpec | None = None, *, delete: bool = False) -> Applied:
+    (tmp_path / "a.csv").write_text(text)
+    cluster, quiet = Applied(), Printer(as_json=True)
+    file = str(tmp_path / "a.csv")
+    write_file(cast(Cluster, cluster), spec or cell("t.c"), file, "", quiet, delete=delete, batch_id=None)
+    return cluster
+
+
+def test_cells_of_a_file_may_be_empty_and_their_bytes_are_escaped(tmp_path: Path) -> None:
+    [put, gone] = written(tmp_path, 'row,family,qualifier,value,delete\n\\x00\\\\,f,"",v,\nr,f,q,,true\n').cells
+    assert (put["row"], put["qualifier"], put["value"]) == (b"\x00\\", "", b"v")
+    assert (gone["row"], gone["delete"]) == (b"r", True)
+    assert written(tmp_path, "row,family,qualifier\nr,f,q\n", delete=True).cells[0]["delete"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("row,family,value\nr,f,v\n", "no column 'qualifier'"),
+        ("row,family,qualifier\nr,f,q\n", "no column 'value'"),
+        ("row,family,qualifier,value\nr,f,q,v\n,f,q,v\n", "row 2 has no row"),
+        ("row,family,qualifier,value\nr,f,q,v\nr,f,,v\n", "row 2 has no qualifier"),
+        ("row,family,qualifier,value\nr,f,q,\n", "row 1 has no value"),
+    ],
+)
+def test_what_a_cell_lacks_is_said(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SchemaError, match=said):
+        written(tmp_path, text)
+
+
+@pytest.mark.parametrize("rows", ["", "1,2\n"])
+def test_a_column_that_the_table_lacks_is_refused_with_and_without_rows(tmp_path: Path, rows: str) -> None:
+    with pytest.raises(SchemaError, match="'w', which t.k lacks"):
+        written(tmp_path, f"k,w\n{rows}", keyed("t.k"))
+    assert written(tmp_path, "k,v\n", keyed("t.k")).cells == []
