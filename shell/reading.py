@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,7 @@ _SHOWN_ROWS = 1000
 def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch]) -> None:
     """Rows as a table of at most 1,000 on a terminal, tab-separated elsewhere, or one JSON object a line."""
     shown = 0
+    batches = map(_named_once, batches)
     if printer.as_json:
         for batch in batches:
             for row in batch.to_pylist():
@@ -44,6 +49,7 @@ def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch]) -> None:
 def save_rows(output: Path, batches: Iterator[pa.RecordBatch]) -> int:
     """Write rows to a file, by its suffix; returns how many."""
     rows = 0
+    batches = map(_named_once, batches)
     first = next(batches, None)
     if first is None:
         raise RequestError("There are no rows to write", "Ask for others")
@@ -51,11 +57,32 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch]) -> int:
     if kind not in (".csv", ".parquet"):
         raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")
     head = _flat(first) if kind == ".csv" else first
-    with _writer(output, kind, head.schema) as writer:
-        for batch in (first, *batches):
+    with _writing(output), _writer(output, kind, head.schema) as writer:
+        for batch in chain((first,), batches):
             writer.write_batch(_flat(batch) if kind == ".csv" else batch)
             rows += batch.num_rows
     return rows
+
+
+@contextmanager
+def _writing(output: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise RequestError(
+            f"{output} cannot be written: {why}", "Name a file in a folder that you may write to"
+        ) from None
+
+
+def _named_once(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A query may name two columns alike: the second is ``x_1`` then."""
+    names: list[str] = []
+    for name in batch.schema.names:
+        others = {*names, *batch.schema.names}
+        number = count(1)
+        names.append(name if name not in names else next(n for n in (f"{name}_{i}" for i in number) if n not in others))
+    return batch.rename_columns(names)
 
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -66,8 +93,19 @@ def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
             column = pa.array([None if v is None else to_json(v) for v in column.to_pylist()], pa.string())
         elif _holds_bytes(field.type):
             column = escaped_column(column)
+        elif not _arrow_prints(field.type):
+            column = pa.array([None if v is None else str(v) for v in column.to_pylist()], pa.string())
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+@lru_cache(maxsize=256)
+def _arrow_prints(kind: pa.DataType) -> bool:
+    try:
+        pa.nulls(0, kind).cast(pa.string())
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

@@ -1,0 +1,40 @@
+"""Rows printed and saved: every type, every name, and targets that cannot be written."""
+
+import json
+import os
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+
+from replication.errors import RequestError
+from shell.reading import print_rows, save_rows
+from shell.render import Printer
+
+ROW = pa.record_batch({"x": ["a"]})
+
+
+def test_any_type_is_printed_as_text(capfdbinary):
+    span = pa.array([pa.MonthDayNano([0, 1, 0])], pa.month_day_nano_interval())
+    batch = pa.record_batch({"iv": span, "du": pa.array([timedelta(1)]), "b": [b"\x00a"], "li": [[b"\xff"]]})
+    print_rows(Printer(as_json=False), iter([batch]))
+    printed = capfdbinary.readouterr().out
+    assert b"days=1" in printed and rb"\x00a" in printed and rb"\\xff" in printed
+
+
+def test_columns_of_one_name_are_told_apart(capfd, tmp_path):
+    batch = pa.RecordBatch.from_arrays([pa.array([i]) for i in range(4)], names=["x", "x_1", "x", "x"])
+    print_rows(Printer(as_json=True), iter([batch]))
+    assert json.loads(capfd.readouterr().out) == {"x": 0, "x_1": 1, "x_2": 2, "x_3": 3}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
+    (tmp_path / f"folder{suffix}").mkdir()
+    (tmp_path / "closed").mkdir(mode=0o500)
+    targets = [(f"nosuch/a{suffix}", "No such file"), (f"folder{suffix}", ".*is a directory")]
+    if os.geteuid():
+        targets.append((f"closed/a{suffix}", "Permission denied"))
+    for name, why in targets:
+        with pytest.raises(RequestError, match=f"cannot be written: (?i:{why})"):
+            save_rows(tmp_path / name, iter([ROW]))
