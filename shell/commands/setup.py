@@ -67,6 +67,8 @@ def init(
         "tls": {**pem},
         "catalog": {"warehouse": warehouse} if warehouse else {},
     }
+    described = {**given, "cluster": {"name": name, "data_dir": str(directory.absolute()), **given["cluster"]}}
+    configuration.load(overrides=described)  # what is wrong with it is said before anything is written
     text = configuration.default_toml(name, ".", **given)
     try:
         directory.mkdir(parents=True, exist_ok=True)
