@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -29,8 +29,29 @@ ClusterOption = Annotated[
         "--cluster", "-c", metavar="NAME|FILE", help="Which cluster; else WALSHIP_CLUSTER, else the only one found."
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, a value a line.")]
+UntilOption = Annotated[
+    Literal["durable", "applied", "visible"], typer.Option("--until", help="How far it has to be there.")
+]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+_TIMEOUT_S_MAX = 1e9
+
+
+def timeout_option(help_text: str, name: str = "--timeout-s", metavar: str = "SECONDS") -> Any:
+    """An option of so many seconds to wait at most, from 0 on; anything else is a wrong command line."""
+    return typer.Option(name, parser=_seconds, metavar=metavar, help=help_text)
+
+
+def _seconds(given: str | float) -> float:
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _TIMEOUT_S_MAX:
+        raise typer.BadParameter(f"{given} is no number of seconds from 0 to {_TIMEOUT_S_MAX:,.0f}")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shell.invocation import Invocation, add_verb
+from shell.invocation import Invocation, UntilOption, add_verb, timeout_option
 from shell.render import bytes_text
 
 
@@ -24,8 +25,8 @@ def import_(
     form: Annotated[str, typer.Option("--format", help="parquet, arrow, orc or csv; else by each suffix.")] = "",
     again: Annotated[bool, typer.Option("--again", help="Also what was imported before, as newer versions.")] = False,
     wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,
-    until: Annotated[str, typer.Option("--until", help="durable, applied or visible.")] = "visible",
-    timeout_s: Annotated[float, typer.Option("--timeout-s", help="The longest to wait.")] = 600.0,
+    until: UntilOption = "visible",
+    timeout_s: Annotated[float, timeout_option("The longest to wait.")] = 600.0,
 ) -> None:
     """Import files, each whole or not at all; they are durable here when it returns.
 
@@ -54,7 +55,7 @@ def import_(
             "bytes": size,
             "seconds": round(took, 3),
             "waited_seconds": round(waited, 3),
-            "position": position.to_json(),
+            "position": json.loads(position.to_json()),
         }
         before = f", {len(done) - len(new)} there before" if len(new) < len(done) else ""
         where = "" if wait_for is None else f", {until} at {wait_for} after another {waited:.1f} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 
 from replication.errors import RequestError
 from shell.commands.tables import TableArgument, listed
-from shell.invocation import Invocation, add_verb
+from shell.invocation import Invocation, UntilOption, add_verb, timeout_option
 from shell.render import bytes_text
 
 
@@ -37,8 +38,8 @@ def write(
     delete: Annotated[bool, typer.Option("--delete", help="The file holds keys of rows to delete.")] = False,
     batch_id: Annotated[str | None, typer.Option("--batch-id", help="Repeating it adds only what is missing.")] = None,
     wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,
-    until: Annotated[str, typer.Option("--until", help="durable, applied or visible.")] = "visible",
-    timeout_s: Annotated[float, typer.Option("--timeout-s", help="The longest to wait.")] = 60.0,
+    until: UntilOption = "visible",
+    timeout_s: Annotated[float, timeout_option("The longest to wait.")] = 60.0,
 ) -> None:
     """Write a file's rows through the WAL; they are durable here when it returns."""
     from shell.writing import write_file
@@ -57,7 +58,7 @@ def write(
             "rows": rows,
             "bytes": written.bytes,
             "seconds": round(took, 3),
-            "position": None if position is None else position.to_json(),
+            "position": None if position is None else json.loads(position.to_json()),
         }
         where = "" if wait_for is None else f", {until} at {wait_for}"
         rate = rows / took if took else 0

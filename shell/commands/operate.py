@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from replication.core.phase import Phase
 from replication.core.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
-from shell.invocation import Invocation, add_verb
+from shell.invocation import Invocation, add_verb, timeout_option
 from shell.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def drain(
     invocation: Invocation,
     cluster_name: PeerArgument,
     table: Annotated[str, typer.Option("-t", "--table", metavar="TABLE", help="Only this table.")] = "",
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Give up waiting after S seconds.")] = 3600,
+    timeout_s: Annotated[float, timeout_option("Give up waiting after S seconds.", "--timeout", "S")] = 3600,
 ) -> None:
     """Wait until a peer has what is pending for it now; what is written later is not waited for."""
     with invocation.connect() as (cluster, printer):

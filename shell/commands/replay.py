@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.errors import RequestError
-from shell.invocation import Invocation, add_verb
+from shell.invocation import Invocation, add_verb, timeout_option
 from shell.render import bytes_text, moment_text
 
 
@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     invocation: Invocation,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", help="The longest it may take.")] = 600.0,
+    timeout_s: Annotated[float, timeout_option("The longest it may take.")] = 600.0,
 ) -> None:
     """Bring the tables up to date with what has landed; in Spark here when no replay process runs."""
     from peer.on_demand import backlog_bytes, catch_up

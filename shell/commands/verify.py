@@ -11,7 +11,7 @@ import typer
 from replication import config as configuration
 from replication.errors import DivergenceError, RequestError
 from shell.find import find_cluster
-from shell.invocation import Invocation, add_verb
+from shell.invocation import Invocation, add_verb, timeout_option
 from shell.render import Printer, moment_text, plain
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def verify(
     tables: Annotated[
         list[str] | None, typer.Argument(metavar="[TABLE]…", help="Which; all that both have if none.")
     ] = None,
-    timeout_s: Annotated[float, typer.Option("--timeout-s", help="How long to wait for what is on its way.")] = 60.0,
+    timeout_s: Annotated[float, timeout_option("How long to wait for what is on its way.")] = 60.0,
     list_max: Annotated[int, typer.Option("--list", help="At most so many differing keys are listed.")] = 20,
     receiver: Annotated[
         str, typer.Option("--receiver", metavar="HOST:PORT", help="A peer's receiver, instead of asking its ZooKeeper.")

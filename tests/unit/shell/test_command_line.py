@@ -154,7 +154,7 @@ def test_init_describes_one_host_of_several(tmp_path, capsys):
     command = ["init", str(tmp_path / "w1"), "--name", "west", "--host", "w1", "--listen", "10.0.0.11:7070", *shared]
     assert main.run([*command, "--certificates", str(pki)]) == ConfigError.exit_code
     assert "w1.key" in capsys.readouterr().err
-    (tmp_path / "w1" / "walship.toml").unlink()
+    assert not (tmp_path / "w1").exists()
     for name in ("ca.pem", "w1.pem", "w1.key"):
         (pki / name).touch()
     assert main.run([*command, "--certificates", str(pki)]) == 0
@@ -162,3 +162,32 @@ def test_init_describes_one_host_of_several(tmp_path, capsys):
     assert (made.cluster.name, made.cluster.host, made.shares_ledger) == ("west", "w1", True)
     assert made.zookeeper_servers == "zk1:2281" and not made.zookeeper.embedded
     assert made.tls.enabled and made.zookeeper.secured and made.warehouse == "s3://b/west"
+
+
+@pytest.mark.parametrize("wrong", [["--port", "-5"], ["--port", "99999"], ["--listen", "nowhere"]])
+def test_init_writes_nothing_when_a_value_is_wrong(tmp_path, capsys, wrong):
+    assert main.run(["init", str(tmp_path / "east"), *wrong]) == ConfigError.exit_code
+    assert "cannot be used" in capsys.readouterr().err
+    assert not (tmp_path / "east").exists()
+    assert main.run(["init", str(tmp_path / "east")]) == 0
+
+
+@pytest.mark.parametrize("seconds", ["nan", "-1", "inf", "soon"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["write", "t.x", "a.csv", "--timeout-s"],
+        ["import", "-t", "t.x", "a.csv", "--timeout-s"],
+        ["replay", "--timeout-s"],
+        ["verify", "west", "--timeout-s"],
+        ["drain", "west", "--timeout"],
+    ],
+)
+def test_a_time_that_is_none_is_a_wrong_command_line(verb, seconds, capsys):
+    assert main.run([*verb, seconds]) == 2
+    assert f"{seconds} is no number of seconds" in capsys.readouterr().err
+
+
+def test_until_is_checked_without_wait_too(capsys):
+    assert main.run(["write", "t.x", "a.csv", "--until", "foo"]) == 2
+    assert "durable" in capsys.readouterr().err
