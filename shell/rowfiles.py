@@ -35,7 +35,9 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
     chosen = form or ("json" if Path(source).suffix.lower() in _JSON_SUFFIXES else "")
     if chosen and chosen not in FORMATS:
         raise RequestError(f"{chosen!r} is no format", f"Say --format {'|'.join(FORMATS)}")
-    if source == "-" and not chosen:
+    if source != "-" and Path(source).is_dir():
+        raise RequestError(f"{source} is a folder", "Name a file, or - for standard input")
+    if not chosen and (source == "-" or Path(source).suffix.lower() not in row_files.SUFFIXES):
         raise RequestError(f"The format of {source!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
     if source != "-" and chosen != "json":
         with RowFile(source, chosen, schema) as file:
@@ -56,6 +58,9 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
 
 def schema_of(file: Path) -> pa.Schema:
     """The columns of a sample file; the types that its first rows show."""
+    suffixes = (*row_files.SUFFIXES, *_JSON_SUFFIXES)
+    if not file.is_dir() and file.suffix.lower() not in suffixes:
+        raise RequestError(f"The format of '{file}' cannot be told", f"Name a file that ends in {', '.join(suffixes)}")
     for batch in batches_of(str(file)):
         if batch.num_rows:
             return batch.schema

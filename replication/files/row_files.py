@@ -19,7 +19,7 @@ from replication.errors import FormatError, RequestError
 
 FORMATS = ("parquet", "arrow", "orc", "csv")
 BATCH_ROWS = 65_536
-_SUFFIXES = {
+SUFFIXES = {
     ".parquet": "parquet",
     ".pq": "parquet",
     ".arrow": "arrow",
@@ -99,7 +99,9 @@ class RowFile:
 
 def form_of(path: Path, form: str = "") -> str:
     """One of ``FORMATS``: ``form`` when given, else by suffix; RequestError when it cannot be told."""
-    chosen = form or _SUFFIXES.get(path.suffix.lower(), "")
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder", "Name a file")
+    chosen = form or SUFFIXES.get(path.suffix.lower(), "")
     if chosen not in FORMATS:
         raise RequestError(f"The format of {str(path)!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
     return chosen

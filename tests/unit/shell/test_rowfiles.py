@@ -43,6 +43,18 @@ def test_an_unknown_suffix_asks_for_the_format(tmp_path):
     assert [b.num_rows for b in batches_of(str(tmp_path / "a.dat"), "csv")] == [1]
 
 
+def test_a_folder_and_a_sample_of_an_unknown_suffix_are_named(tmp_path):
+    for take in (lambda: list(batches_of(str(tmp_path))), lambda: schema_of(tmp_path)):
+        with pytest.raises(RequestError, match="is a folder"):
+            take()
+    with pytest.raises(RequestError) as refused:
+        schema_of(tmp_path / "a.dat")
+    assert ".csv" in refused.value.hint and ".jsonl" in refused.value.hint and "--format" not in refused.value.hint
+    with pytest.raises(RequestError) as refused:
+        list(batches_of(str(tmp_path / "a.dat")))
+    assert refused.value.hint == "Say --format parquet|arrow|orc|csv|json"
+
+
 def test_a_file_that_is_not_there_is_said(tmp_path):
     with pytest.raises(RequestError, match="No such file"):
         list(batches_of(str(tmp_path / "a.csv")))

@@ -185,7 +185,7 @@ def test_files_that_are_no_files_of_rows_are_refused(site: Site, tmp_path: Path)
                 load(writer, site.table, tmp_path / name)
         with pytest.raises(RequestError, match="No such file"):
             load(writer, site.table, tmp_path / "gone.parquet")
-        with pytest.raises(RequestError, match="directory"):
+        with pytest.raises(RequestError, match="is a folder"):
             load(writer, site.table, tmp_path, "parquet")
         assert site.logged_keys() == []
 
