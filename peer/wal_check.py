@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,14 +108,16 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
         if path.stat().st_size == 0:
             yield WalView(path, memoryview(b""), 0)
             return
-        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            content = memoryview(mapped)
-            view = WalView(path, content, _published(path, content, registered))
-            try:
-                yield view
-            finally:
-                view.content = memoryview(b"")
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        content = memoryview(mapped)
+        view = WalView(path, content, _published(path, content, registered))
+        try:
+            yield view
+        finally:
+            view.content = memoryview(b"")
+            with suppress(BufferError):  # an error on its way holds pieces of it
                 content.release()
+                mapped.close()
 
 
 def check_file(path: Path, registered: int | None = None) -> Checked:

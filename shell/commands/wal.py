@@ -75,6 +75,8 @@ def wal_dump(
                 if rows and frame.header.kind.name == "DATA":
                     shown["content"] = _content(cluster, view, frame)
                 found.append(shown)
+            if not found and (row is None or view.content):
+                _check_header(view)
             _print_frames(printer, found)
 
 
@@ -89,20 +91,26 @@ def wal_verify(
 
     with invocation.connect() as (cluster, printer):
         checked = [check_file(path, row.length if row else None) for path, row in _chosen(cluster, files or [])]
-        shown = [
+        shown: list[dict[str, object]] = [
             {
                 "file": result.file.local if result.file else "?",
                 "path": result.path,
-                "size": bytes_text(result.length),
+                "size": result.length if result.file else Path(result.path).stat().st_size,
                 "frames": result.frames,
                 "rows": result.rows,
                 "repeated": result.repeated or None,
                 "streams": result.streams,
-                "state": "CLOSED" if result.closed else "OPEN",
+                "state": ("CLOSED" if result.closed else "OPEN") if result.file else "UNREADABLE",
                 "problems": list(result.problems),
             }
             for result in checked
         ]
+        if not printer.as_json:
+            for line, result in zip(shown, checked, strict=True):
+                line |= {
+                    "size": bytes_text(result.length) if result.file else "",
+                    "problems": "; ".join(result.problems),
+                }
         printer.rows(shown, ("file", "state", "size", "frames", "rows", "repeated", "streams", "problems"), "no files")
         bad = [result for result in checked if result.problems]
         if bad:
@@ -273,6 +281,13 @@ def _content(cluster: Cluster, view: WalView, frame: FrameView) -> list[dict[str
             "Dump it without --rows",
         )
     return list(decode_payload(view.payload(frame), version).to_pylist())
+
+
+def _check_header(view: WalView) -> None:
+    try:
+        view.file()
+    except CorruptFrameError as error:
+        raise FormatError(f"{view.path}: {error.what}", "Name a WAL or landing file; see walship wal list") from None
 
 
 def _print_frames(printer: Printer, found: list[dict[str, object]]) -> None:
