@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from shell.find import Found, find_cluster
+from shell.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, say
 from shell.render import Printer
 
 if TYPE_CHECKING:
@@ -72,13 +73,13 @@ class Invocation:
         return find_cluster(self.cluster, os.environ, Path.cwd())
 
     @contextmanager
-    def connect(self) -> Iterator[tuple[Cluster, Printer]]:
-        """The cluster meant, its name printed as the header; closed at the end."""
+    def connect(self, grace_s: float = GRACE_S) -> Iterator[tuple[Cluster, Printer]]:
+        """The cluster meant, its name printed as the header; closed at the end, within ``grace_s`` of Ctrl-C."""
         from peer.connect import connect  # deferred: most of a short command's time would go into it
 
         printer = self.printer
         found = self.find()
-        with connect(found.target) as cluster:
+        with leaving_on_interrupt(printer.stopped, grace_s), connect(found.target) as cluster:
             printer.header(cluster.name, found.target)
             yield cluster, printer
 
@@ -107,7 +108,11 @@ def add_verb(
             as_json=given.pop("as_json") or before.as_json,
             debug=given.pop("debug") or before.debug,
         )
-        function(invocation, **given)
+        try:
+            function(invocation, **given)
+        except KeyboardInterrupt:
+            say(invocation.printer.stopped())
+            raise typer.Exit(INTERRUPTED) from None
 
     own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]

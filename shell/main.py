@@ -18,10 +18,9 @@ from replication import __version__, log
 from replication.errors import ConfigError, ReplicationError
 from shell.find import Found
 from shell.help import Sections
+from shell.interrupting import INTERRUPTED, leave_now, say
 from shell.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
 from shell.render import Printer
-
-INTERRUPTED = 130
 
 
 def make_app(words: Sequence[str] = ()) -> typer.Typer:
@@ -85,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 1
     except KeyboardInterrupt:
-        printer.err.print("stopped", style="dim")
+        say(printer.stopped())
         return INTERRUPTED
     except BrokenPipeError:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what reads us has gone; nothing more may be flushed to it
@@ -113,7 +112,10 @@ def main() -> None:
         leave(serve_arguments(sys.argv[2:]))
     gc.set_threshold(50_000, 20, 50)  # collecting while modules load took a fifth of a short command's time
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some took a thirtieth
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED:
+        leave_now()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

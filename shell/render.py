@@ -41,6 +41,7 @@ class Printer:
         self.as_json = as_json
         self.out = out or _console()
         self.err = err or _console(stderr=True)
+        self.so_far = ""
 
     def header(self, cluster: str, detail: str = "") -> None:
         """Name the cluster the answer is about; nothing in JSON, where values carry it."""
@@ -99,6 +100,12 @@ class Printer:
         self.err.print(f"[bold red]error[/] {escape(error.what)}", soft_wrap=True)
         if error.hint:
             self.err.print(f"[bold]hint [/] {escape(error.hint)}", soft_wrap=True)
+
+    def stopped(self) -> str:
+        """What Ctrl-C is answered with: a line, with what a verb has said in ``so_far``; as JSON when asked."""
+        if self.as_json:
+            return to_json({"error": "stopped", "hint": self.so_far, "exit_code": 130, "retryable": True})
+        return f"stopped: {self.so_far}" if self.so_far else "stopped"
 
 
 def _console(stderr: bool = False) -> Console:

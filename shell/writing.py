@@ -51,11 +51,26 @@ def write_file(
     if spec.kind == "cell" and batch_id is not None:
         raise RequestError("--batch-id does not go with a cell table", "walship import takes the same file only once")
     batches = _counted(_known(batches_of(source, form, file_schema(spec)), spec, source), printer)
+    durable = _Durable(printer)
     if spec.kind == "cell":
-        return _write_cells(cluster, spec, batches, delete)
+        return _write_cells(cluster, spec, batches, durable, delete=delete)
     if batch_id is not None:
-        return _write_once(cluster, spec, batches, batch_id)
-    return _write_stream(cluster, spec, batches, delete)
+        return _write_once(cluster, spec, batches, batch_id, durable)
+    return _write_stream(cluster, spec, batches, durable, delete=delete)
+
+
+class _Durable:
+    """Counts rows for whom stops the command."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._rows = 0
+        self.add(0)
+
+    def add(self, rows: int) -> None:
+        """So many more are durable."""
+        self._rows += rows
+        self._printer.so_far = f"{self._rows:,} row{'' if self._rows == 1 else 's'} durable by then"
 
 
 def _known(batches: Iterator[pa.RecordBatch], spec: TableSpec, source: str) -> Iterator[pa.RecordBatch]:
@@ -93,7 +108,9 @@ def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa
             progress.update(task, rows=rows, rate=f"{bytes_text(rate)}/s")
 
 
-def _write_stream(cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], delete: bool) -> Written:
+def _write_stream(
+    cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], durable: _Durable, *, delete: bool
+) -> Written:
     rows = size = 0
     last: Position | None = None
     waiting: deque[Future[Position]] = deque()
@@ -101,8 +118,9 @@ def _write_stream(cluster: Cluster, spec: TableSpec, batches: Iterator[pa.Record
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if delete:
             last = _joined(last, cluster.delete(spec.name, batch))
+            durable.add(batch.num_rows)
             continue
-        waiting.append(cluster.upsert_async(spec.name, batch))
+        waiting.append(_told(cluster.upsert_async(spec.name, batch), batch.num_rows, durable))
         if len(waiting) >= _IN_FLIGHT:
             last = _joined(last, waiting.popleft().result())
     for future in waiting:
@@ -110,22 +128,37 @@ def _write_stream(cluster: Cluster, spec: TableSpec, batches: Iterator[pa.Record
     return Written(rows, size, last)
 
 
-def _write_once(cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], batch_id: str) -> Written:
+def _told(future: Future[Position], rows: int, durable: _Durable) -> Future[Position]:
+    def done(ended: Future[Position]) -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            durable.add(rows)
+
+    future.add_done_callback(done)
+    return future
+
+
+def _write_once(
+    cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], batch_id: str, durable: _Durable
+) -> Written:
     found = list(batches)
     if not found:
         return Written(0, 0, None)
     whole = pa.Table.from_batches(found)
     position = cluster.upsert(spec.name, whole, batch_id=batch_id)
+    durable.add(whole.num_rows)
     return Written(whole.num_rows, whole.nbytes, position)
 
 
-def _write_cells(cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], delete: bool) -> Written:
+def _write_cells(
+    cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], durable: _Durable, *, delete: bool
+) -> Written:
     rows = size = 0
     last: Position | None = None
     for batch in batches:
         cells = _cells(batch, spec, rows + 1, delete)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         last = _joined(last, cluster.apply(spec.name, cells))
+        durable.add(batch.num_rows)
     return Written(rows, size, last)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from replication.errors import RequestError
 from shell.commands.tables import TableArgument, listed
+from shell.interrupting import GRACE_S
 from shell.invocation import Invocation, UntilOption, add_verb, timeout_option
 from shell.render import bytes_text
 
@@ -109,7 +110,7 @@ def sql(
 
     if settings == bool(query):
         raise RequestError("sql takes a QUERY, or --settings", 'For instance: walship sql "show tables"')
-    with invocation.connect() as (cluster, printer):
+    with invocation.connect(grace_s=0 if spark else GRACE_S) as (cluster, printer):
         if settings:
             from peer.on_demand import spark_settings
 

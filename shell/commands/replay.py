@@ -27,7 +27,7 @@ def replay(
     """Bring the tables up to date with what has landed; in Spark here when no replay process runs."""
     from peer.on_demand import backlog_bytes, catch_up
 
-    with invocation.connect() as (cluster, printer):
+    with invocation.connect(grace_s=0) as (cluster, printer):
         total = backlog_bytes(cluster.ledger)
         began = time.monotonic()
         shown = sys.stderr.isatty() and not printer.as_json
@@ -57,7 +57,7 @@ def fold(
     """Merge changes into the tables that other engines read, now (in a Spark session here)."""
     from peer.on_demand import fold_now
 
-    with invocation.connect() as (cluster, printer):
+    with invocation.connect(grace_s=0) as (cluster, printer):
         specs = [cluster.table(name) for name in tables] if tables else [s for s in cluster.tables() if s.key]
         without = [spec.name for spec in specs if not spec.key]
         if without:

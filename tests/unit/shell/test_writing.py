@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Iterable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import cast
 from uuid import UUID
@@ -17,6 +20,7 @@ from replication.core.schema import TableSpec
 from replication.errors import RequestError, SchemaError
 from shell.render import Printer
 from shell.writing import write_file
+from tests.sites import until
 from tests.tables_made import cell, keyed
 
 NOBODY, SILENT = cast(Cluster, None), cast(Printer, None)
@@ -78,3 +82,23 @@ def test_a_column_that_the_table_lacks_is_refused_with_and_without_rows(tmp_path
     with pytest.raises(SchemaError, match="'w', which t.k lacks"):
         written(tmp_path, f"k,w\n{rows}", keyed("t.k"))
     assert written(tmp_path, "k,v\n", keyed("t.k")).cells == []
+
+
+def test_rows_are_counted_for_whom_stops_the_command_as_they_get_durable(tmp_path: Path) -> None:
+    acks: list[Future[Position]] = []
+
+    class Slow(Applied):
+        def upsert_async(self, table: str, rows: object) -> Future[Position]:
+            acks.append(Future())
+            return acks[-1]
+
+    (tmp_path / "a.csv").write_text("k,v\n" + "x,1\n" * 3)
+    printer = Printer(as_json=True)
+    told = (cast(Cluster, Slow()), keyed("t.k"), str(tmp_path / "a.csv"), "", printer)
+    writer = threading.Thread(target=lambda: write_file(*told, delete=False, batch_id=None))
+    writer.start()
+    until(lambda: acks)
+    assert printer.so_far == "0 rows durable by then"
+    acks[0].set_result(Position(ClusterId("east", UUID(int=1))))
+    writer.join()
+    assert printer.so_far == "3 rows durable by then" and json.loads(printer.stopped())["hint"] == printer.so_far

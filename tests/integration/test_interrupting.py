@@ -1,0 +1,102 @@
+"""Ctrl-C ends a verb soon, says so, and leaves no process behind: a real SIGINT to a real command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from replication import config as configuration
+from replication.config import Config
+from replication.ledger.sql import open_ledger
+from shell.interrupting import GRACE_S, INTERRUPTED
+from shell.main import run
+from shell.roles import make_ledger
+from tests.sites import table, until
+
+SOON_S = GRACE_S + 5.0
+ENDLESS = "select count(*) from range(1000000000000) a, range(1000) b where a.range % 7 = b.range % 5"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Config:
+    """A cluster that was started once, with one table."""
+    assert run(["init", str(tmp_path / "east"), "--json"]) == 0
+    config = configuration.load(tmp_path / "east" / "walship.toml")
+    make_ledger(config)
+    ledger = open_ledger(config.ledger_url)
+    ledger.tables.create(table())
+    ledger.close()
+    return config
+
+
+@contextmanager
+def command(home: Config, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """``walship WORDS`` with an open standard input, once it has connected."""
+    line = [sys.executable, "-m", "shell.main", *words, "--cluster", str(home.data_dir / "walship.toml")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, text=True, **pipes, cwd=Path(__file__).parents[2]) as process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+def stop(process: subprocess.Popen[str]) -> str:
+    """Ctrl-C; what was said on standard error."""
+    assert process.poll() is None
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.wait(SOON_S)
+    assert time.monotonic() - began < SOON_S and process.returncode == INTERRUPTED
+    assert process.stderr is not None
+    return process.stderr.read()
+
+
+def connected(process: subprocess.Popen[str]) -> None:
+    """Wait for the line that names the cluster."""
+    assert process.stdout is not None and process.stdout.readline().startswith("east")
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_writing_from_an_open_pipe_ends(home: Config, form: str) -> None:
+    with command(home, "write", "ops.flights", "-", "--format", form) as process:
+        connected(process)
+        time.sleep(1.0)
+        assert stop(process) == "stopped: 0 rows durable by then\n"
+
+
+def test_a_long_query_ends(home: Config) -> None:
+    with command(home, "sql", ENDLESS) as process:
+        connected(process)
+        time.sleep(1.0)
+        assert stop(process) == "stopped\n"
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.5, 5.0])
+def test_no_java_is_left_of_a_query_in_spark(home: Config, after_s: float) -> None:
+    with command(home, "sql", "--spark", "select count(*) from range(100000000000)") as process:
+        until(lambda: _of(home, process.pid), 90.0, "Java")
+        time.sleep(after_s)
+        *before, last = stop(process).splitlines()
+        assert last == "stopped" and all(line.startswith("WARNING") for line in before)
+        assert not _of(home, process.pid)
+
+
+def _of(home: Config, but: int) -> list[int]:
+    """Processes that name the cluster's folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if os.fsencode(home.data_dir) in file.read_bytes() and int(file.parent.name) != but:
+                found.append(int(file.parent.name))
+    return found
