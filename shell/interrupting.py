@@ -14,10 +14,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
+T = TypeVar("T")
 INTERRUPTED = 130
 GRACE_S = 0.7
 _KILL_TRIES = 50
@@ -30,7 +32,7 @@ def leaving_on_interrupt(stopped: Callable[[], str], grace_s: float = GRACE_S) -
 
     Args:
         stopped: what to say then.
-        grace_s: how long the main thread has for ending in good order; 0 where it would only complain.
+        grace_s: how long the main thread has for ending in good order; 0 where it would only complain of Java's end.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -46,9 +48,25 @@ def leaving_on_interrupt(stopped: Callable[[], str], grace_s: float = GRACE_S) -
         if not isinstance(error, KeyboardInterrupt) and not leaving.asked:
             raise
         leaving.tell()
+        if not grace_s:
+            leave_now()
         raise SystemExit(INTERRUPTED) from None
     finally:
         leaving.close()
+
+
+def apart(work: Callable[[], T]) -> T:
+    """Do something in a thread that Ctrl-C does not wait for: Spark's own handler of it complains at length."""
+    ended: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(work())
+        except BaseException as error:  # handed to the caller
+            ended.set_exception(error)
+
+    threading.Thread(target=run, name="apart", daemon=True).start()
+    return ended.result()
 
 
 def say(text: str) -> None:
@@ -71,7 +89,8 @@ class _Leaving:
         self.asked = False
         self._stopped = stopped
         self._grace_s = grace_s
-        self._told = threading.Lock()
+        self._told = False
+        self._telling = threading.Lock()
         self._over = threading.Event()
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
@@ -90,10 +109,15 @@ class _Leaving:
         os.close(self._readable)
 
     def tell(self) -> None:
-        """End what this process started, and say that it stopped; once."""
-        if self._told.acquire(blocking=False):
-            end_children()
+        """Say that it stopped, and end what this process started; once."""
+        with self._telling:
+            if self._told:
+                return
+            self._told = True
             say(self._stopped())
+            if not self._grace_s:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            end_children()
 
     def _interrupt(self, *_: object) -> None:
         self.asked = True

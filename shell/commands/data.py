@@ -11,7 +11,7 @@ import typer
 
 from replication.errors import RequestError
 from shell.commands.tables import TableArgument, listed
-from shell.interrupting import GRACE_S
+from shell.interrupting import GRACE_S, apart
 from shell.invocation import Invocation, UntilOption, add_verb, timeout_option
 from shell.render import bytes_text
 
@@ -114,12 +114,13 @@ def sql(
         if settings:
             from peer.on_demand import spark_settings
 
-            found = spark_settings(cluster.config)
-            printer.value(found, "\n".join(f"{key} {value}" for key, value in found.items()))
+            shown = spark_settings(cluster.config)
+            printer.value(shown, "\n".join(f"{key} {value}" for key, value in shown.items()))
             return
         if not spark:
             print_rows(printer, iter(cluster.sql(query)))
             return
         from peer.on_demand import spark_sql  # deferred: most queries need none of it
 
-        print_rows(printer, iter(spark_sql(cluster.config, cluster.tables(), query).to_batches()))
+        found = apart(lambda: spark_sql(cluster.config, cluster.tables(), query))
+        print_rows(printer, iter(found.to_batches()))
