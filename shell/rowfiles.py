@@ -36,7 +36,7 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
     if chosen and chosen not in FORMATS:
         raise RequestError(f"{chosen!r} is no format", f"Say --format {'|'.join(FORMATS)}")
     if source != "-" and Path(source).is_dir():
-        raise RequestError(f"{source} is a folder", "Name a file, or - for standard input")
+        raise RequestError(f"{source} is a folder", "Name a file")
     if not chosen and (source == "-" or Path(source).suffix.lower() not in row_files.SUFFIXES):
         raise RequestError(f"The format of {source!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
     if source != "-" and chosen != "json":
