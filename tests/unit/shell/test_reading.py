@@ -7,9 +7,13 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+from peer.verify import Difference, Holding, Verdict
 from replication.errors import RequestError
+from shell.commands.trace import parse_key
+from shell.commands.verify import show_verdicts
 from shell.reading import print_rows, save_rows
 from shell.render import Printer
+from tests.tables_made import cell
 
 ROW = pa.record_batch({"x": ["a"]})
 
@@ -38,3 +42,11 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
     for name, why in targets:
         with pytest.raises(RequestError, match=f"cannot be written: (?i:{why})"):
             save_rows(tmp_path / name, iter([ROW]))
+
+
+def test_bytes_in_keys_are_shown_as_trace_takes_them(capfd):
+    holdings = (Holding("east", 1, "a"), Holding("west", 0, "b"))
+    found = Verdict("ops.c", *holdings, 0, 1, differences=(Difference({"row": b"\x00\\"}, "only in east"),))
+    show_verdicts(Printer(as_json=False), [found], 20)
+    assert r"only in east: row=\x00\\" in capfd.readouterr().out
+    assert parse_key(cell("ops.c"), [r"\x00\\", "f", "q", ""])["row"] == b"\x00\\"
