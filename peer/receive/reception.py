@@ -123,6 +123,7 @@ class Reception:
         self.refresh()  # a table dropped just now is refused, not landed
         declared = self._declared(hello.source)
         self._close_ended(hello, declared)
+        self._forget_former(hello)
         refused: dict[tuple[UUID, str], Refusal] = {}
         for road in hello.roads:
             try:
@@ -211,6 +212,13 @@ class Reception:
                 self._ledger.landing.close_road(hello.source, *key, road.generation)
                 del declared[key]
                 _log.info("road_closed", source=str(hello.source), table=str(road.table), group=road.group)
+
+    def _forget_former(self, hello: Hello) -> None:
+        """What the sender was before it was restored sends nothing any more: replicated time need not wait for it."""
+        for gone in {road.source for road in self._ledger.landing.roads()} & set(hello.former):
+            if gone.name == hello.source.name and gone != hello.source:
+                self._ledger.time.forget(gone)
+                _log.info("former_forgotten", source=str(hello.source), former=str(gone))
 
     def _open_road(self, source: ClusterId, road: Road, declared: Mapping[tuple[UUID, str], InboundRoad]) -> None:
         if road.closed:

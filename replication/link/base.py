@@ -100,7 +100,8 @@ class Road:
 class Hello:
     """How a sender opens a stream. ``files``: whose resume ranges it wants, and the term it ships them under.
 
-    ``lineage`` tells it from a copy of it. Roads up to ``generation`` that are not among ``roads`` have ended.
+    ``lineage`` tells it from a copy of it. Roads up to ``generation`` that are not among ``roads`` have ended, and so
+    have all of ``former``, which the sender was before it was restored.
     """
 
     source: ClusterId
@@ -112,6 +113,7 @@ class Hello:
     protocol: int = PROTOCOL
     lineage: Lineage = ()
     generation: int = 0
+    former: tuple[ClusterId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -377,6 +377,7 @@ def _hello(hello: Hello) -> pb.Open:
         files=[pb.FileTerm(file=str(file), term=term) for file, term in hello.files],
         lineage=_lineage(hello.lineage),
         generation=hello.generation,
+        former=map(str, hello.former),
     )
 
 
@@ -391,4 +392,5 @@ def _read_hello(message: pb.Open) -> Hello:
         message.protocol,
         _read_lineage(message.lineage),
         message.generation,
+        tuple(map(ClusterId.parse, message.former)),
     )

@@ -143,6 +143,7 @@ def _open(
             terms,
             lineage=lineage,
             generation=to.generation,
+            former=ledger.former,
         )
     )
     opened = session.opened

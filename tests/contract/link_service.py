@@ -48,7 +48,7 @@ ROAD = Road(
 )
 REACH = Reach(True, True, False, "quarantined", comes=False)
 LOSS = Loss(2, ((256, 300), (1 << 40, 1 << 41)))
-HELLO = Hello(EAST, WEST, 4, "1.2", (ROAD,), ((FILE, 9),), generation=7)
+HELLO = Hello(EAST, WEST, 4, "1.2", (ROAD,), ((FILE, 9),), generation=7, former=(ClusterId("east", UUID(int=77)),))
 
 
 def content(begin: int, end: int) -> bytes:

@@ -94,11 +94,16 @@ def test_a_cluster_restored_from_an_old_backup_gets_its_own_rows_back(
         fresh.append(spec, rows(100, 5))
         back.register()
         back.replay()
-        west.ledger.time.forget(old)
         back.ledger.rules.delete("west", back.term)
         send(back, west, spec)
+        assert old in west.ledger.time.replicated(spec.uuid)
         connect(running, back, west)
         settle(back, west, spec, 24)
+        for site in (west, back):  # it sends nothing any more, and nobody waits for it
+            until(
+                lambda at=site: old not in at.ledger.time.replicated(spec.uuid),
+                what=f"{site.cluster.name} to forget it",
+            )
         assert back.shown(spec) == west.shown(spec)
         assert len(west.versions(spec)) == len(set(west.versions(spec)))
     back.close()

@@ -63,7 +63,7 @@ class ShipRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., data: _Optional[_Union[Data, _Mapping]] = ..., schemas: _Optional[_Union[Schemas, _Mapping]] = ..., frames: _Optional[bytes] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "source", "expected", "version", "role_epoch", "roads", "files", "lineage", "generation")
+    __slots__ = ("protocol", "source", "expected", "version", "role_epoch", "roads", "files", "lineage", "generation", "former")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class Open(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FORMER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     source: str
     expected: str
@@ -82,7 +83,8 @@ class Open(_message.Message):
     files: _containers.RepeatedCompositeFieldContainer[FileTerm]
     lineage: _containers.RepeatedCompositeFieldContainer[TermMark]
     generation: int
-    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., roads: _Optional[_Iterable[_Union[Road, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ..., generation: _Optional[int] = ...) -> None: ...
+    former: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., roads: _Optional[_Iterable[_Union[Road, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ..., generation: _Optional[int] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TermMark(_message.Message):
     __slots__ = ("term", "mark")
