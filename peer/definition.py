@@ -81,7 +81,10 @@ def alteration(
     """
     asked = [what for what in (add, rename, widen, drop, add_group) if what is not None]
     if len(asked) != 1 or group and add is None:
-        raise RequestError("A table is altered by one of add (with a group or not), add_group, rename, widen, drop")
+        raise RequestError(
+            "A table is altered by one of add (with a group or not), add_group, rename, widen, drop",
+            "Say one of --add, --add-group, --rename, --widen and --drop at a time",
+        )
     if add is not None:
         added = _given_field(add)
         return partial(alter.add_column, name=added.name, kind=added.type, group=group, uuid=uuid4(), now=now)

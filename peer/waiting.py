@@ -80,10 +80,23 @@ class Waiting:
                 with self.contacts.link(peer) as link:
                     self._await(position, peer, link, goal, deadline, what, timeout_s, is_direct=is_direct)
                     return
+            except WaitTimeoutError as error:
+                raise WaitTimeoutError(self._with_names(error.what), self._hint(peer)) from None
             except PeerUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None
                 time.sleep(_POLL_MAX_S)
+
+    def _with_names(self, text: str) -> str:
+        """A peer knows tables by uuid, which says little to a person."""
+        for spec in self.ledger.tables.all():
+            text = text.replace(str(spec.uuid), spec.name)
+        return text
+
+    def _hint(self, peer: Peer) -> str:
+        if any(known.paused for known in self.ledger.rules.peers() if known.cluster == peer.cluster):
+            return f"{peer.name} is paused. First: walship resume {peer.name}"
+        return "It goes on by itself, unless walship status says what holds it"
 
     def _goes_to(self, position: Position, peer: Peer) -> bool:
         """Whether all of the position goes to the peer by a direct road."""

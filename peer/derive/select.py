@@ -7,6 +7,7 @@ the SHA-256, in hex, of ``salt`` and the value as text).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import duckdb
@@ -15,6 +16,7 @@ import pyarrow as pa
 from replication.errors import RequestError
 from replication.tables.base import DUCKDB, open_duckdb
 
+_MOMENTS = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
 OPTIONS = ("where", "columns", "without", "null", "hash", "salt")
 
 
@@ -34,6 +36,7 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
     if lists["hash"] and not options.get("salt"):
         raise RequestError("hash without a salt can be guessed", "Give -o salt=… that nobody else knows")
     where, salt = options.get("where", "").strip(), options.get("salt", "")
+    _check_stable(where)
 
     def run(rows: pa.Table) -> pa.Table:
         there = rows.column_names
@@ -59,6 +62,21 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
         return found.select(kept).cast(pa.schema([_field(rows, n, n in lists["hash"]) for n in kept]))
 
     return run
+
+
+def _check_stable(where: str) -> None:
+    """Raise RequestError when a condition may be true of a row now, and not of the same row later."""
+    words = {word.lower() for word in re.findall(r"[A-Za-z_]\w*(?=\s*\()", where)}
+    words |= {word for word in _MOMENTS if re.search(rf"\b{word}\b", where, re.IGNORECASE)}
+    if not words:
+        return
+    with open_duckdb() as connection:
+        known = connection.execute("select function_name from duckdb_functions() where stability <> 'CONSISTENT'")
+        changing = sorted(words & {*_MOMENTS, *(name for (name,) in known.fetchall())})
+    if changing:
+        raise RequestError(
+            f"{', '.join(changing)} is not the same every time", "Whether a row is kept may depend on the row alone"
+        )
 
 
 def _listed(text: str) -> list[str]:

@@ -13,6 +13,7 @@ from replication.errors import FormatError
 
 BURST_S = 0.25
 MESSAGE_BYTES_MIN = 16 << 10
+_RATE_MAX = 1e18
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT]i?)?B?(?:/s)?\Z", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _UNITS["ti"] = 1 << 40
@@ -27,10 +28,10 @@ def parse_rate(text: str) -> int:
     if text.strip().lower() == "off":
         return 0
     found = _RATE.match(text.strip())
-    rate = int(float(found["number"]) * _UNITS[(found["unit"] or "").lower()]) if found else 0
-    if rate < 1:
+    rate = float(found["number"]) * _UNITS[(found["unit"] or "").lower()] if found else 0.0
+    if not 1 <= rate < _RATE_MAX:
         raise FormatError(f"{text!r} is no rate", "Write bytes per second, such as 10MB or 512KiB, or off")
-    return rate
+    return int(rate)
 
 
 @dataclass(frozen=True, slots=True)

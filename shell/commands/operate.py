@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 _TELL_EVERY_S = 2.0
-DISK_TOLD_S = 7 * 86400.0
+_TOLD_S = 7 * 86400.0
 
 
 def register(app: typer.Typer) -> None:
@@ -140,12 +140,12 @@ def show_outlooks(printer: Printer, outlooks: Sequence[Outlook], disk: DiskOutlo
             continue
         of = f"{peer.peer} lacks {peer.local_files} files ({bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)})"
         then = "then files move to the store" if peer.then == "spill" else "then tables need a bootstrap"
-        if peer.runs_out_s is not None:
+        if peer.runs_out_s is not None and peer.runs_out_s < _TOLD_S:
             growing = f"growing {bytes_text(peer.growth or 0)}/s"
             printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
         else:
             printer.line(f"{of}")
-    if disk.full_s is not None and disk.full_s < DISK_TOLD_S:
+    if disk.full_s is not None and disk.full_s < _TOLD_S:
         growing = f"growing {bytes_text(disk.growth or 0)}/s"
         printer.note(
             f"disk of {disk.host}: {bytes_text(disk.free)} free, {growing}: full in {seconds_text(disk.full_s)}"

@@ -40,8 +40,8 @@ def deletecluster(invocation: Invocation, name: Name) -> None:
         printer.value(told, f"{peer.name} is no peer any more; nothing more is sent to it")
         if not knows:
             printer.note(
-                f"{peer.name} did not answer, so it still waits for {cluster.name}, and its replicated time stands. "
-                f"When it is up again: walship definecluster {peer.name} {peer.zookeepers}, then deletecluster"
+                f"{peer.cluster} did not answer. If it is up again under that id, it waits for {cluster.name}, and its"
+                f" replicated time stands: then walship definecluster {peer.name} {peer.zookeepers}, and deletecluster"
             )
 
 

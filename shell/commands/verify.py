@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from replication import config as configuration
 from replication.errors import DivergenceError, RequestError
 from shell.find import find_cluster
 from shell.invocation import Invocation, add_verb, timeout_option
-from shell.render import Printer, moment_text, plain
+from shell.render import Printer, moment_text, plain, seconds_text
 
 if TYPE_CHECKING:
     from peer.cluster import Cluster
@@ -50,8 +51,9 @@ def verify(
         names = tables or shared_tables(cluster, there)
         if not names:
             raise RequestError(f"{cluster.name} and {there.name} have no table in common", "Enable replication first")
+        since = time.time_ns() // 1000
         verdicts = [compare_sides(cluster, here, there, name, timeout_s) for name in names]
-        show_verdicts(printer, verdicts, list_max)
+        show_verdicts(printer, verdicts, list_max, since)
         bad = [verdict.table for verdict in verdicts if not verdict.same]
         if bad:
             raise DivergenceError(
@@ -60,8 +62,22 @@ def verify(
             )
 
 
-def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int) -> None:
-    """Print what comparisons found, and some of the keys that differ."""
+def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, since: int = 0) -> None:
+    """Print what comparisons found, and some of the keys that differ.
+
+    Args:
+        printer: prints.
+        verdicts: one for each table.
+        list_max: so many keys of each table.
+        since: when the comparing began, in microseconds since 1970: it is said of what holds as of an earlier time.
+    """
+    for verdict in verdicts:
+        if _is_old(verdict, since):
+            age = seconds_text(time.time() - verdict.upto / 1e6)
+            printer.note(
+                f"{verdict.table} is compared as of {moment_text(verdict.upto)}, {age} ago: what was written since is"
+                " not compared, for replicated time has not come further; walship status says what holds it"
+            )
     if printer.as_json:
         printer.value(verdicts)
         return
@@ -71,7 +87,7 @@ def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int) -> N
             f"rows_{verdict.left.cluster}": verdict.left.rows,
             f"rows_{verdict.right.cluster}": verdict.right.rows,
             "content": _content(verdict),
-            "verdict": _verdict(verdict),
+            "verdict": _verdict(verdict, since),
             "still_moving": verdict.moving or None,
             "as_of": moment_text(verdict.upto),
         }
@@ -92,10 +108,16 @@ def _content(verdict: Verdict) -> str:
     return left if left == right else f"{left} ≠ {right}"
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: Verdict, since: int) -> str:
     if not verdict.same:
         return f"{verdict.differing:,} keys differ"
-    return "not settled" if verdict.moving else "the same"
+    if verdict.moving:
+        return "not settled"
+    return "the same then" if _is_old(verdict, since) else "the same"
+
+
+def _is_old(verdict: Verdict, since: int) -> bool:
+    return 0 < verdict.upto < since
 
 
 def _zookeepers(cluster: Cluster, other: str, receiver: str) -> str:

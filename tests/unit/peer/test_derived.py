@@ -221,6 +221,8 @@ def test_what_cannot_be_derived_is_refused_with_the_remedy(site: DerivingSite) -
         ({"where": "nothing > 1"}, "nothing"),
         ({"hash": "who"}, "hash without a salt"),
         ({"wher": "n > 1"}, "no option wher"),
+        ({"where": "n > 1 and RANDOM () > 0.5"}, "random is not the same every time"),
+        ({"where": "current_date > date '2026-01-01'"}, "current_date is not the same"),
         ({"columns": "n", "without": "who"}, "both given"),
     ):
         with pytest.raises(ReplicationError, match=says):

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import cast
 
 import pytest
 
 from peer.contacts import Contacts
 from peer.waiting import Waiting
+from replication.core.freshness import Reach
+from replication.core.ids import StreamId
 from replication.core.position import Position
 from replication.errors import WaitTimeoutError
-from replication.ledger.base import FileKind
+from replication.ledger.base import FileKind, Peer
 from replication.ledger.memory import MemoryLedger
-from tests.contract.ledger_stores import FRAME, HEADER, WEST, applied, claims, stream, table
+from tests.contract.ledger_stores import FRAME, HEADER, WEST, applied, claims, peer, stream, table
 
 
 def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
@@ -32,6 +36,36 @@ def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
         waiting.wait(both, None, "visible", 0.05)
     applied(ledger, one, {file: end}, 2)
     waiting.wait(both, None, "visible", 0.0)
+    ledger.close()
+
+
+def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_holds_it() -> None:
+    ledger, spec = MemoryLedger(WEST), table()
+    ledger.tables.create(spec)
+    there = peer()
+    ledger.rules.define(there, 0)
+    file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
+    written = stream(spec, file)
+
+    class Silent:
+        def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+            return {each: Reach(False, False, False, f"not arrived: table {spec.uuid}") for each in sequences}
+
+    class Known:
+        def locate(self, name: str) -> Peer:
+            return there
+
+        @contextmanager
+        def link(self, found: Peer) -> Iterator[Silent]:
+            yield Silent()
+
+    ledger.rules.enable(there.name, spec.uuid, [group.name for group in spec.groups], spec.name, 0)
+    waiting = Waiting(ledger, cast(Contacts, Known()))
+    for paused, hint in ((False, "unless walship status says"), (True, f"walship resume {there.name}")):
+        ledger.rules.set_paused(there.name, paused, 0)
+        with pytest.raises(WaitTimeoutError, match=f"table {spec.name} to go") as raised:
+            waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
+        assert hint in (raised.value.hint or "")
     ledger.close()
 
 
