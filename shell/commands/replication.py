@@ -114,7 +114,9 @@ def enablereplication(
                 end_standing(cluster.peering, text, cluster_name)
             raise
         for text in patterns:
-            printer.line(f"tables of {text} that are made later go to {cluster_name}, too")
+            only = f" (groups {', '.join(groups)})" if groups else ""
+            instead = "" if text in new else ", in place of the rule there was for them"
+            printer.line(f"tables of {text}{only} that are made later go to {cluster_name}, too{instead}")
         if printer.as_json:
             printer.value(made)
 

@@ -156,11 +156,11 @@ def derivetable(
     """Make a table of another one's rows by a hook that drops rows or masks columns; or give it another hook."""
     given = _settings(option or [])
     with invocation.connect() as (cluster, printer):
+        before = {derivation.table for derivation in cluster.ledger.derivations.all()}
         spec = cluster.derive_table(table, source, hook, given)
         columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
-        printer.value(
-            described(spec), f"{spec.name} is derived from now on, with {columns}; how far it is: walship status"
-        )
+        anew = "anew, all rows of it," if spec.uuid in before else "from now on,"
+        printer.value(described(spec), f"{spec.name} is derived {anew} with {columns}; how far it is: walship status")
 
 
 def droptable(invocation: Invocation, table: TableArgument) -> None:
