@@ -174,7 +174,10 @@ class Importer:
         first = 0
         encoders = ThreadPoolExecutor(ENCODERS, "import")
         try:
-            for batch in source.batches():
+            for batch in source.batches(empty=True):
+                if not batch.num_rows:
+                    self._encode(spec, batch, str(source.path))  # for its columns, which must be the table's
+                    continue
                 encoded = encoders.submit(self._encode, spec, batch, f"{source.path}, from row {first:,}")
                 waiting.append((batch.num_rows, encoded))
                 first += batch.num_rows

@@ -258,6 +258,13 @@ def test_a_file_without_rows_is_nothing_to_wait_for(site: Site, tmp_path: Path) 
         assert bulk_rows(site) == []
 
 
+def test_columns_that_a_table_lacks_are_refused_also_without_rows(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "head.csv").write_text("k,nosuch\n")
+    with site.writer() as writer, pytest.raises(SchemaError, match="nosuch"):
+        writer.import_file(site.table, tmp_path / "head.csv", "", lambda _: None)
+    assert bulk_rows(site) == []
+
+
 def test_large_batches_of_a_file_come_in_pieces(tmp_path: Path) -> None:
     _arrow(some(0, BATCH_ROWS * 2 + 1), tmp_path / "a.arrow", pa.ipc.new_file)
     csv.write_csv(some(0, 10).select(["k"]), tmp_path / "a.csv")
