@@ -39,6 +39,14 @@ def home(tmp_path: Path) -> Config:
     return config
 
 
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """A process that is started where SIGINT is ignored, as shells do in the background, would never hear of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @contextmanager
 def command(home: Config, *words: str) -> Iterator[subprocess.Popen[str]]:
     """``walship WORDS`` with an open standard input, once it has connected."""
