@@ -7,6 +7,7 @@ killed is found by its pid file and replaced.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -220,21 +221,25 @@ class EmbeddedZookeeper:
             return
         deadline = time.monotonic() + 10.0
         sent = signal.SIGTERM
-        while self._is_ours(pid):
-            os.kill(pid, sent)
+        was_ours = False
+        while (shown := _running(pid)) and (was_ours or str(self._directory / "zoo.cfg") in shown):
+            was_ours = True  # as it ends it loses its command line before its port
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sent)
             time.sleep(0.1)
             sent = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
         self._pid_file.unlink(missing_ok=True)
 
-    def _is_ours(self, pid: int) -> bool:
-        shown = subprocess.run(
-            ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )
-        return str(self._directory / "zoo.cfg") in shown.stdout and not shown.stdout.startswith("Z")
-
     def _last_lines(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return " | ".join(lines[-3:]) or "it said nothing"
+
+
+def _running(pid: int) -> str:
+    """State and command line of a process; "" when there is none, or it has ended."""
+    command = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return "" if shown.startswith("Z") else shown
 
 
 def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None = None, timeout_s: float = 1.0) -> str:

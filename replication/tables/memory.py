@@ -123,15 +123,16 @@ class MemoryTables:
         columns: Sequence[Column] | None = None,
     ) -> None:
         """See ``base.Catalog``."""
-        table, rows = self._get(name), self._rows(name, snapshot)
-        if columns is not None:
-            here = {c.name: rows.column(table.columns[c.uuid]) for c in columns if c.uuid in table.columns}
-            own = [column.name for column in columns if column.uuid == NIL_UUID]
-            here |= {name: rows.column(name) for name in own if name in rows.column_names}
-            system = [f for f in table.schema if f.name not in table.columns.values() and f.name not in own]
-            here |= {field.name: rows.column(field.name) for field in system}
-            shown = pa.schema([*(pa.field(c.name, c.type) for c in columns), *system])
-            rows = _shaped(here, shown, rows.num_rows)
+        with self._lock:
+            table, rows = self._get(name), self._rows(name, snapshot)
+            if columns is not None:
+                here = {c.name: rows.column(table.columns[c.uuid]) for c in columns if c.uuid in table.columns}
+                own = [column.name for column in columns if column.uuid == NIL_UUID]
+                here |= {name: rows.column(name) for name in own if name in rows.column_names}
+                system = [f for f in table.schema if f.name not in table.columns.values() and f.name not in own]
+                here |= {field.name: rows.column(field.name) for field in system}
+                shown = pa.schema([*(pa.field(c.name, c.type) for c in columns), *system])
+                rows = _shaped(here, shown, rows.num_rows)
         connection.register(view, rows)
 
     def may_have(self, name: str, where: str) -> bool:
