@@ -46,6 +46,9 @@ if os.getppid() == int(sys.argv[1]):
 """
 
 
+_PORT_S = 5.0
+
+
 class EmbeddedZookeeper:
     """The server. ``start`` returns when it answers; ``stop`` when it is gone.
 
@@ -110,8 +113,7 @@ class EmbeddedZookeeper:
         command = self._command()
         for made in (self._directory, self._directory / "data"):
             made.mkdir(parents=True, exist_ok=True)
-        self._end_leftover()
-        self._check_port()
+        self._check_port(_PORT_S if self._end_leftover() else 0.0)
         (self._directory / "zoo.cfg").write_text(self._configuration())
         (self._directory / "log4j2.properties").write_text(_LOG4J)
         with self._log.open("ab") as log:
@@ -202,44 +204,50 @@ class EmbeddedZookeeper:
             "ssl.enabledProtocols=TLSv1.3,TLSv1.2",
         ]
 
-    def _check_port(self) -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    def _check_port(self, patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        while True:
             try:
-                probe.bind((self._host, self._port))
+                with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind((self._host, self._port))
+                return
             except OSError as error:
-                raise ConfigError(
-                    f"ZooKeeper cannot listen on {self.servers}: {error.strerror}",
-                    "Stop the program that has the port, or choose another: [zookeeper] port",
-                ) from None
+                if time.monotonic() > deadline:
+                    raise ConfigError(
+                        f"ZooKeeper cannot listen on {self.servers}: {error.strerror}",
+                        "Stop the program that has the port, or choose another: [zookeeper] port",
+                    ) from None
+            time.sleep(0.05)
 
-    def _end_leftover(self) -> None:
-        """End the server of an owner that was killed; by its pid, and only if it is still this directory's server."""
+    def _end_leftover(self) -> bool:
+        """End the server of an owner that was killed; by its pid, and only if it is still this directory's server.
+
+        Returns whether there was one, which has its port a moment longer than its command line: threads end one by one.
+        """
         try:
             pid = int(self._pid_file.read_text())
         except (OSError, ValueError):
-            return
+            return False
         deadline = time.monotonic() + 10.0
         sent = signal.SIGTERM
-        was_ours = False
-        while (shown := _running(pid)) and (was_ours or str(self._directory / "zoo.cfg") in shown):
-            was_ours = True  # as it ends it loses its command line before its port
+        while self._is_ours(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sent)
             time.sleep(0.1)
             sent = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
         self._pid_file.unlink(missing_ok=True)
+        return True
+
+    def _is_ours(self, pid: int) -> bool:
+        shown = subprocess.run(
+            ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)], capture_output=True, text=True, check=False
+        )
+        return str(self._directory / "zoo.cfg") in shown.stdout and not shown.stdout.startswith("Z")
 
     def _last_lines(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return " | ".join(lines[-3:]) or "it said nothing"
-
-
-def _running(pid: int) -> str:
-    """State and command line of a process; "" when there is none, or it has ended."""
-    command = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    return "" if shown.startswith("Z") else shown
 
 
 def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None = None, timeout_s: float = 1.0) -> str:
