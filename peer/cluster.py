@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from peer.contacts import Contacts
-from peer.definition import alteration, definition, refuse_system_name
+from peer.definition import alteration, definition, refuse_system_name, refuse_taken_name
 from peer.draining import Drained, drain
 from peer.members import Members, members_of
 from peer.opened import Opened
@@ -31,7 +31,7 @@ from replication.core.ids import ClusterId
 from replication.core.mutation import Mutation
 from replication.core.position import Position
 from replication.core.schema import TableSpec
-from replication.errors import CoordinationError, FormatError, RequestError, TableExistsError
+from replication.errors import CoordinationError, RequestError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Cluster:
             name: ``namespace.name``.
             schema: an Arrow schema, anything with ``__arrow_c_schema__``, or text (``"id long, at timestamp"``); none
                 for cell tables, whose columns are ``row, family, qualifier, visibility, value``.
-            key: key columns; none for an append-only table.
+            key: key columns, or the name of the only one; none for an append-only table.
             groups: locality groups: name → columns (families on cell tables); the rest is the group ``default``.
             partition: Iceberg transforms as text, for instance ``day(time_hour)``.
             sort: columns that files are sorted by.
@@ -135,14 +135,11 @@ class Cluster:
             SchemaError: columns, key or groups that do not fit; all problems in one message.
         """
         refuse_system_name(name)
-        if any(spec.name.lower() == name.lower() for spec in self.ledger.tables.all()):
-            raise TableExistsError(
-                f"there is a table {name} already", "See walship describetable; walship altertable changes it"
-            )
         if like:
             if schema is not None or key or groups or partition or sort or kind != "typed" or history_s is not None:
                 raise RequestError("With like a table is as it is there", "Give only its name and like")
             return self.peering.adopt(name, like)
+        refuse_taken_name(name, self.ledger.tables.all())
         kept = int(self.config.replay.history_s if history_s is None else history_s)
         spec = definition(name, schema, key, groups, partition, sort, kind, kept)
         self.ledger.tables.create(spec)
@@ -348,10 +345,6 @@ class Cluster:
             ReplayError: part of it was quarantined.
             FormatError: not a position, or no time to wait.
         """
-        if not isinstance(position, Position):
-            raise FormatError(f"{position!r} is no position", "Give what an append returned")
-        if not isinstance(timeout_s, int | float) or not timeout_s >= 0:  # which nan is not either
-            raise FormatError(f"timeout_s={timeout_s!r} is no time to wait", "Give seconds")
         Waiting(self.ledger, self.contacts).wait(position, cluster, until, timeout_s)
 
     def read(

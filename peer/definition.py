@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from uuid import uuid4
 
@@ -12,13 +12,21 @@ from replication.core import alter
 from replication.core.define import cell_table, is_system_table, typed_table
 from replication.core.schema import TableSpec
 from replication.core.schema_text import parse_schema
-from replication.errors import RequestError, SchemaError
+from replication.errors import RequestError, SchemaError, TableExistsError
 
 
 def refuse_system_name(name: str) -> None:
     """Raise SchemaError when walship makes tables of that name for itself."""
     if is_system_table(name):
         raise SchemaError(f"{name!r} is a name walship keeps for tables of its own", "Choose another")
+
+
+def refuse_taken_name(name: str, specs: Iterable[TableSpec]) -> None:
+    """Raise TableExistsError when one of ``specs`` has the name, letter case aside."""
+    if any(spec.name.lower() == name.lower() for spec in specs):
+        raise TableExistsError(
+            f"there is a table {name} already", "See walship describetable; walship altertable changes it"
+        )
 
 
 def definition(

@@ -133,9 +133,10 @@ def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Tabl
                 tables.create(spec)  # as it is defined now, should replay not have come to it
                 namespace, _, name = spec.name.partition(".")
                 tables.query(f"create database if not exists spark_catalog.{SPARK.name(namespace)}")
+                newest = latest_query(tables, spec)
                 for shown in (name, name + LATEST):
                     view = f"spark_catalog.{SPARK.name(namespace)}.{SPARK.name(shown)}"
-                    tables.query(f"create or replace view {view} as {latest_query(tables, spec)}")
+                    tables.query(f"create or replace view {view} as {newest}")
         try:
             return tables.query(query)
         except PySparkException as error:

@@ -55,9 +55,13 @@ class Waiting:
         Raises:
             WaitTimeoutError: the data is safe, but did not get there in time; the message says how far it is.
             ReplayError: a frame of it was quarantined, so it will not become visible.
-            FormatError: ``until`` is not known.
+            FormatError: ``until`` is not known, or the others are no position or time.
             UnknownPeerError: no such cluster, or it is a peer that the table does not go to.
         """
+        if not isinstance(position, Position):
+            raise FormatError(f"{position!r} is no position", "Give what an append returned")
+        if not isinstance(timeout_s, int | float) or not timeout_s >= 0:  # which nan is not either
+            raise FormatError(f"timeout_s={timeout_s!r} is no time to wait", "Give seconds")
         goal = _goal(until)
         deadline = time.monotonic() + timeout_s
         at_home = position.cluster == self.ledger.cluster

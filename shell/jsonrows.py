@@ -51,21 +51,25 @@ def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.Record
     if schema is None:
         yield from arrow_json.read_json(io.BytesIO(content), read).to_batches(BATCH_ROWS)
         return
+    table = _by_arrow(content, schema, read)
+    yield from _by_value(content, schema) if table is None else table.to_batches(BATCH_ROWS)
+
+
+def _by_arrow(content: bytes, schema: pa.Schema, read: arrow_json.ReadOptions) -> pa.Table | None:
+    """All rows; None where a value is not as Arrow takes it, or nested, and may hold what Arrow does not read."""
     try:
         names = arrow_json.read_json(io.BytesIO(content), read).column_names
-        wanted = pa.schema([_arrow_reads(field) for field in schema if field.name in names])
-        table = arrow_json.read_json(io.BytesIO(content), read, arrow_json.ParseOptions(explicit_schema=wanted))
-        table = _finished(table, schema)
+        named = [field for field in schema if field.name in names]
+        if any(pa.types.is_nested(field.type) for field in named):
+            return None
+        wanted = arrow_json.ParseOptions(explicit_schema=pa.schema(map(_arrow_reads, named)))
+        return _finished(arrow_json.read_json(io.BytesIO(content), read, wanted), schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        yield from _by_value(content, schema)
-        return
-    yield from table.to_batches(BATCH_ROWS)
+        return None
 
 
 def _arrow_reads(field: pa.Field) -> pa.Field:
     """What Arrow is to read a column as; dates and bytes are made of text afterwards."""
-    if pa.types.is_nested(field.type):
-        raise pa.ArrowNotImplementedError("nested values may hold what Arrow does not read from JSON")
     text = pa.types.is_date(field.type) or pa.types.is_binary(field.type)
     return field.with_type(pa.string()) if text else field
 

@@ -215,6 +215,8 @@ class Reception:
 
     def _forget_former(self, hello: Hello) -> None:
         """What the sender was before it was restored sends nothing any more: replicated time need not wait for it."""
+        if not hello.former:
+            return
         for gone in {road.source for road in self._ledger.landing.roads()} & set(hello.former):
             if gone.name == hello.source.name and gone != hello.source:
                 self._ledger.time.forget(gone)

@@ -26,6 +26,7 @@ from replication.errors import ConfigError, CoordinationError
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS = ("zookeeper", "slf4j-api", "log4j", "metrics-core", "snappy-java")
 _JARS_TLS = (*_JARS, "netty")
+_PORT_S = 5.0
 _LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.out.ref = out
@@ -44,9 +45,6 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execvp(sys.argv[2], sys.argv[2:])
 """
-
-
-_PORT_S = 5.0
 
 
 class EmbeddedZookeeper:

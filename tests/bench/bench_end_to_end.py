@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from functools import partial
+from uuid import UUID
 
 from tests.bench.arrivals import Curve, durable, seen, visible
 from tests.bench.clusters import TABLE, Pair, pair, until
@@ -16,6 +18,7 @@ from tests.bench.events import Events
 from tests.bench.loader import BATCH, Loaded, Loader
 from tests.bench.measure import KEY_BYTES, QUICK, VALUE_BYTES, Figure, at_least, at_most
 from tests.bench.resident import PeakOfProcesses
+from walship import Cluster
 
 ROWS = 200_000 if QUICK else 1_000_000
 BACKLOG = 500_000 if QUICK else 10_000_000
@@ -98,13 +101,17 @@ def _check_count(both: Pair, expected: int) -> None:
     assert found == expected, f"west has {found:,} rows of {expected:,}"
 
 
+def _is_folded(cluster: Cluster, table: UUID, upto: int) -> bool:
+    return cluster.ledger.replay.folded(table)[0] >= upto
+
+
 def _on_disk(both: Pair) -> list[Figure]:
     """Once everything is folded at both sites and the disks have come to rest."""
     written = (ROWS // 2 + ROWS + BACKLOG + 3 * BATCH) * (KEY_BYTES + VALUE_BYTES)
     table = both.east.table(TABLE).uuid
     last = max(row.commit_hi for row in both.east.ledger.files.all())
     for cluster in (both.east, both.west):
-        until(lambda c=cluster: c.ledger.replay.folded(table)[0] >= last, f"{cluster.name}'s fold", LIMIT_S, poll_s=1.0)  # type: ignore[misc]
+        until(partial(_is_folded, cluster, table, last), f"{cluster.name}'s fold", LIMIT_S, poll_s=1.0)
     _at_rest(both)
     figures: list[Figure] = []
     for site in both.sites:

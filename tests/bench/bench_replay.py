@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -203,9 +204,9 @@ def _reads(east: Alone, spec: TableSpec) -> list[Figure]:
     key = _changes(99, UNFOLDED, ROWS).column("k")[7].as_py().hex()
     where = f"k = from_hex('{key}')"
 
-    def by_library(**asked: object) -> float:
+    def by_library(**asked: Any) -> float:
         began = time.perf_counter()
-        found = sum(batch.num_rows for batch in east.reader.read(spec, **asked))  # type: ignore[arg-type]
+        found = sum(batch.num_rows for batch in east.reader.read(spec, **asked))
         assert found == asked.get("limit", 1), f"read gave {found} rows"
         return time.perf_counter() - began
 

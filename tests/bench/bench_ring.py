@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import walship
@@ -157,6 +158,6 @@ def _ring() -> Iterator[Ring]:
         ring[NAMES[0]].create_table(TABLE, SCHEMA, key=["k"])
         for source, peer in ROADS:
             there = sites[peer]
-            until(lambda s=source, p=there: defined(ring[s], p), f"{source} to know {peer}", START_S)  # type: ignore[misc]
+            until(partial(defined, ring[source], there), f"{source} to know {peer}", START_S)
             ring[source].peering.enable(TABLE, (), peer, from_now=True, count_rows=lambda _: 0)
         yield ring

@@ -4,76 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from peer.fold import fold, merge_changes
-from peer.latest import latest_query, show_latest
 from peer.maintenance import Retention, tidy, trim
-from peer.quarantine import Quarantine
 from peer.read import read
 from peer.replay.rounds import Replayer, RoundResult
-from replication.core.schema import TableSpec
 from replication.errors import ForeignMaintenanceError, SupersededError
-from replication.ledger.base import Ledger
-from replication.tables.layout import LATEST
 from tests.integration.conftest import Warehouse
-from tests.origin import OriginWal, new_ledger
+from tests.integration.replay_site import HOUR_US, Site
+from tests.origin import OriginWal
 from tests.tables_made import SIMPLE, cell, grouped, keyed
-
-HOUR_US = 3_600_000_000
-
-
-class Site:
-    """A ledger, one WAL, one table, and replayers over a warehouse."""
-
-    def __init__(self, directory: Path, warehouse: Warehouse) -> None:
-        self.directory = directory
-        self.warehouse = warehouse
-        self.tables = warehouse.tables
-        self.ledger: Ledger = new_ledger(directory)
-        self.wal = OriginWal(self.ledger, directory / "wal")
-        self.spec = self.table(keyed(f"{warehouse.namespace}.t"))
-
-    def table(self, spec: TableSpec) -> TableSpec:
-        self.ledger.tables.create(spec)
-        return spec
-
-    def replayer(self, **more: Any) -> Replayer:
-        quarantine = Quarantine(self.directory / "quarantine", self.ledger.replay)
-        return Replayer(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch(), parallel=1, **more)
-
-    def put(self, *values: tuple[str, int], spec: TableSpec | None = None) -> None:
-        self.wal.upsert(spec or self.spec, [{"k": k, "v": v} for k, v in values])
-        self.wal.register(closed=self.wal.now)
-
-    def rows(self, spec: TableSpec | None = None) -> dict[str, Any]:
-        spec = spec or self.spec
-        return {row["k"]: row["v"] for row in read(self.tables, spec).read_all().to_pylist()}
-
-    def agree(self, spec: TableSpec | None = None) -> None:
-        """Both executions of the definition, and the view of it as it is and made anew, show the same rows."""
-        spec = spec or self.spec
-        here = sorted(map(repr, read(self.tables, spec).read_all().to_pylist()))
-        view = f"select * from {self.tables.ref(spec.name + LATEST)}"
-        for query in (latest_query(self.tables, spec), view):
-            assert sorted(map(repr, self.tables.query(query).to_pylist())) == here
-        show_latest(self.tables, spec)
-        assert sorted(map(repr, self.tables.query(view).to_pylist())) == here
-
-    def received(self, spec: TableSpec | None = None) -> int:
-        name = (spec or self.spec).name + "__changes"
-        counted = self.tables.query(f"select count(*) as n from {self.tables.ref(name)} where _op >= 0")
-        return int(counted.column("n")[0].as_py())
-
-    def expire_all_but_current(self, name: str) -> None:
-        self.tables.expire(name, next(self.tables.history(name).chain()).at + HOUR_US, 1)
-        assert len(self.tables.history(name).snapshots) == 1
-
-    def applied(self) -> bool:
-        return not self.ledger.replay.pending()
 
 
 @pytest.fixture

@@ -44,6 +44,13 @@ class World:
         self.stack.enter_context(self.east.worker())
         self.east.assign(self.west.cluster, receiver.port)
 
+    def written(self, frames: int, width: int = 20) -> Wal:
+        """An OPEN WAL of so many frames of 50 rows."""
+        wal = self.east.wal()
+        for n in range(frames):
+            wal.append(self.spec, rows(n * 50, 50, width))
+        return wal
+
     def arrived(self, wal: Wal) -> bool:
         return any(
             progress.file == wal.file and progress.shipped.contains(256, wal.length)
@@ -53,11 +60,8 @@ class World:
 
 def sequences(site: Site, spec: TableSpec | UUID) -> list[tuple[int, int]]:
     uuid = spec if isinstance(spec, UUID) else spec.uuid
-    found = Ranges()
-    for stream, ranges in site.ledger.landing.coverage().items():
-        if stream.table == uuid:
-            found = found.union(ranges)
-    return list(found.spans)
+    coverage = site.ledger.landing.coverage().items()
+    return list(Ranges.union_of(span for stream, ranges in coverage if stream.table == uuid for span in ranges).spans)
 
 
 def frames_of(site: Site, spec: TableSpec) -> list[tuple[str, int]]:
@@ -142,9 +146,7 @@ def test_closed_time_moves_on_and_reaches_the_peer_though_nobody_writes(world: W
 
 
 def test_a_receiver_killed_in_the_middle_loses_and_doubles_nothing(world: World) -> None:
-    wal = world.east.wal()
-    for n in range(200):
-        wal.append(world.spec, rows(n * 50, 50, width=200))
+    wal = world.written(200, width=200)
     with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
         assert receiver.stdout is not None
         world.stack.enter_context(world.east.worker())
@@ -162,9 +164,7 @@ def test_a_receiver_killed_in_the_middle_loses_and_doubles_nothing(world: World)
 
 
 def test_a_worker_killed_in_the_middle_goes_on_where_it_was(world: World) -> None:
-    wal = world.east.wal()
-    for n in range(200):
-        wal.append(world.spec, rows(n * 50, 50, width=200))
+    wal = world.written(200, width=200)
     receiver = world.stack.enter_context(world.west.receiver())
     arguments = ("worker", str(world.folder), str(world.east.cluster), str(world.west.cluster), str(receiver.port))
     with started(*arguments) as worker:
@@ -176,9 +176,7 @@ def test_a_worker_killed_in_the_middle_goes_on_where_it_was(world: World) -> Non
 
 
 def test_chunks_go_beside_the_tail_and_fill_the_file(world: World) -> None:
-    wal = world.east.wal()
-    for n in range(50):
-        wal.append(world.spec, rows(n * 50, 50))
+    wal = world.written(50)
     length = wal.finish()
     cuts = [0, length // 3, length // 3 + 7, 2 * length // 3, length]
     chunks = [ChunkAssignment(wal.file, low, high, "west") for low, high in zip(cuts, cuts[1:], strict=False)]
@@ -203,9 +201,7 @@ def test_a_worker_ships_chunks_of_another_hosts_file_when_it_can_read_it(world: 
 
 
 def test_chunks_that_come_in_any_order_end_with_their_landing_file_closed(world: World) -> None:
-    wal = world.east.wal()
-    for n in range(30):
-        wal.append(world.spec, rows(n * 50, 50))
+    wal = world.written(30)
     length = wal.finish()
     receiver = world.stack.enter_context(world.west.receiver())
     world.stack.enter_context(world.east.worker())
@@ -223,8 +219,7 @@ def test_chunks_that_come_in_any_order_end_with_their_landing_file_closed(world:
 def test_a_chunk_whose_ack_is_lost_with_its_stream_is_known_to_be_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wal = world.east.wal()
-    wal.append(world.spec, rows(0, 50))
+    wal = world.written(1)
     length = wal.finish()
     receiver = world.stack.enter_context(world.west.receiver())
     world.stack.enter_context(world.east.worker())
@@ -242,8 +237,7 @@ def test_a_chunk_whose_ack_is_lost_with_its_stream_is_known_to_be_there(
 def test_a_closed_file_whose_acks_are_lost_with_the_stream_is_known_to_be_there(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wal = world.east.wal()
-    wal.append(world.spec, rows(0, 50))
+    wal = world.written(1)
     length = wal.finish()
     receiver = world.stack.enter_context(world.west.receiver())
     with monkeypatch.context() as lost, world.east.worker():
