@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JARS := $(VENV)/.jars
+ARCHIVE := $(VENV)/.archive
 # The first that is new enough; `make PYTHON=/path/to/python ...` chooses another.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
@@ -16,7 +17,7 @@ TESTS := tests/e2e tests/integration tests/simulation tests/contract tests/prope
 EXTRAS := spark postgres demo test dev
 PEERS ?=
 
-.PHONY: help venv jars preflight demo test test-all check bench proto lock clean
+.PHONY: help venv jars archive preflight demo test test-all check bench proto lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +32,7 @@ preflight: # Python and Java, each in one clear line
 
 venv: $(READY) ## .venv with everything pinned in constraints.txt
 jars: $(JARS) ## the jars that Spark needs, fetched once per user
+archive: $(ARCHIVE) ## Spark's classes as its JVM loads them fastest
 
 $(READY): constraints.txt pyproject.toml | preflight
 	@echo "Installing into $(VENV) (once; PySpark is large) ..."
@@ -49,13 +51,18 @@ $(JARS): replication/tables/jars.sha256 $(READY)
 	@$(BIN)/python deploy/preflight.py --jars
 	@touch $@
 
+$(ARCHIVE): $(JARS)
+	@echo "Archiving Spark's classes, so that it starts faster (once per environment) ..."
+	@$(BIN)/python -m replication.tables.class_archive
+	@touch $@
+
 demo: $(JARS) ## two clusters on this machine keep flight data the same
 	@$(BIN)/walship demo $(DEMO)
 
-test: $(JARS) ## what a contributor runs
+test: $(ARCHIVE) ## what a contributor runs
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder -m "not slow" $(TESTS)
 
-test-all: $(JARS) ## and what is slower
+test-all: $(ARCHIVE) ## and what is slower
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(TESTS)
 
 check: $(READY) ## style, types, import arrows, generated code
@@ -64,7 +71,7 @@ check: $(READY) ## style, types, import arrows, generated code
 	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
 	$(BIN)/python deploy/gen_proto.py --check
 
-bench: $(JARS) ## ratios and figures; PEERS="postgres hbase" runs those beside
+bench: $(ARCHIVE) ## ratios and figures; PEERS="postgres hbase" runs those beside
 	$(BIN)/python -m tests.bench $(if $(PEERS),--peers "$(PEERS)")
 
 proto: $(READY) ## make replication/link/_pb from proto/walship.proto

@@ -197,6 +197,15 @@ def compare_clusters(left: Cluster, right: Cluster, table: str, timeout_s: float
         return compare_sides(left, here, there, table, timeout_s)
 
 
+def _how_it_comes(cluster: Cluster, spec: TableSpec, there: str) -> str:
+    if all(rule.table != spec.uuid or rule.peer != there for rule in cluster.ledger.rules.all()):
+        return f"walship enablereplication {there} -t {spec.name}"
+    return (
+        "It goes there: see walship status. Once dropped there it does not come back as the same table; if its rows are"
+        " wanted there, write them to a new table of another name"
+    )
+
+
 def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeout_s: float) -> Verdict:
     """Compare a table that both clusters have.
 
@@ -220,7 +229,9 @@ def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeo
             "One of them was made by hand; drop that one, then enable replication again",
         )
     if other.spec is None:
-        raise UnknownTableError(f"{there.name} does not have the table {table} of {here.name}", "Enable replication")
+        raise UnknownTableError(
+            f"{there.name} does not have the table {table} of {here.name}", _how_it_comes(cluster, spec, there.name)
+        )
     groups = [g.name for g in spec.groups if g.name in {*mine.groups, *other.groups}] or [g.name for g in spec.groups]
     shared = common(spec, other.spec, groups)
     if not shared.columns:

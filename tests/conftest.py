@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from replication.coordination.paths import Quorum
 from replication.tables.catalog import IcebergCatalog, catalog_properties
 from replication.tables.iceberg import IcebergTables
 from tests import postgresql as pg
+
+# Tests' Sparks do little each: what the JVM's second compiler costs they do not earn back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

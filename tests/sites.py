@@ -185,7 +185,7 @@ class Wal:
 
     def __init__(self, site: Site, writer: str, host: str = "h0") -> None:
         self.site = site
-        directory = str(site.config.wal_dir)
+        directory = str(site.config.wal_dir) + ("" if host == site.config.cluster.host else f"-{host}")
         site.files.make_directory(directory)
         self.row = site.ledger.files.allocate(host, FileKind.WAL, directory, site.boot, writer)
         self.file, self.path = self.row.file, self.row.path

@@ -43,6 +43,7 @@ def open_session(
     jars: Sequence[Path] = (),
     properties: Mapping[str, str] | None = None,
     log_level: str = "off",
+    archive_to: Path | None = None,
 ) -> SparkSession:
     """Start a session (3 to 8 s) with ``catalog`` under the name ``walship``.
 
@@ -54,6 +55,7 @@ def open_session(
         jars: jars named in the configuration; empty means the pinned ones.
         properties: further Spark properties, which win.
         log_level: of the JVM; what fails reaches the caller as an exception anyway.
+        archive_to: a file that the JVM writes its classes to when it ends; see ``class_archive.py``.
 
     Raises:
         SparkMissingError: PySpark or Java is not there.
@@ -77,7 +79,9 @@ def open_session(
         "spark.master": master,
         "spark.app.name": "walship replay",
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": " ".join(
+            (f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-XX:+UseSerialGC", *_archive_options(archive_to))
+        ),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_python_path()),
@@ -106,6 +110,19 @@ def open_session(
         raise SparkMissingError(
             f"Spark did not start: {line}", "Look at [replay] spark and driver_memory, and at the memory that is free"
         ) from None
+
+
+def class_archive() -> Path:
+    """Where set-up puts the archive of Spark's classes, see ``class_archive.py``: in this Python environment."""
+    return Path(sys.prefix) / "share" / "walship" / "spark.jsa"
+
+
+def _archive_options(archive_to: Path | None) -> list[str]:
+    """Options of a JVM that says nothing of an archive that another Java or other jars made."""
+    if archive_to is not None:
+        return [f'"-XX:ArchiveClassesAtExit={archive_to}"', "-Xlog:disable"]
+    archive = class_archive()
+    return [f'"-XX:SharedArchiveFile={archive}"', "-Xlog:disable"] if archive.is_file() else []
 
 
 def settings_for_others(catalog: CatalogProperties) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from os.path import dirname
 
 from replication.core.frame import (
     FILE_HEADER_BYTES,
@@ -14,7 +13,6 @@ from replication.core.frame import (
     SealedHeader,
     encode_end_record,
     encode_envelope,
-    encode_file_header,
     encode_sealed_header,
     stream_hash,
 )
@@ -23,6 +21,7 @@ from replication.errors import StorageError
 from replication.files.base import AppendFile, Files, append
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.writer.durable_length import DurableLength
+from replication.writer.wal_file import make
 
 _NO_SCHEMA = bytes(32)
 
@@ -83,21 +82,8 @@ class _ControlFile:
 
     @staticmethod
     def create(ledger: Ledger, files: Files, directory: str, host: str, boot: str, now: int) -> _ControlFile:
-        files.make_directory(directory)
         row = ledger.files.allocate(host, FileKind.CONTROL, directory, boot)
-        making = row.path + ".new"
-        files.remove(making)
-        handle = files.create(making)
-        try:
-            handle.lock()
-            append(handle, [encode_file_header(row.file, now)])
-            handle.sync()
-            counters = DurableLength.create(row.path, boot, FILE_HEADER_BYTES, 0, files)
-            files.rename(making, row.path)
-            files.sync_directory(dirname(row.path))
-        except BaseException:
-            handle.close()
-            raise
+        handle, counters = make(files, row, now, 0)
         return _ControlFile(row, handle, counters)
 
     def append(self, kind: Kind, payload: bytes, commit: int, role_epoch: int) -> None:

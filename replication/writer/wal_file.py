@@ -18,10 +18,11 @@ from replication.core.frame import (
     encode_end_record,
     encode_envelope,
     encode_file_header,
+    read_file_header,
     stream_hash,
 )
 from replication.core.ids import FileId, StreamId
-from replication.errors import NoSpaceError
+from replication.errors import FormatError, NoSpaceError, StorageError
 from replication.files.base import AppendFile, Buffer, Files, append, reserve
 from replication.ledger.base import FileRow, Ledger
 from replication.writer.durable_length import DurableLength
@@ -46,10 +47,11 @@ def make(files: Files, row: FileRow, created: int, promise: int) -> tuple[Append
     It gets its name when its header is on the disk and its lock is held, so nobody finds half a file.
 
     Raises:
-        StorageError: there is no file; the same row may be tried again.
+        StorageError: there is no file, and the same row may be tried again; or another host's or cluster's is there.
     """
     directory = dirname(row.path)
     files.make_directory(directory)
+    _refuse_others(files, row)
     making = row.path + ".new"
     files.remove(making)
     handle = files.create(making)
@@ -65,6 +67,24 @@ def make(files: Files, row: FileRow, created: int, promise: int) -> tuple[Append
         handle.close()
         raise
     return handle, counters
+
+
+def _refuse_others(files: Files, row: FileRow) -> None:
+    """Hosts that share a directory by mistake, or a ledger that was begun anew, must not replace what is acked."""
+    if not files.exists(row.path):
+        return
+    handle = files.open(row.path)
+    try:
+        found = str(read_file_header(handle.read(0, FILE_HEADER_BYTES))[0])
+    except FormatError:
+        found = "something else"
+    finally:
+        handle.close()
+    if found != str(row.file):  # its own is what an earlier try left
+        raise StorageError(
+            f"{row.path} cannot be {row.file}: {found} is there",
+            "Give every host and cluster a data_dir of its own; to begin a cluster anew, move the old one's files away",
+        )
 
 
 class WalFile:

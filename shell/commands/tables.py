@@ -169,8 +169,13 @@ def droptable(invocation: Invocation, table: TableArgument) -> None:
     Its Iceberg tables stay, and are called TABLE__dropped_... once there is another table of its name.
     """
     with invocation.connect() as (cluster, printer):
+        uuid = cluster.table(table).uuid
+        names = {spec.uuid: spec.name for spec in cluster.tables()}
+        derived = sorted(names[d.table] for d in cluster.ledger.derivations.all() if d.source == uuid)
         cluster.drop_table(table)
-        printer.value({"dropped": table}, f"{table} is dropped here; peers keep theirs")
+        printer.value({"dropped": table, "derived": derived}, f"{table} is dropped here; peers keep theirs")
+        if derived:
+            printer.note(f"Made from it, and filled no more: {', '.join(derived)}")
 
 
 def describetable(invocation: Invocation, table: TableArgument) -> None:

@@ -156,8 +156,8 @@ def test_what_the_own_replay_needs_again_is_brought_back(tmp_path: Path) -> None
         content = Path(wal.path).read_bytes()
         store = Store(f"file://{tmp_path}/store")
         folders = {FileKind.WAL: str(world.east.config.wal_dir)}
-        world.run()
-        until(lambda: world.stored(wal))
+        with world.east.worker():
+            until(lambda: world.stored(wal))
         Spiller(world.east.ledger, world.east.files, "h0", store, 1, True, folders).run_once()
         row = world.east.ledger.files.get(wal.file)
         assert row is not None and not row.is_stored and Path(row.path).read_bytes() == content

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.errors import CoordinationError, LedgerBusyError, NoSpaceError, PoisonedFileError, ReplicationError
+from replication.errors import (
+    CoordinationError,
+    LedgerBusyError,
+    NoSpaceError,
+    PoisonedFileError,
+    ReplicationError,
+    StorageError,
+)
 from replication.writer.durable_length import DurableLength
+from replication.writer.wal_file import make
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
@@ -119,6 +128,22 @@ def test_a_writer_that_cannot_make_its_file_does_not_burn_numbers(site: Site) ->
         writer.upsert(site.table, [{"k": 3}])
         assert [row.file.number for row in site.rows()] == [0, 1]
         assert site.logged_keys() == [1, 3]
+
+
+def test_a_file_of_another_host_or_cluster_is_never_replaced(site: Site) -> None:
+    with site.writer() as writer:
+        writer.upsert(site.table, [{"k": 1}])
+        (row,) = site.rows()
+    handle = site.files.open(row.path)
+    content = handle.read(0, handle.size())
+    handle.close()
+    for other in (replace(row.file, slot="h9"), replace(row.file, cluster=NORTH)):
+        with pytest.raises(StorageError, match=f"cannot be {other}: {row.file} is there. Give every host"):
+            make(site.files, replace(row, file=other), 1, 0)
+    assert site.files.open(row.path).read(0, len(content) + 1) == content
+    site.files.open(row.path).write([b"no header"])
+    with pytest.raises(StorageError, match="something else is there"):
+        make(site.files, row, 1, 0)
 
 
 def test_the_promise_moves_when_nobody_writes_and_later_commits_are_above_it(site: Site) -> None:
