@@ -11,6 +11,8 @@ from replication.core.forecast import forecast
 from replication.ledger.base import Backlog, Ledger
 from replication.master.budget import backlog_gauge, disk_gauge
 
+_DISK_REACH = 20.0  # what a start or an import writes in seconds says nothing of tomorrow
+
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
@@ -35,7 +37,10 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class DiskOutlook:
-    """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``Outlook``."""
+    """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``Outlook``.
+
+    It looks twenty times as far ahead as back, over three hours after ten minutes.
+    """
 
     host: str
     free: int
@@ -71,7 +76,7 @@ def disk_outlook(ledger: Ledger, config: Config, now: int) -> DiskOutlook:
     folder = config.data_dir if Path(config.data_dir).exists() else Path("/")
     usage = shutil.disk_usage(folder)
     samples = [*ledger.sending.samples(disk_gauge(config.cluster.host)), (now, usage.used)]
-    seen = forecast(samples, usage.used + usage.free, now)
+    seen = forecast(samples, usage.used + usage.free, now, _DISK_REACH)
     growth = None if seen is None else round(seen.growth, 3)
     full_s = None if seen is None or seen.in_s is None else round(seen.in_s, 1)
     return DiskOutlook(config.cluster.host, usage.free, growth, full_s)

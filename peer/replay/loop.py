@@ -205,9 +205,9 @@ def replay_until(
     done = threading.Event()
     lost: list[EngineLostError] = []
 
-    def every_second(turn: Callable[[Callable[[], bool]], None], name: str) -> threading.Thread:
+    def again(turn: Callable[[Callable[[], bool]], None], name: str, every_s: float) -> threading.Thread:
         def run() -> None:
-            while not done.wait(1.0):
+            while not done.wait(every_s):
                 try:
                     turn(done.is_set)
                 except EngineLostError as error:
@@ -224,7 +224,7 @@ def replay_until(
     else:
         replayer = Replayer(ledger, tables, quarantine, epoch, hosts=watch.hosts, failed=watch.failed)
     report = ReplayReport(host=host, pid=os.getpid())
-    threads = [every_second(housekeeping.turn, "housekeeping"), every_second(bootstraps.turn, "bootstraps")]
+    threads = [again(housekeeping.turn, "housekeeping", 1.0), again(bootstraps.turn, "bootstraps", 0.2)]
     for thread in threads:
         thread.start()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ class Forecast:
     in_s: float | None
 
 
-def forecast(samples: Sequence[tuple[int, int]], limit: int, now: int) -> Forecast | None:
+def forecast(samples: Sequence[tuple[int, int]], limit: int, now: int, reach: float = math.inf) -> Forecast | None:
     """When a value reaches ``limit``, at the rate of the last ten minutes.
 
     The rate is the slope of the least squares line, so single outliers tell little.
@@ -26,6 +27,7 @@ def forecast(samples: Sequence[tuple[int, int]], limit: int, now: int) -> Foreca
         samples: (microseconds since 1970, value), oldest first.
         limit: the value at which it is over; at or past it ``in_s`` is 0.
         now: microseconds since 1970.
+        reach: a limit that is further away than so many times what the samples span is not told.
 
     Returns:
         None while too little is known: fewer than two samples, or none two seconds apart.
@@ -45,4 +47,5 @@ def forecast(samples: Sequence[tuple[int, int]], limit: int, now: int) -> Foreca
         return Forecast(growth, 0.0)
     if growth <= 0:
         return Forecast(growth, None)
-    return Forecast(growth, max(0.0, left / growth - (now - recent[-1][0]) / 1e6))
+    in_s = max(0.0, left / growth - (now - recent[-1][0]) / 1e6)
+    return Forecast(growth, in_s if in_s <= reach * times[-1] else None)

@@ -46,3 +46,10 @@ def test_only_the_last_ten_minutes_count():
 @pytest.mark.parametrize("samples", [[], [(NOW, 5)], [(NOW - 1_000_000, 1), (NOW, 2)], [(1, 1), (2, 2)]])
 def test_too_little_tells_nothing(samples):
     assert forecast(samples, 100, NOW) is None
+
+
+def test_a_limit_that_is_too_far_away_is_not_told():
+    samples = line(100, 0, 60)
+    near, far = (forecast(samples, 6000 + 100 * seconds, NOW, reach=20) for seconds in (1199, 1201))
+    assert near is not None and near.in_s == pytest.approx(1199)
+    assert far is not None and far.in_s is None and far.growth == pytest.approx(100)
