@@ -13,6 +13,7 @@ from peer.replay.decode import Decoder, bins, check_known, row_fields
 from peer.replay.hosts import Hosts
 from replication.core.bootstrap import decode_rows
 from replication.core.coverage import Ranges
+from replication.core.frame import Buffer
 from replication.core.ids import StreamId
 from replication.core.schema import SchemaVersion, TableSpec
 from replication.tables.base import LABEL, Decode
@@ -28,7 +29,7 @@ class BootstrapDecoder(Decoder):
 
     places: Mapping[str, tuple[Sequence[int], Sequence[Ranges]]] = field(default_factory=dict)
 
-    def rows(self, raw: bytes, begin: int = 0) -> pa.RecordBatch:
+    def rows(self, raw: Buffer, begin: int = 0) -> pa.RecordBatch:
         """The rows of one frame, given as its own bytes, that are to be taken; errors as for ordinary frames."""
         frame, payload, version = self.checked(raw, begin)
         log = decode_rows(payload, version)

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from peer.replay.hosts import HostReader, Hosts
 from replication.core.batch import decode_payload
+from replication.core.constant import constant, row_numbers
 from replication.core.evolution import carried_uuids, lacking
-from replication.core.frame import FrameView, check_payload, read_frame
+from replication.core.frame import Buffer, FrameView, check_payload, read_frame
 from replication.core.ids import FileId
 from replication.core.schema import OP, TS, SchemaVersion, TableSpec, column_uuid, user_field
 from replication.errors import HostAwayError, PoisonFrameError, ReplicationError, SchemaError
@@ -115,14 +116,14 @@ class Decoder:
         if waiting:
             yield _joined(waiting)
 
-    def _guarded(self, path: str, raw: bytes, begin: int) -> pa.RecordBatch:
+    def _guarded(self, path: str, raw: Buffer, begin: int) -> pa.RecordBatch:
         try:
             return self.rows(raw, begin)
         except (ReplicationError, pa.ArrowException, KeyError, ValueError) as error:
             what = error.what if isinstance(error, ReplicationError) else f"{type(error).__name__}: {error}"
             raise PoisonFrameError(path, begin, what) from None
 
-    def rows(self, raw: bytes, begin: int = 0) -> pa.RecordBatch:
+    def rows(self, raw: Buffer, begin: int = 0) -> pa.RecordBatch:
         """The rows of one frame, given as its own bytes.
 
         Raises:
@@ -138,12 +139,12 @@ class Decoder:
         made = self.user_columns(log, version) | {
             "_commit": pa.repeat(pa.scalar(frame.header.commit_hi, pa.int64()), count),
             "_seq": pa.repeat(pa.scalar(frame.header.sequence, pa.int64()), count),
-            "_row": pa.arange(0, count).cast(pa.int32()),
-            LABEL: pa.repeat(pa.scalar(label, pa.int32()), count),
+            "_row": row_numbers(count),
+            LABEL: constant(label, pa.int32(), count),
         }
         return self.shaped(log, made)
 
-    def checked(self, raw: bytes, begin: int) -> tuple[FrameView, memoryview, SchemaVersion]:
+    def checked(self, raw: Buffer, begin: int) -> tuple[FrameView, memoryview, SchemaVersion]:
         """A frame that is whole, its payload, and what that decodes with."""
         frame = read_frame(raw, 0, begin)
         if frame is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 
 from replication.core.coverage import Span
-from replication.core.frame import FrameView, read_frame, scan
+from replication.core.frame import Buffer, FrameView, read_frame, scan
 from replication.core.ids import NIL_UUID, ClusterId, FileId
 from replication.errors import (
     CorruptFrameError,
@@ -101,8 +101,8 @@ class HostReader:
             link.close()
         self._links.clear()
 
-    def read(self, place: str, spans: Sequence[Span]) -> Iterator[bytes]:
-        """The bytes of each span, in order.
+    def read(self, place: str, spans: Sequence[Span]) -> Iterator[Buffer]:
+        """The bytes of each span, in order; those of a file of this host are not copied.
 
         Raises:
             HostAwayError: they lie on a host that does not answer; it is not asked again by this reader.
@@ -111,9 +111,9 @@ class HostReader:
         if not spans:
             return
         if not place.startswith(_SCHEME):
-            with _opened(place) as mapped:
-                for begin, end in spans:
-                    yield mapped[begin:end]
+            mapped = memoryview(_opened(place))  # unmapped with its last view
+            for begin, end in spans:
+                yield mapped[begin:end]
             return
         host, file = _parse(place)
         yield from self._asked(host, place, lambda link: link.read(self.hosts.cluster, file, spans))
@@ -125,8 +125,7 @@ class HostReader:
             CorruptFrameError: something else lies there.
         """
         if not place.startswith(_SCHEME):
-            mapped = _opened(place)  # unmapped with its last view
-            yield from scan(memoryview(mapped)[: min(end, len(mapped))], begin)
+            yield from scan(memoryview(_opened(place))[:end], begin)
             return
         host, file = _parse(place)
         pieces = self._asked(host, place, lambda link: link.read_heads(self.hosts.cluster, file, begin, end))

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replication.core.constant import constant
 from replication.core.exact import check_exact, misfit_of
 from replication.core.frame import Buffer, Codec
 from replication.core.schema import DEFAULT_GROUP, DELETE, DELETE_AT, OP, PUT, TS, SchemaVersion, TableSpec
@@ -109,11 +110,6 @@ def _given_columns(version: SchemaVersion) -> tuple[list[str], pa.StructType, li
     return [f.name for f in fields], pa.struct(fields), [f.name for f in fields if misfit_of(f.type) is not None]
 
 
-@lru_cache(maxsize=3)
-def _ops(op: int) -> pa.Array:
-    return pa.repeat(pa.scalar(op, pa.int8()), FRAME_ROWS_MAX)
-
-
 def deletes(keys: pa.Table | Sequence[Mapping[str, Any]], spec: TableSpec) -> list[LogBatch]:
     """Log batches of row deletes: a tombstone for each key in every group; of a cell in the group of its family.
 
@@ -194,7 +190,7 @@ def _log_batch(spec: TableSpec, group: str, arrays: Mapping[str, pa.Array], rows
     for field in version.arrow:
         array = arrays.get(field.name)
         if field.name == OP and array is None:
-            array = _ops(op).slice(0, rows) if rows <= FRAME_ROWS_MAX else pa.repeat(pa.scalar(op, pa.int8()), rows)
+            array = constant(op, pa.int8(), rows)
         columns.append(pa.nulls(rows, field.type) if array is None else array)
     return LogBatch(version, pa.RecordBatch.from_arrays(columns, schema=version.arrow))
 

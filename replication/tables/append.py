@@ -25,6 +25,7 @@ from pyiceberg.table import Table, TableProperties, WriteTask
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from replication.core.constant import constant
 from replication.errors import CommitConflictError, HostAwayError, PoisonFrameError
 from replication.tables.base import LABEL, Decode
 
@@ -139,12 +140,12 @@ class WriteFiles:
                 at = rows.label_columns.index(field.name)
                 values = [label[at] for label in rows.labels]
                 if len(set(values)) == 1:
-                    columns.append(pa.repeat(pa.scalar(values[0], field.type), count))
+                    columns.append(constant(values[0], field.type, count))
                 else:
                     label = made.column(rows.schema.get_field_index(LABEL))
                     columns.append(pa.array(values, field.type).take(label))
             elif field.name in rows.constants:
-                columns.append(pa.repeat(pa.scalar(rows.constants[field.name], field.type), count))
+                columns.append(constant(rows.constants[field.name], field.type, count))
             else:
                 columns.append(pa.nulls(count, field.type))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
