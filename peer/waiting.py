@@ -85,7 +85,7 @@ class Waiting:
                     self._await(position, peer, link, goal, deadline, what, timeout_s, is_direct=is_direct)
                     return
             except WaitTimeoutError as error:
-                raise WaitTimeoutError(self._with_names(error.what), self._hint(peer)) from None
+                raise WaitTimeoutError(self._with_names(error.what), self._hint(peer, position)) from None
             except PeerUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None
@@ -97,9 +97,15 @@ class Waiting:
             text = text.replace(str(spec.uuid), spec.name)
         return text
 
-    def _hint(self, peer: Peer) -> str:
-        if any(known.paused for known in self.ledger.rules.peers() if known.cluster == peer.cluster):
+    def _hint(self, peer: Peer, position: Position) -> str:
+        known = [known for known in self.ledger.rules.peers() if known.cluster == peer.cluster]
+        if any(each.paused for each in known):
             return f"{peer.name} is paused. First: walship resume {peer.name}"
+        tables = {stream.table for stream in position.sequences}
+        names = {each.name for each in known}
+        for held in self.ledger.sending.held():
+            if held.peer in names and held.table in tables:
+                return self._with_names(f"{held.table} is held for {peer.name}: {held.reason}")
         return "It goes on by itself, unless walship status says what holds it"
 
     def _goes_to(self, position: Position, peer: Peer) -> bool:

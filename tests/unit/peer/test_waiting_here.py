@@ -66,6 +66,11 @@ def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_ho
         with pytest.raises(WaitTimeoutError, match=f"table {spec.name} to go") as raised:
             waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
         assert hint in (raised.value.hint or "")
+    ledger.rules.set_paused(there.name, False, 0)
+    ledger.sending.set_held(there.name, "h0", {spec.uuid: "it was dropped there"}, 0)
+    with pytest.raises(WaitTimeoutError) as raised:
+        waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
+    assert raised.value.hint == f"{spec.name} is held for {there.name}: it was dropped there"
     ledger.close()
 
 
