@@ -244,13 +244,15 @@ class Reception:
 
     def _make(self, source: ClusterId, spec: TableSpec) -> None:
         """Create a table that was not here when the live ones were last read, unless it is there by now."""
-        if self._ledger.tables.by_uuid(spec.uuid) is not None:
+        if (known := self._ledger.tables.by_uuid(spec.uuid)) is not None:
             if self._has_table(spec.uuid):
                 return  # another stream made it meanwhile
             raise Refusal(
                 Reason.UNKNOWN_TABLE,
-                f"table {spec.name} was dropped on {self._ledger.cluster.name}",
-                "Stop sending it (disablereplication), or drop it there too, with dropped_tables = skip",
+                f"table {known.name} was dropped on {self._ledger.cluster.name}",
+                "It does not come back there: if its rows are wanted there, write them to a new table of another name."
+                f" Stop sending this one (disablereplication), or drop it on {source.name}, too, with"
+                " dropped_tables = skip",
             ).error()
         try:
             self._ledger.tables.create(spec)

@@ -119,7 +119,7 @@ def test_a_table_dropped_on_both_sides_is_held_or_skipped_and_stops_no_other(
     assert not world.arrived(wal) and world.east.ledger.rules.settle(world.east.term, LATER) == []
     row = world.status(gone)
     assert row.dropped and row.state == "held" and "was dropped on west" in row.last_error
-    assert "disablereplication" in row.last_error and "dropped_tables" in row.last_error
+    assert "disablereplication" in row.last_error and "drop it on east, too, with dropped_tables" in row.last_error
     until(lambda: world.status(spec).state == "level")
     world.east.ledger.rules.disable("west", gone.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
