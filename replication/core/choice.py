@@ -20,13 +20,16 @@ def is_chosen(name: str, pattern: str, excluded: Iterable[str]) -> bool:
     return fnmatchcase(name, pattern) and not any(fnmatchcase(name, each) for each in excluded)
 
 
-def chosen(names: Iterable[str], wanted: Sequence[str], excluded: Sequence[str] = ()) -> list[str]:
+def chosen(
+    names: Iterable[str], wanted: Sequence[str], excluded: Sequence[str] = (), which: str = "table"
+) -> list[str]:
     """Names in the order they are wanted, each once: plain ones as they are, whether there is such a table or not.
 
     Args:
         names: the tables there are.
         wanted: names, and patterns such as ``ops.*`` (``*`` any text, ``?`` one character, ``[ab]`` either).
         excluded: names and patterns of tables that are not meant, however they are wanted.
+        which: what ``names`` are, for a person.
 
     Raises:
         RequestError: a pattern matches no table, or everything is excluded.
@@ -36,7 +39,7 @@ def chosen(names: Iterable[str], wanted: Sequence[str], excluded: Sequence[str] 
     for want in wanted:
         matching = [name for name in every if fnmatchcase(name, want)] if is_pattern(want) else [want]
         if not matching:
-            raise RequestError(f"No table matches {want}", f"Tables: {', '.join(every[:10]) or 'none'}")
+            raise RequestError(f"No {which} matches {want}", f"Tables: {', '.join(every[:10]) or 'none'}")
         found.update(dict.fromkeys(matching))
     kept = [name for name in found if not any(fnmatchcase(name, pattern) for pattern in excluded)]
     if not kept:

@@ -145,7 +145,8 @@ def disablereplication(
             printer.line(f"tables of {text} that are made later do not go to {cluster_name} any more")
         sent = cluster.peering.sent_to(cluster_name)
         if not stood or any(is_chosen(name, text, exclude or ()) for name in sent for text in table):
-            for_each(chosen(sent, table, exclude or ()), disable, printer)
+            which = f"table that goes to {cluster_name}"
+            for_each(chosen(sent, table, exclude or (), which), disable, printer)
         left = [s.pattern for s in cluster.ledger.rules.standing() if s.peer == cluster_name]
         if left and any(is_pattern(text) for text in table):
             printer.note(f"Tables made later still go to {cluster_name} by the rule for {', '.join(left)}")
