@@ -58,7 +58,8 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
             try:
                 found = connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
-                raise RequestError(str(error).strip().splitlines()[0]) from None
+                says = str(error).strip().splitlines()[0]
+                raise RequestError(says, f"The rows it is asked of have {', '.join(there)}") from None
         return found.select(kept).cast(pa.schema([_field(rows, n, n in lists["hash"]) for n in kept]))
 
     return run

@@ -86,3 +86,6 @@ def test_select_keeps_types_and_drops_what_is_not_true() -> None:
     assert hashed.column("seen").null_count == 1 and len(hashed.column("seen")[0].as_py()) == 64
     with pytest.raises(HookError, match="there is no column x"):
         load("select", {"null": "x"})(given)
+    with pytest.raises(HookError, match="x.* not found") as refused:
+        load("select", {"where": "x > 1"})(given)
+    assert "id, seen" in refused.value.hint
