@@ -172,6 +172,8 @@ class IcebergTables:
         table = self.ref(name)
         with _refusals(name):
             at = "" if expect is None else f" as of version {expect}"
+            if expect is None:  # nothing to replace a branch with that a failed attempt left
+                self._spark.sql(f"alter table {table} drop branch if exists {_BRANCH}")
             self._spark.sql(f"alter table {table} create or replace branch {_BRANCH}{at}")
             self._write_branch(name, key, gone, rows, summary)
             if shape is not None and not self.fits(shape):  # rows are matched by name, so columns may have got others'

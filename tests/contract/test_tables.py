@@ -133,6 +133,15 @@ def test_replacing_deletes_and_appends_in_one_step(
     assert tables.history(spec.name).snapshots[gone].summary["walship.x"] == "4"
 
 
+def test_the_first_rows_are_tried_again_after_an_attempt_that_failed(tables: Tables, spec: TableSpec) -> None:
+    broken = row(tables, spec, "a", 1).replace("cast(1 as bigint)", "cast('x' as bigint)")
+    with pytest.raises(Exception, match="x"):
+        tables.replace(spec.name, ["k"], "select 'a' as k where 1 = 0", broken, None, {}, spec)
+    assert tables.history(spec.name).current is None
+    tables.replace(spec.name, ["k"], "select 'a' as k where 1 = 0", row(tables, spec, "a", 1), None, {}, spec)
+    assert shown(tables, spec.name) == {"a": 1}
+
+
 def test_rows_replaced_again_and_again_and_compacted_are_there_once(
     tables: Tables, spec: TableSpec, given: Callable[[str], Rows]
 ) -> None:
