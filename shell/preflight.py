@@ -7,12 +7,14 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
 from replication.config import Config
 from replication.coordination.embedded import find_java
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
+from replication.tables.local_io import local_path
 
 _NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
 
@@ -28,6 +30,7 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
     _make_directories(config)
     _check_space(config)
     _check_leftovers(config)
+    _check_moved(config)
     spark = "replay" in roles
     if spark or ("zookeeper" in roles and config.zookeeper.embedded):
         find_java()
@@ -125,6 +128,27 @@ def _check_leftovers(config: Config) -> None:
                 opened.execute("select count(*) from sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None
+
+
+def _check_moved(config: Config) -> None:
+    """Iceberg names files in full: a copy elsewhere would write to, expire and drop the tables of what it is of."""
+    given = config.catalog
+    if config.shares_ledger or given.spark or given.pyiceberg or given.warehouse or not config.catalog_file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{config.catalog_file.as_uri()}?mode=ro", uri=True)) as opened:
+            rows = opened.execute("select metadata_location from iceberg_tables").fetchall()
+    except sqlite3.DatabaseError:  # no table was made yet; what is damaged is told by who opens it
+        return
+    here = config.warehouse_dir.resolve()
+    for location in sorted(location for (location,) in rows if location):
+        file = Path(local_path(location))
+        if file.parts[-5:-4] == ("warehouse",) and not file.resolve().is_relative_to(here):
+            was = file.parents[4]  # warehouse/NAMESPACE/TABLE/metadata/FILE
+            raise ConfigError(
+                f"{config.data_dir} was moved or copied: its tables name their files in {was}",
+                f"Move it back; or, when nothing is there any more: ln -s {config.data_dir} {was}",
+            )
 
 
 def _installed(module: str) -> bool:

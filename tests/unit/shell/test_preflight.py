@@ -6,8 +6,10 @@ import pytest
 
 from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError, NoSpaceError
+from replication.tables.catalog import IcebergCatalog, catalog_properties
 from shell.preflight import DataDirLock, check_host, running_pid
 from shell.up import chosen_roles
+from tests.tables_made import keyed
 
 
 def config_in(folder, **sections):
@@ -59,6 +61,23 @@ def test_a_damaged_ledger_is_said(tmp_path):
     (tmp_path / "ledger.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
     with pytest.raises(ConfigError, match="not a readable ledger"):
         check_host(config, ("master",))
+
+
+def test_a_copy_does_not_start_on_the_tables_of_its_original(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    config = config_in(tmp_path / "one")
+    catalog = IcebergCatalog(catalog_properties(config.data_dir))
+    catalog.create(keyed("ops.t"))
+    catalog.close()
+    check_host(config, ("master",))
+    shutil.copytree(tmp_path / "one", tmp_path / "two", dirs_exist_ok=True)
+    with pytest.raises(ConfigError, match=f"copied: its tables name their files in {tmp_path}/one. Move"):
+        check_host(config_in(tmp_path / "two"), ("master",))
+    shutil.rmtree(tmp_path / "one")
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    check_host(config_in(tmp_path / "two"), ("master",))
+    check_host(config_in(tmp_path / "one"), ("master",))
 
 
 def test_missing_java_is_said_only_where_it_is_needed(tmp_path, monkeypatch):
