@@ -39,7 +39,7 @@ class Version:
     ``way`` names the clusters it came through, this one last; empty when that is known no more. ``again`` are the ways
     by which the same frame arrived again. ``applied`` is when it became visible here, None while it is not or when that
     is known no more; times are microseconds since 1970. ``kept`` is ``changes``, ``table``, ``tombstones`` or
-    ``landed`` (not applied yet).
+    ``landed`` (not applied yet). ``values`` are of the group's own columns; none of a delete.
     """
 
     group: str
@@ -192,7 +192,7 @@ def _version(
     number = row["_wal"].partition("/")
     stream = StreamId(FileId(origin, number[0], int(number[2])), spec.uuid, row["_group"])
     again = _again(ledger.landing.repeats(stream, row["_seq"]), stream, row["_seq"], reader)
-    values = {c.name: row[c.name] for c in spec.columns if c.name not in spec.key and not row[OP]}
+    values = {} if row[OP] else {name: row[name] for name in spec.group_columns(row["_group"])}
     return Version(
         group=row["_group"],
         is_delete=row[OP] > 0,

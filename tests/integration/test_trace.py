@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from peer.fold import fold
@@ -15,7 +16,7 @@ from replication.errors import RequestError
 from shell.commands.trace import parse_key
 from tests.graphs import Graph, Node
 from tests.sites import table, until
-from tests.tables_made import cell, keyed
+from tests.tables_made import cell, grouped, keyed
 
 
 @pytest.fixture
@@ -85,9 +86,20 @@ def test_of_what_the_change_log_has_no_more_only_the_winner_is_told(graph: Graph
     assert of(c, spec).untold == (TRIMMED,)
 
 
-def test_keys_are_read_as_their_columns_take_them() -> None:
-    import pyarrow as pa
+def test_a_version_has_the_values_of_its_own_group_only(tmp_path: Path) -> None:
+    spec = grouped("ops.g")
+    with ExitStack() as stack:
+        graph = Graph(tmp_path, stack, "a>b", spec)
+        graph.define()
+        graph.start()
+        wal, b = graph["a"].wal(), graph["b"]
+        wal.append(spec, pa.table({"k": ["x"], "a": [7], "b": pa.nulls(1, pa.string())}))
+        until(lambda: len(trace(b.tables, b.ledger, spec, {"k": "x"}).versions) == 2)
+        found = {v.group: v.values for v in trace(b.tables, b.ledger, spec, {"k": "x"}).versions}
+        assert found == {"left": {"a": 7}, "right-1": {"b": None}}
 
+
+def test_keys_are_read_as_their_columns_take_them() -> None:
     schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("carrier", pa.string()), ("flight", pa.int64())])
     spec = keyed("ops.f", schema, ("at", "carrier", "flight"))
     wanted = parse_key(spec, ["2013-01-01T10:00:00Z", "UA", "1545"])

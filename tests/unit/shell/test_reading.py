@@ -7,9 +7,10 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
+from peer.trace import Trace, Version
 from peer.verify import Difference, Holding, Verdict
 from replication.errors import RequestError
-from shell.commands.trace import parse_key
+from shell.commands.trace import parse_key, show_trace
 from shell.commands.verify import show_verdicts
 from shell.reading import print_rows, save_rows
 from shell.render import Printer
@@ -58,3 +59,18 @@ def test_what_holds_as_of_an_earlier_time_is_not_called_the_same_without_a_word(
         show_verdicts(Printer(as_json=False), [Verdict("ops.c", *holdings, 2_000_000)], 20, since)
         told = capfd.readouterr()
         assert f"{verdict}  " in told.out and ("what was written since is not compared" in told.err) == noted
+
+
+def test_a_trace_shows_the_timestamps_that_decide_where_they_are_not_the_commit_times(capfd):
+    def version(timestamp, winner, value):
+        rest = {"row": 0, "way": ("e",), "again": (), "applied": None, "kept": "changes", "is_winner": winner}
+        return Version("a", value is None, timestamp, 5_000_000, "e", "h0/1", 1, **rest, values={"v": value})
+
+    plain_one, other = version(5_000_000, True, "x"), version(4_000_000, False, None)
+    show_trace(Printer(as_json=False), Trace("e", "ops.c", {}, (plain_one,), ()), values=False)
+    assert "timestamp" not in capfd.readouterr().out
+    for stamp, shown in ((4_000_000, "1970-01-01 00:00:04.000Z"), (2**63 - 1, str(2**63 - 1))):
+        found = Trace("e", "ops.c", {}, (version(stamp, True, None), other), ())
+        show_trace(Printer(as_json=False), found, values=True)
+        told = capfd.readouterr().out
+        assert "timestamp" in told and shown in told and "v=NULL" in told
