@@ -306,7 +306,7 @@ def _here(
         replicated=slowest.t if slowest else 0,
         held_by=slowest.held_by if slowest else "",
         folded_upto=upto,
-        age_s=round((now - upto) / 1e6, 3) if upto else None,
+        age_s=age_s(now, upto),
         quarantined=sum(frame.table == spec.uuid and not frame.discarded for frame in quarantined),
         discarded=sum(frame.table == spec.uuid and frame.discarded > 0 for frame in quarantined),
         replay_held=_replay_held(report, spec.name),
@@ -330,8 +330,12 @@ def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Itera
     known = ledger.time.replicated()
     for origin in sorted(known.keys() | found.keys()):
         reached = known.get(origin, Replicated(0, f"no closed frame of {origin.name} has come yet"))
-        age_s = round((now - reached.t) / 1e6, 3) if reached.t else None
-        yield Origin(str(origin), reached.t, age_s, reached.held_by, found.get(origin, ()))
+        yield Origin(str(origin), reached.t, age_s(now, reached.t), reached.held_by, found.get(origin, ()))
+
+
+def age_s(now: int, then: int) -> float | None:
+    """Another cluster's clock, or time that passed while this was collected, makes nothing younger than now."""
+    return max(0.0, round((now - then) / 1e6, 3)) if then else None
 
 
 def _far_ahead(ledger: Ledger, now: int) -> Iterable[FarAhead]:
