@@ -215,7 +215,7 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
             array = array.dictionary_decode()
         narrowed = storable_type(array.type, column)
         if _family(narrowed) != _family(wanted):
-            raise SchemaError(f"column {column!r} holds {wanted}, but was given {array.type}")
+            raise SchemaError(f"column {column!r} holds {wanted}, but was given {array.type}", "Convert it beforehand")
         if array.type == wanted:
             return array
         if pa.types.is_floating(wanted):

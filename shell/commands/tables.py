@@ -12,6 +12,9 @@ from replication.errors import RequestError, SchemaError
 from shell.invocation import Invocation, add_verb
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
+    from peer.cluster import Cluster
     from replication.core.schema import TableSpec
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="namespace.name")]
@@ -119,6 +122,8 @@ def altertable(
         )
         columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
         printer.value(described(spec), f"{spec.name} has {columns} from now on; peers follow")
+        if drop and (derived := _derived_from(cluster, spec.uuid)):
+            printer.note(f"Made from it, with the values of {drop} that they took: {', '.join(derived)}")
 
 
 def settable(
@@ -170,12 +175,16 @@ def droptable(invocation: Invocation, table: TableArgument) -> None:
     """
     with invocation.connect() as (cluster, printer):
         uuid = cluster.table(table).uuid
-        names = {spec.uuid: spec.name for spec in cluster.tables()}
-        derived = sorted(names[d.table] for d in cluster.ledger.derivations.all() if d.source == uuid)
+        derived = _derived_from(cluster, uuid)
         cluster.drop_table(table)
         printer.value({"dropped": table, "derived": derived}, f"{table} is dropped here; peers keep theirs")
         if derived:
             printer.note(f"Made from it, and filled no more: {', '.join(derived)}")
+
+
+def _derived_from(cluster: Cluster, table: UUID) -> list[str]:
+    names = {spec.uuid: spec.name for spec in cluster.tables()}
+    return sorted(names[d.table] for d in cluster.ledger.derivations.all() if d.source == table)
 
 
 def describetable(invocation: Invocation, table: TableArgument) -> None:
