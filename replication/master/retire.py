@@ -17,7 +17,7 @@ from replication.files.base import Files
 from replication.files.store import store_of
 from replication.ledger.base import KEEP, FileRow, Ledger
 
-_NAME = re.compile(r"(\d{12})\.(wal|len)\Z")
+_NAME = re.compile(r"(\d{12})\.(wal|len|wal\.new)\Z")
 _log = log.get(__name__)
 
 
@@ -91,7 +91,7 @@ class Sweeper:
         missing = {path for path in durable - on_disk if str(PurePath(path).parent) in folders}
         self._since = {path: self._since.get(path, now_s) for path in unknown | missing}
         old = {path for path, since in self._since.items() if now_s - since >= self._age_s}
-        beyond = {path for path in unknown if int(PurePath(path).stem) >= newest}
+        beyond = {path for path in unknown if int(PurePath(_data_file(path)).stem) >= newest}
         self._tell("file_missing", old & missing)
         self._tell("file_unknown_to_ledger", old & beyond)
         orphans = sorted((old & unknown) - beyond)
@@ -109,4 +109,4 @@ class Sweeper:
 
 
 def _data_file(path: str) -> str:
-    return f"{path.rpartition('.')[0]}.wal"
+    return f"{path.removesuffix('.new').rpartition('.')[0]}.wal"

@@ -42,19 +42,21 @@ class ControlLog:
         self._boot = boot
         self._roll_bytes = roll_bytes
         self._open: _ControlFile | None = None
+        self._row: FileRow | None = None  # allocated, but its file could not be made yet
 
     def append(self, kind: Kind, payload: bytes, commit: int, role_epoch: int) -> None:
         """Seal and append one frame; durable and published when this returns.
 
         Raises:
             StorageError: the file failed and is closed at its published length; the frame is lost, the next one goes
-            to a new file.
+            to a new file. Or there is no file, and the next frame tries again.
         """
         control = self._open
         if control is None:
-            control = self._open = _ControlFile.create(
-                self._ledger, self._files, self._directory, self._host, self._boot, commit
-            )
+            if self._row is None:
+                self._row = self._ledger.files.allocate(self._host, FileKind.CONTROL, self._directory, self._boot)
+            control = self._open = _ControlFile.create(self._files, self._row, commit)
+            self._row = None
         try:
             control.append(kind, payload, commit, role_epoch)
         except StorageError:
@@ -81,8 +83,7 @@ class _ControlFile:
         self._previous = ZERO_HASH
 
     @staticmethod
-    def create(ledger: Ledger, files: Files, directory: str, host: str, boot: str, now: int) -> _ControlFile:
-        row = ledger.files.allocate(host, FileKind.CONTROL, directory, boot)
+    def create(files: Files, row: FileRow, now: int) -> _ControlFile:
         handle, counters = make(files, row, now, 0)
         return _ControlFile(row, handle, counters)
 

@@ -7,6 +7,7 @@ locked while it is open here. Not safe for threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os.path import dirname
 from uuid import UUID
@@ -65,6 +66,8 @@ def make(files: Files, row: FileRow, created: int, promise: int) -> tuple[Append
         files.sync_directory(directory)
     except BaseException:
         handle.close()
+        with suppress(StorageError):
+            files.remove(making)
         raise
     return handle, counters
 

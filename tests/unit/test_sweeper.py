@@ -79,6 +79,13 @@ def test_a_file_newer_than_anything_the_ledger_knows_is_never_removed_but_report
     ]
 
 
+def test_what_was_never_made_whole_is_removed_but_not_while_its_file_is_known(files: MemoryFiles) -> None:
+    make(files, "/data/wal/000000000001.wal.new", "/data/wal/000000000003.wal.new")
+    swept = sweeper(files, 3)
+    assert swept.sweep(0.0) == []
+    assert swept.sweep(10.0) == ["/data/wal/000000000001.wal.new"]
+
+
 def test_an_empty_ledger_has_nothing_removed(files: MemoryFiles) -> None:
     make(files, "/data/wal/000000000000.wal")
     swept = sweeper(files)
