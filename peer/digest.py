@@ -111,9 +111,16 @@ class Reading:
             )
             self._buckets = {
                 int(found): (int(rows), (int(low) + (int(high) << 64)) & _MASK)
-                for found, rows, low, high in self._connection.execute(query).fetchall()
+                for found, rows, low, high in self._fetched(query)
             }
         return self._buckets
+
+    def _fetched(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(query).fetchall()
+        except duckdb.OutOfMemoryException:  # each thread holds a row group of its own, 128 MiB of it with wide rows
+            self._connection.execute("set threads = 1")
+            return self._connection.execute(query).fetchall()
 
     def digest(self) -> Digest:
         """Rows and content hash of the whole."""
