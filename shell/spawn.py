@@ -39,4 +39,7 @@ def _environment() -> dict[str, str]:
     """This process's environment, with the folder that ``shell`` was imported from on the path."""
     source = str(Path(__file__).resolve().parent.parent)
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+    made = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+    if made.get("LC_ALL") in ("C", "POSIX"):  # in these Java finds no file whose path is not ASCII
+        made["LC_ALL"] = "C.UTF-8"
+    return made
