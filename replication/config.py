@@ -8,6 +8,7 @@ The sections and their keys are in ``replication/settings.py``.
 
 from __future__ import annotations
 
+import codecs
 import ipaddress
 import json
 import os
@@ -245,7 +246,13 @@ def _merge(path: Path | None, overrides: Mapping[str, Any], environ: Mapping[str
     try:
         return dict(Layers(**overrides).model_extra or {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{path} is not TOML: {e}", "Correct that line") from None
+        marked = path is not None and path.read_bytes()[:2] in (
+            codecs.BOM_UTF8[:2],
+            codecs.BOM_UTF16_LE,
+            codecs.BOM_UTF16_BE,
+        )
+        remedy = "Save it as UTF-8 without a byte order mark" if marked else "Correct that line"
+        raise ConfigError(f"{path} is not TOML: {e}", remedy) from None
     except OSError as e:
         raise ConfigError(f"{path} cannot be read: {e.strerror}", "Check its permissions") from None
 

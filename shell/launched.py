@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,17 +89,33 @@ class Launched:
             self.process.wait()
 
 
-def await_ready(launched: Sequence[Launched], timeout_s: float, roles: Sequence[str] = ()) -> None:
+def await_ready(
+    launched: Sequence[Launched],
+    timeout_s: float,
+    roles: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda trouble: None,
+) -> None:
     """Wait until every process of every cluster is ready, or those of ``roles``.
+
+    ``tell`` is told why one ended that is started again.
 
     Raises:
         ReplicationError: one did not stay up.
         WaitTimeoutError: not in time; names those that are not.
     """
     deadline = time.monotonic() + timeout_s
+    began = time.time()
+    told: set[tuple[str, str, str]] = set()
     while late := [(each, role) for each in launched for role in roles or each.roles if not each.is_up(role)]:
         for each in launched:
             each.check()
+        for each, role in late:
+            state = each.state(role)
+            if state is None or state.state != "failed" or state.at < began:
+                continue
+            if (each.name, role, state.what) not in told:
+                told.add((each.name, role, state.what))
+                tell(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())
         if time.monotonic() > deadline:
             names = ", ".join(f"{each.name}'s {role}" for each, role in late)
             raise WaitTimeoutError(f"Not ready within {timeout_s:.0f} s: {names}", f"See {late[0][0].config.log_dir}")

@@ -168,8 +168,9 @@ class Worker:
                 throttle = Throttle()
                 throttle.set_rate(self._share(tail.peer))
                 limits = self._limits
-                if self._ear.hears:
-                    limits = replace(limits, poll_busy_s=limits.poll_idle_s)
+                if self._ear.hears:  # and whoever registers nudges, too
+                    seldom = self._config.worker.register_interval_s
+                    limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=seldom)
                 shared = (self._progress, limits, self._connect, self._role_epoch, throttle, self._attempts)
                 stream = partial(
                     ChunkThread,

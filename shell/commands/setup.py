@@ -128,7 +128,7 @@ def _detached(printer: Printer, file: Path, roles: str) -> None:
     began = time.monotonic()
     try:
         launched.start(*(("--roles", roles) if roles else ()))
-        await_ready([launched], _START_TIMEOUT_S)
+        await_ready([launched], _START_TIMEOUT_S, tell=printer.note)
     except BaseException:
         launched.stop()
         launched.join()

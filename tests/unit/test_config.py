@@ -155,6 +155,13 @@ def test_broken_toml_names_the_line_and_a_missing_file_the_remedy(tmp_path: Path
     assert "walship init" in caught.value.hint
 
 
+def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
+    for codec in ("utf-8-sig", "utf-16"):
+        (tmp_path / "east.toml").write_text('[cluster]\nname = "east"\n', encoding=codec)
+        with pytest.raises(ConfigError, match="Save it as UTF-8 without a byte order mark"):
+            load(tmp_path / "east.toml", environ={})
+
+
 def test_the_written_file_loads_to_the_defaults_and_shows_every_key(tmp_path: Path) -> None:
     text = default_toml("east", "data", zookeeper={"port": 2190}, catalog={"spark": {"a.b": 'quo"ted'}})
     config = load(write(tmp_path, text), environ={})

@@ -1,0 +1,30 @@
+"""Waiting until a cluster is up: what keeps it is told while it is waited for."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from replication import config as configuration
+from replication.errors import WaitTimeoutError
+from shell.launched import Launched, await_ready
+from shell.role_process import RoleState
+
+
+def test_why_a_role_ends_again_and_again_is_told_once(tmp_path: Path) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    launched = Launched("east", tmp_path / "walship.toml", config, ("zookeeper", "master"))
+    later = time.time() + 60
+    RoleState("zookeeper", 1, "failed", "it did not start", "Look at its log", 1, later).write(config.run_dir)
+    RoleState("master", 2, "failed", "of an earlier run", "", 1, later - 3600).write(config.run_dir)
+    told: list[str] = []
+    with pytest.raises(WaitTimeoutError, match="east's zookeeper, east's master"):
+        await_ready([launched], 0.3, tell=told.append)
+    assert told == ["east's zookeeper ended and is started again: it did not start. Look at its log"]
+    for role in launched.roles:
+        RoleState(role, os.getpid(), "ready").write(config.run_dir)
+    await_ready([launched], 0.3, tell=told.append)
+    assert len(told) == 1
