@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from peer.cluster import Cluster
 from replication.core.position import Position
+from replication.errors import ReplicationError
 from replication.writer.importing import Imported
 from shell.render import Printer, bytes_text
 
@@ -50,7 +51,13 @@ def import_files(
     ) as progress:
         for file in files:
             shown = _Shown(progress, progress.add_task(file.name, total=None, rows=0, rate=""), time.monotonic())
-            position = position.join(cluster.import_files(table, file, format=form, again=again, report=shown))
+            try:
+                position = position.join(cluster.import_files(table, file, format=form, again=again, report=shown))
+            except ReplicationError:
+                if len(files) > 1:
+                    said = f"{len(done)} of {len(files)} files are imported; those after {file} were not tried"
+                    printer.note(f"{said}. The same command again leaves out what is there")
+                raise
             progress.remove_task(shown.task)
             done.append(shown.latest)
             if not printer.as_json and len(files) > 1:
