@@ -39,13 +39,15 @@ class Outlook:
 class DiskOutlook:
     """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``Outlook``.
 
-    It looks twenty times as far ahead as back, over three hours after ten minutes.
+    It looks twenty times as far ahead as back, over three hours after ten minutes. While less than ``kept_free`` is
+    free, nothing lands here.
     """
 
     host: str
     free: int
     growth: float | None
     full_s: float | None
+    kept_free: int = 0
 
 
 def outlooks(ledger: Ledger, config: Config, now: int) -> tuple[Outlook, ...]:
@@ -79,4 +81,4 @@ def disk_outlook(ledger: Ledger, config: Config, now: int) -> DiskOutlook:
     seen = forecast(samples, usage.used + usage.free, now, _DISK_REACH)
     growth = None if seen is None else round(seen.growth, 3)
     full_s = None if seen is None or seen.in_s is None else round(seen.in_s, 1)
-    return DiskOutlook(config.cluster.host, usage.free, growth, full_s)
+    return DiskOutlook(config.cluster.host, usage.free, growth, full_s, config.receiver.disk_free_min_bytes)

@@ -145,6 +145,11 @@ def show_outlooks(printer: Printer, outlooks: Sequence[Outlook], disk: DiskOutlo
             printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
         else:
             printer.line(f"{of}")
+    if disk.free < disk.kept_free:
+        printer.note(
+            f"disk of {disk.host}: {bytes_text(disk.free)} free, and {bytes_text(disk.kept_free)} are to stay free:"
+            " nothing that is sent here lands until there is room"
+        )
     if disk.full_s is not None and disk.full_s < _TOLD_S:
         growing = f"growing {bytes_text(disk.growth or 0)}/s"
         printer.note(

@@ -72,6 +72,9 @@ def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
     assert "west lacks 3 files (3.0 MiB of 4.0 MiB), growing 1.0 KiB/s: past its budget in 17 min" in said.text
     assert "then tables need a bootstrap" in said.text and "full in 2 h 00 min" in said.text
     show_outlooks(said.printer, [replace(NEAR, then="spill", stored_files=2, stored_bytes=1 << 20)], DISK)
+    assert "nothing that is sent here lands" not in said.text
+    show_outlooks(said.printer, [], replace(DISK, free=100 << 20, kept_free=512 << 20))
+    assert "100.0 MiB free, and 512.0 MiB are to stay free: nothing that is sent here lands" in said.text
     assert "then files move to the store" in said.text and "for west, 2 files (1.0 MiB) are in the store" in said.text
 
 
