@@ -25,6 +25,7 @@ _SECRET_FIELD = re.compile(
 _URL_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^@\s]*@")
 _QUERY_PASSWORD = re.compile(r"((?:password|secret|token)\w*=)[^&;\s]+", re.IGNORECASE)
 _MASK = "***"
+FILE_BYTES_MAX = 32 << 20
 
 
 def configure(level: Level = "info", path: Path | None = None, format: Format = "json", **fields: object) -> None:
@@ -32,13 +33,20 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
 
     Args:
         level: the least that is written.
-        path: a file whose folder is made when missing; None for standard error.
+        path: a file whose folder is made when missing; None for standard error. At 32 MiB it becomes ``<path>.1``, that
+            one ``.2``, and what was ``.2`` goes.
         format: ``json``, one object a line, or ``console``.
         fields: put into every line, for instance ``cluster="east", role="worker"``.
     """
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.StreamHandler(sys.stderr) if path is None else logging.FileHandler(path, encoding="utf-8")
+    handler: logging.Handler
+    if path is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        from logging.handlers import RotatingFileHandler  # deferred: commands write no file
+
+        handler = RotatingFileHandler(path, maxBytes=FILE_BYTES_MAX, backupCount=2, encoding="utf-8")
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(default=str)
         if format == "json"
@@ -64,6 +72,7 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
             foreign_pre_chain=shared,
         )
     )
+    logging.raiseExceptions = False  # a line that a full disk does not take is not worth a traceback each
     root = logging.getLogger()
     for old in list(root.handlers):
         if isinstance(old.formatter, structlog.stdlib.ProcessorFormatter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterator
@@ -59,6 +60,26 @@ def test_configuring_again_replaces_the_file(tmp_path: Path) -> None:
     log.get("x").info("once")
     assert (tmp_path / "a.log").read_text() == ""
     assert len(lines(tmp_path / "b.log")) == 1
+
+
+def test_files_are_bounded_and_a_disk_that_is_full_costs_lines_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "FILE_BYTES_MAX", 10_000)
+    path = tmp_path / "replay.log"
+    log.configure("info", path)
+    for number in range(500):
+        log.get("x").info("replayed", number=number)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["replay.log", "replay.log.1", "replay.log.2"]
+    assert all(file.stat().st_size <= 10_000 for file in tmp_path.iterdir())
+    assert lines(path)[-1]["number"] == 499
+    log.configure("info", Path("/dev/full"))
+    log.get("x").info("lost")
+    assert capsys.readouterr().err == ""
+    full = next(h for h in logging.getLogger().handlers if getattr(h, "baseFilename", "") == "/dev/full")
+    logging.getLogger().removeHandler(full)
+    with contextlib.suppress(OSError):
+        full.close()
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
