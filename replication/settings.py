@@ -77,7 +77,7 @@ Bytes = Annotated[PositiveInt, BeforeValidator(_bytes)]  # 1048576 or "1 MiB"
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(allow_inf_nan=False, extra="forbid", frozen=True, validate_default=True)
 
 
 class ClusterSection(_Section):

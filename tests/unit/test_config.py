@@ -155,6 +155,12 @@ def test_broken_toml_names_the_line_and_a_missing_file_the_remedy(tmp_path: Path
     assert "walship init" in caught.value.hint
 
 
+def test_times_without_end_are_refused(tmp_path: Path) -> None:
+    assert "worker.ack_timeout_s" in problems_of(
+        write(tmp_path, "[cluster]\nname = 'east'\n[worker]\nack_timeout_s = inf\n")
+    )
+
+
 def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
     for codec in ("utf-8-sig", "utf-16"):
         (tmp_path / "east.toml").write_text('[cluster]\nname = "east"\n', encoding=codec)
