@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ _URL_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^@\s]*@")
 _QUERY_PASSWORD = re.compile(r"((?:password|secret|token)\w*=)[^&;\s]+", re.IGNORECASE)
 _MASK = "***"
 FILE_BYTES_MAX = 32 << 20
+_RESERVED = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
 def configure(level: Level = "info", path: Path | None = None, format: Format = "json", **fields: object) -> None:
@@ -98,10 +99,17 @@ def as_library() -> None:
     """Hand what is logged to Python's own ``logging`` unless configured: a library prints nothing by itself."""
     if not structlog.is_configured():
         structlog.configure(
-            processors=[structlog.stdlib.filter_by_level, mask_secrets, structlog.stdlib.render_to_log_kwargs],
+            processors=[structlog.stdlib.filter_by_level, mask_secrets, _to_log_kwargs],
             logger_factory=structlog.stdlib.LoggerFactory(),
             wrapper_class=structlog.stdlib.BoundLogger,
         )
+
+
+def _to_log_kwargs(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """As structlog's own, with fields that ``logging`` keeps for itself under a name that it takes."""
+    made = structlog.stdlib.render_to_log_kwargs(logger, method, event)
+    made["extra"] = {f"{key}_" if key in _RESERVED else key: value for key, value in made["extra"].items()}
+    return made
 
 
 def get(name: str, **fields: object) -> structlog.stdlib.BoundLogger:

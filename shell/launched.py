@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replication.config import Config
-from replication.errors import ReplicationError, WaitTimeoutError
+from replication.errors import ConfigError, ReplicationError, WaitTimeoutError
 from shell.role_process import RoleState
 from shell.spawn import spawn
 from shell.stopping import DETACH
@@ -111,8 +111,8 @@ def await_ready(
             each.check()
         for each, role in late:
             state = each.state(role)
-            if state is None or state.state != "failed" or state.at < began:
-                continue
+            if state is None or state.state != "failed" or state.at < began or state.exit_code == ConfigError.exit_code:
+                continue  # a mistake in the configuration ends it all, and is told then
             if (each.name, role, state.what) not in told:
                 told.add((each.name, role, state.what))
                 tell(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())

@@ -68,9 +68,11 @@ def stopping_on_thread_errors(stop: threading.Event) -> Iterator[list[str]]:
             return
         name = error.thread.name if error.thread is not None else "a thread"
         found = (error.exc_type, error.exc_value, error.exc_traceback)
-        _log.error("thread_failed", thread=name, exc_info=found)
         failed.append(f"its thread {name} failed: {error.exc_type.__name__}: {error.exc_value}"[:500])
-        stop.set()
+        try:
+            _log.error("thread_failed", thread=name, exc_info=found)
+        finally:
+            stop.set()
 
     threading.excepthook = hear
     try:

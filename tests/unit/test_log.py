@@ -82,6 +82,14 @@ def test_files_are_bounded_and_a_disk_that_is_full_costs_lines_only(
         full.close()
 
 
+def test_as_a_library_any_field_can_be_logged(caplog: pytest.LogCaptureFixture) -> None:
+    structlog.reset_defaults()
+    log.as_library()
+    log.get("x").warning("failed", thread="turns", name="n", message="m", file="f")
+    (record,) = [record for record in caplog.records if record.name == "x"]
+    assert (vars(record)["thread_"], vars(record)["name_"], vars(record)["file"]) == ("turns", "n", "f")
+
+
 @pytest.mark.parametrize("format", ["json", "console"])
 def test_secrets_are_masked_wherever_they_hide(tmp_path: Path, format: log.Format) -> None:
     path = tmp_path / "x.log"
