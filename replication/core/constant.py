@@ -6,22 +6,30 @@ from functools import lru_cache
 
 import pyarrow as pa
 
+_SHARED_ROWS_MAX = 1 << 16
+
 
 def constant(value: object, of: pa.DataType, count: int) -> pa.Array:
-    """``count`` times one value; cut out of an array that others share."""
-    return _repeated(value, of, 1 << count.bit_length()).slice(0, count)
+    """``count`` times one value; up to 65,536 cut out of an array that others share."""
+    if count > _SHARED_ROWS_MAX:
+        return pa.repeat(pa.scalar(value, of), count)
+    return _repeated(value, of, _rounded(count)).slice(0, count)
 
 
 def row_numbers(count: int) -> pa.Array:
-    """0, 1, … as 32-bit integers; cut out of an array that others share."""
-    return _numbers(1 << count.bit_length()).slice(0, count)
+    """0, 1, … as 32-bit integers; up to 65,536 cut out of an array that others share."""
+    return _numbers().slice(0, count) if count <= _SHARED_ROWS_MAX else pa.arange(0, count).cast(pa.int32())
 
 
-@lru_cache(maxsize=32)
+def _rounded(count: int) -> int:
+    return 1 << max(0, count - 1).bit_length()
+
+
+@lru_cache(maxsize=12)
 def _repeated(value: object, of: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, of), count)
 
 
-@lru_cache(maxsize=4)
-def _numbers(count: int) -> pa.Array:
-    return pa.arange(0, count).cast(pa.int32())
+@lru_cache(maxsize=1)
+def _numbers() -> pa.Array:
+    return pa.arange(0, _SHARED_ROWS_MAX).cast(pa.int32())
