@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 from uuid import uuid4
 
 import pyarrow as pa
@@ -96,11 +97,14 @@ class _Groups:
                 noted._reserved = noted._size = 0
 
         self._reserved = self._size = 0
-        LocalFile.write, LocalFile.reserve, LocalFile.sync = write, reserve, sync  # type: ignore[method-assign, assignment]
+        self._patches = [mock.patch.object(LocalFile, made.__name__, made) for made in (write, reserve, sync)]
+        for patch in self._patches:
+            patch.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        LocalFile.write, LocalFile.reserve, LocalFile.sync = self._write, self._reserve, self._sync  # type: ignore[method-assign]
+        for patch in self._patches:
+            patch.stop()
 
     def write_again(self, path: Path) -> float:
         """Seconds to write as many bytes, in the same groups and reserved as ours, each followed by fdatasync."""
