@@ -112,7 +112,7 @@ class Reader:
         with self._lock:
             if self._catalog is None:
                 properties = configured_catalog(self._config)
-                self._catalog = IcebergCatalog(properties.for_reading())
+                self._catalog = IcebergCatalog(properties)
             return self._catalog
 
     def read(

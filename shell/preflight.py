@@ -13,7 +13,9 @@ from types import TracebackType
 
 from replication.config import Config
 from replication.coordination.embedded import find_java
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
+from replication.ledger.base import Ledger
 from replication.tables.local_io import local_path
 
 _NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
@@ -119,7 +121,7 @@ def _check_leftovers(config: Config) -> None:
         return
     ledger = config.data_dir / "ledger.db"
     files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
-    remedy = f"Put ledger.db back from its copy; for a test cluster, remove {config.data_dir} and start again"
+    remedy = f"Make it anew: walship rebuildledger; for a test cluster, remove {config.data_dir} and start again"
     if files and not ledger.exists():
         raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no ledger.db", remedy)
     if ledger.exists() and ledger.stat().st_size:
@@ -128,6 +130,25 @@ def _check_leftovers(config: Config) -> None:
                 opened.execute("select count(*) from sqlite_master").fetchone()
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None
+
+
+def check_ledger_age(config: Config, ledger: Ledger) -> None:
+    """A ledger put back from a copy would give out the numbers of newer files again.
+
+    Raises:
+        ConfigError: there are files that it does not know yet.
+    """
+    upcoming = ledger.files.upcoming(config.cluster.host)
+    files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
+    newer = [f for f in files if f.stem.isdigit() and int(f.stem) >= upcoming and f.stat().st_size > FILE_HEADER_BYTES]
+    if newer:
+        raise ConfigError(
+            f"The ledger is older than the files beside it: it has none from number {upcoming} on, but there is"
+            f" {min(newer)}",
+            "Put back a newer copy of the database, or else keep this host's files for who restores it"
+            if config.shares_ledger
+            else f"Make it anew: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes",
+        )
 
 
 def _check_moved(config: Config) -> None:

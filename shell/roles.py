@@ -24,6 +24,7 @@ from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.ledger.sql import initialise, open_ledger
 from replication.log import redact
+from shell.preflight import check_ledger_age
 
 Ready = Callable[[], None]
 Role = Callable[[Config, threading.Event, Ready], None]
@@ -39,7 +40,7 @@ def make_ledger(config: Config) -> ClusterId:
     """Make the ledger, and with it a new incarnation of the cluster, when there is none; returns the cluster's id.
 
     Raises:
-        ConfigError: the ledger there is another cluster's, or cannot be reached.
+        ConfigError: the ledger there is another cluster's, older than this host's files, or cannot be reached.
     """
     try:
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
@@ -47,14 +48,17 @@ def make_ledger(config: Config) -> ClusterId:
         with contextlib.suppress(ConfigError):  # another host of the cluster was faster: whose it is, is checked below
             initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()))
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
-    owner = ledger.cluster
-    ledger.close()
-    if owner.name != config.cluster.name:
-        raise ConfigError(
-            f"The ledger at {redact(config.ledger_url)} is cluster {owner.name}'s, not {config.cluster.name}'s",
-            "Give each cluster a data directory of its own, or correct [cluster] name",
-        )
-    return owner
+    try:
+        if ledger.cluster.name != config.cluster.name:
+            raise ConfigError(
+                f"The ledger at {redact(config.ledger_url)} is cluster {ledger.cluster.name}'s, not"
+                f" {config.cluster.name}'s",
+                "Give each cluster a data directory of its own, or correct [cluster] name",
+            )
+        check_ledger_age(config, ledger)
+        return ledger.cluster
+    finally:
+        ledger.close()
 
 
 def _zookeeper(config: Config, stop: threading.Event, ready: Ready) -> None:

@@ -30,6 +30,7 @@ from replication.core.schema import TS, SchemaVersion, TableSpec
 from replication.files.base import AppendFile, Files, append
 from replication.ledger.base import Bootstrap, FileRow, Ledger
 from replication.tables.base import Tables
+from replication.writer.wal_file import refuse_others
 
 _INDEX_BYTES = 1 << 20
 _NO_SCHEMA = bytes(32)
@@ -45,6 +46,7 @@ def export(tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted
     coverages = ledger.bootstraps.coverage(spec.uuid, wanted.groups)
     directory = str(PurePath(row.path).parent)
     files.make_directory(directory)
+    refuse_others(files, row, unfinished=True)
     files.remove(row.path)
     handle = files.create(row.path)
     try:

@@ -19,6 +19,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import NoSpaceError
 from replication.files.base import AppendFile, Files, append, reserve
 from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger
+from replication.writer.wal_file import refuse_others
 
 _RESERVE_BYTES = 32 << 20
 _INDEX_BYTES = 1 << 20
@@ -48,10 +49,15 @@ class LandingFile:
         now_s: float,
         kind: FileKind = FileKind.LANDING,
     ) -> LandingFile:
-        """Draw the next number and make the file, durably, with its header."""
+        """Draw the next number and make the file, durably, with its header.
+
+        Raises:
+            StorageError: it could not be made, or another file is there.
+        """
         files.make_directory(directory)
         row = ledger.files.allocate(host, kind, directory, boot, source=source)
-        files.remove(row.path)  # left by a crash between making the file and naming it in the ledger
+        refuse_others(files, row)
+        files.remove(row.path)
         handle = files.create(row.path)
         try:
             append(handle, [encode_file_header(row.file, row.created)])

@@ -200,7 +200,9 @@ class TableReplay:
         return newest > marked
 
     def _remark(self, stamped: Sequence[tuple[Snapshot, Stamp]], marked: int) -> None:
-        """Mark commits whose replayer died before it could."""
+        """Mark commits whose replayer died before it could, once the disk has them: then their WALs may go."""
+        if any(stamp.number > marked for _, stamp in stamped):
+            self._tables.settle(self.name)
         for snapshot, stamp in reversed(stamped):
             if stamp.number > marked:
                 self._mark(snapshot.id, stamp.applied, stamp.number)

@@ -38,6 +38,16 @@ def _sync(fd: int) -> None:
         os.fdatasync(fd)
 
 
+def sync_path(path: str) -> None:
+    """Have the disk hold a file that anybody wrote: what has left their process. StorageError when it cannot."""
+    with _naming(path, "sync"):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            _sync(fd)
+        finally:
+            os.close(fd)
+
+
 class LocalFile:
     """An AppendFile over one descriptor."""
 

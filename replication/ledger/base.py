@@ -274,6 +274,9 @@ class Files(Protocol):
         Its statuses for peers are there at once. It counts as ``FILE_HEADER_BYTES`` long, where its ranges begin.
         """
 
+    def upcoming(self, host: str) -> int:
+        """The number that ``allocate`` gives next; every file of the host has a lower one."""
+
     def get(self, file: FileId) -> FileRow | None:
         """One file, or None."""
 

@@ -53,6 +53,11 @@ class SqlFiles:
         with self._store.write() as connection:
             return add_file(self._store, connection, self._cluster, host, kind, directory, boot, writer, source)[1]
 
+    def upcoming(self, host: str) -> int:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            return _next(connection, host)
+
     def get(self, file: FileId) -> FileRow | None:
         """See ``base.Files``."""
         with self._store.read() as connection:
@@ -236,6 +241,10 @@ class SqlFiles:
             return counter(connection, "retired_bytes")
 
 
+def _next(connection: Connection, host: str) -> int:
+    return int(connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
+
+
 def add_file(
     store: Store,
     connection: Connection,
@@ -249,7 +258,7 @@ def add_file(
     peer: str = "",
 ) -> tuple[int, FileRow]:
     """Add the next file of a host's slot, OPEN and empty; its key and row."""
-    number = int(connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
+    number = _next(connection, host)
     insert = store.insert(schema.slots).values(slot=host, next=number + 1)
     connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": insert.excluded.next}))
     row = FileRow(

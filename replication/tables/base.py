@@ -245,6 +245,9 @@ class Tables(Catalog, Protocol):
         ``older_than`` is in microseconds since 1970.
         """
 
+    def settle(self, name: str) -> None:
+        """Have the disk hold a table as it is now, whoever committed last; our own commits are there on return."""
+
     def compact(self, name: str, min_files: int) -> int:
         """Rewrite small files and deletes into full files; return how many files went. Rows stay what they are."""
 

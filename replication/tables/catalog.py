@@ -49,14 +49,6 @@ class CatalogProperties:
     spark: Mapping[str, str]
     pyiceberg: Mapping[str, str]
 
-    def for_reading(self) -> CatalogProperties:
-        """The same for a process that writes no data files, which need Arrow; see ``local_io.py``."""
-        if "py-io-impl" in self.pyiceberg or not self.pyiceberg.get("warehouse", "").startswith("file:"):
-            return self
-        return CatalogProperties(
-            self.spark, {**self.pyiceberg, "py-io-impl": "replication.tables.local_io.LocalFileIO"}
-        )
-
 
 def catalog_properties(
     data_dir: Path,
@@ -111,7 +103,7 @@ class IcebergCatalog:
             make_schema(url, lambda: load_catalog(CATALOG, **properties.pyiceberg).close())
         if url.startswith("sqlite:///"):
             _prepare_sqlite(Path(url.removeprefix("sqlite:///").partition("?")[0]))
-        self._catalog: PyCatalog = load_catalog(CATALOG, **properties.pyiceberg)
+        self._catalog: PyCatalog = load_catalog(CATALOG, **_on_the_disk(properties.pyiceberg))
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
@@ -270,6 +262,13 @@ class IcebergCatalog:
             if layout.sort:
                 set_sort(transaction, layout)
             note_columns(transaction, layout)
+
+
+def _on_the_disk(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """With files that are synced when they are closed, where the warehouse is on this host; see ``local_io.py``."""
+    if "py-io-impl" in properties or not properties.get("warehouse", "").startswith("file:"):
+        return properties
+    return {**properties, "py-io-impl": _LOCAL_IO}
 
 
 def _planned(table: Table, where: str, snapshot: int | None = None) -> list[FileScanTask]:

@@ -31,6 +31,7 @@ from replication.tables.base import LABEL, SPARK, Decode, History, Rows
 from replication.tables.catalog import CATALOG, IcebergCatalog
 from replication.tables.evolve import check_columns, check_shape
 from replication.tables.key_index import KeyIndex
+from replication.tables.local_io import sync_commits
 from replication.tables.row_delta import replace_rows
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class IcebergTables:
         writer = frame.writeTo(self.ref(name)).option("isolation-level", "serializable")
         if expect is not None:
             writer = writer.option("validate-from-snapshot-id", str(expect))
-        with _refusals(name):
+        with self._durably(name), _refusals(name):
             _with_summary(writer, summary).overwrite(F.lit(False))
         return self._committed(name, summary)
 
@@ -170,7 +171,7 @@ class IcebergTables:
                 check_shape(loaded.metadata, name, shape)
                 return replace_rows(loaded, self._index, key, gone, rows, expect, summary)
         table = self.ref(name)
-        with _refusals(name):
+        with self._durably(name), _refusals(name):
             at = "" if expect is None else f" as of version {expect}"
             if expect is None:  # nothing to replace a branch with that a failed attempt left
                 self._spark.sql(f"alter table {table} drop branch if exists {_BRANCH}")
@@ -179,7 +180,7 @@ class IcebergTables:
             if shape is not None and not self.fits(shape):  # rows are matched by name, so columns may have got others'
                 raise CommitConflictError(f"{name} was altered meanwhile")
             self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{_BRANCH}')").collect()
-        self._spark.sql(f"alter table {table} drop branch if exists {_BRANCH}")
+            self._spark.sql(f"alter table {table} drop branch if exists {_BRANCH}")
         return self._committed(name, summary)
 
     def _write_branch(self, name: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]) -> None:
@@ -199,7 +200,7 @@ class IcebergTables:
 
     def delete(self, name: str, where: str) -> None:
         """See ``base.Tables``."""
-        with _refusals(name):
+        with self._durably(name), _refusals(name):
             self._spark.sql(f"delete from {self.ref(name)} where {where}")
 
     def query(self, sql: str) -> pa.Table:
@@ -218,24 +219,29 @@ class IcebergTables:
     @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
     def _refer(self, name: str, change: str) -> None:
         """Change a tag, again when another commit comes between: Iceberg itself gives up at the first that does."""
-        with _refusals(name):
+        with self._durably(name), _refusals(name):
             self._spark.sql(f"alter table {self.ref(name)} {change}")
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
         at = datetime.fromtimestamp(older_than / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-        with _refusals(name):
+        self.settle(name)  # before what it stands for is deleted
+        with self._durably(name), _refusals(name):
             self._spark.sql(
                 f"call {CATALOG}.system.expire_snapshots("
                 f"table => '{name}', older_than => timestamp '{at}', retain_last => {keep})"
             ).collect()
+
+    def settle(self, name: str) -> None:
+        """See ``base.Tables``."""
+        sync_commits(self._catalog.load(name), frozenset())
 
     def compact(self, name: str, min_files: int) -> int:
         """Rewrite small files, and files many of whose rows are deleted; return how many files went.
 
         Files above 8 MiB are left alone, so that a growing table is not rewritten again and again.
         """
-        with _refusals(name):
+        with self._durably(name), _refusals(name):
             result = self._spark.sql(
                 f"call {CATALOG}.system.rewrite_data_files(table => '{name}', options => map("
                 f"'min-input-files', '{min_files}', 'target-file-size-bytes', '{_FILE_BYTES}',"
@@ -248,6 +254,13 @@ class IcebergTables:
         """Stop the Spark session, and let go of the catalog."""
         self._spark.stop()
         self._catalog.close()
+
+    @contextlib.contextmanager
+    def _durably(self, name: str) -> Iterator[None]:
+        """Around commits of Spark, which syncs nothing: the disk holds them when this is left."""
+        known = frozenset(self._catalog.history(name).snapshots)
+        yield
+        sync_commits(self._catalog.load(name), known)
 
     def _committed(self, name: str, summary: Mapping[str, str]) -> int:
         for snapshot in self._catalog.history(name).chain():

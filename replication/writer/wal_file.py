@@ -52,7 +52,7 @@ def make(files: Files, row: FileRow, created: int, promise: int) -> tuple[Append
     """
     directory = dirname(row.path)
     files.make_directory(directory)
-    _refuse_others(files, row)
+    refuse_others(files, row)
     making = row.path + ".new"
     files.remove(making)
     handle = files.create(making)
@@ -72,21 +72,37 @@ def make(files: Files, row: FileRow, created: int, promise: int) -> tuple[Append
     return handle, counters
 
 
-def _refuse_others(files: Files, row: FileRow) -> None:
-    """Hosts that share a directory by mistake, or a ledger that was begun anew, must not replace what is acked."""
+def refuse_others(files: Files, row: FileRow, *, unfinished: bool = False) -> None:
+    """Raise StorageError when another file is where that of ``row``, just allocated, is to be made.
+
+    Hosts that share a directory by mistake, and a ledger that is older than its files, must not replace what is acked.
+
+    Args:
+        files: this host's file system.
+        row: of the file.
+        unfinished: an earlier try may have left frames, too.
+    """
     if not files.exists(row.path):
         return
     handle = files.open(row.path)
     try:
+        size = handle.size()
         found = str(read_file_header(handle.read(0, FILE_HEADER_BYTES))[0])
     except FormatError:
+        if unfinished or size <= FILE_HEADER_BYTES:  # an earlier try was cut short
+            return
         found = "something else"
     finally:
         handle.close()
-    if found != str(row.file):  # its own is what an earlier try left
+    if found != str(row.file):
         raise StorageError(
             f"{row.path} cannot be {row.file}: {found} is there",
             "Give every host and cluster a data_dir of its own; to begin a cluster anew, move the old one's files away",
+        )
+    if size > FILE_HEADER_BYTES and not unfinished:
+        raise StorageError(
+            f"{row.path} is there already, with {size} bytes: the ledger is older than the files beside it",
+            "Stop the cluster, move the ledger away, and make it anew: walship rebuildledger",
         )
 
 

@@ -81,6 +81,7 @@ def test_numbers_of_a_slot_are_dense_and_shared_by_every_kind_of_file(ledger: Le
     assert made[1].path == "/data/wal/000000000001.wal" and made[1].length == made[1].applied == HEADER
     assert ledger.files.get(made[0].file) == made[0]
     assert ledger.files.all("h0") == made and len(ledger.files.all()) == len(FileKind) + 1
+    assert [ledger.files.upcoming(host) for host in ("h0", "h1", "h2")] == [len(FileKind), 1, 0]
 
 
 def test_what_lands_is_registered_and_claimed(ledger: Ledger, road: Road) -> None:

@@ -1,13 +1,19 @@
 """What ``up`` looks at first: each thing that is wrong is one clear error, and nothing was started."""
 
 import shutil
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from replication import config as configuration
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import ConfigError, LockedFileError, NoSpaceError
+from replication.ledger.base import FileKind
+from replication.ledger.sql import open_ledger
 from replication.tables.catalog import IcebergCatalog, catalog_properties
 from shell.preflight import DataDirLock, check_host, running_pid
+from shell.roles import make_ledger
 from shell.up import chosen_roles
 from tests.tables_made import keyed
 
@@ -61,6 +67,23 @@ def test_a_damaged_ledger_is_said(tmp_path):
     (tmp_path / "ledger.db").write_bytes(b"not a database, and long enough to be looked at" * 100)
     with pytest.raises(ConfigError, match="not a readable ledger"):
         check_host(config, ("master",))
+
+
+def test_a_ledger_that_does_not_know_newer_files_is_not_used(tmp_path):
+    config = config_in(tmp_path)
+    cluster = make_ledger(config)
+    with closing(open_ledger(config.ledger_url)) as ledger:
+        row = ledger.files.allocate("h0", FileKind.LANDING, str(config.landing_dir), "boot")
+    config.landing_dir.mkdir()
+    newer = config.landing_dir / "000000000001.wal"
+    for file in (Path(row.path), newer):
+        file.write_bytes(bytes(FILE_HEADER_BYTES))
+    assert make_ledger(config) == cluster, "a file without frames was never acked"
+    Path(row.path).write_bytes(bytes(FILE_HEADER_BYTES + 1))
+    assert make_ledger(config) == cluster
+    newer.write_bytes(bytes(FILE_HEADER_BYTES + 1))
+    with pytest.raises(ConfigError, match=rf"older than the files.*none from number 1 on, .*{newer}.*rebuildledger"):
+        make_ledger(config)
 
 
 def test_a_copy_does_not_start_on_the_tables_of_its_original(tmp_path):

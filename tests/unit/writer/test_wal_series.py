@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import (
     CoordinationError,
     LedgerBusyError,
@@ -18,7 +19,7 @@ from replication.errors import (
     StorageError,
 )
 from replication.writer.durable_length import DurableLength
-from replication.writer.wal_file import make
+from replication.writer.wal_file import make, refuse_others
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
@@ -144,6 +145,20 @@ def test_a_file_of_another_host_or_cluster_is_never_replaced(site: Site) -> None
     site.files.open(row.path).write([b"no header"])
     with pytest.raises(StorageError, match="something else is there"):
         make(site.files, row, 1, 0)
+
+
+def test_a_ledger_that_is_older_than_its_files_replaces_none_of_them(site: Site) -> None:
+    with site.writer() as writer:
+        writer.upsert(site.table, [{"k": 1}])
+        (row,) = site.rows()
+        handle = site.files.open(row.path)
+        content = handle.read(0, handle.size())
+        with pytest.raises(StorageError, match=r"older than the files beside it.*rebuildledger"):
+            make(site.files, row, 1, 0)
+        refuse_others(site.files, row, unfinished=True)
+        assert handle.read(0, len(content) + 1) == content
+        handle.truncate(FILE_HEADER_BYTES)
+        make(site.files, row, 1, 0)[0].close()
 
 
 def test_the_promise_moves_when_nobody_writes_and_later_commits_are_above_it(site: Site) -> None:

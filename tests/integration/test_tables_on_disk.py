@@ -1,0 +1,145 @@
+"""What the catalog names is on the disk: a power cut must not take rows whose WALs went because they were applied."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from replication.core.schema import TableSpec
+from replication.files import local
+from replication.tables.base import Decode
+from replication.tables.catalog import IcebergCatalog
+from replication.tables.iceberg import IcebergTables
+from replication.tables.local_io import local_path
+from tests.tables_made import as_decode, keyed
+
+
+class Disk:
+    """What has been synced, by inode; files that are written to afterwards would have to be synced again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: dict[int, int] = {}
+        self._sync = local._sync
+        monkeypatch.setattr(local, "_sync", self._note)
+
+    def _note(self, fd: int) -> None:
+        self._sync(fd)
+        found = os.fstat(fd)
+        self.synced[found.st_ino] = found.st_size
+
+    def lacks(self, table: Table) -> list[str]:
+        """Files of a table's current snapshot, and its metadata, that were not synced as they are."""
+        snapshot = table.current_snapshot()
+        assert snapshot is not None
+        files = [table.metadata_location, snapshot.manifest_list]
+        for manifest in snapshot.manifests(table.io):
+            files.append(manifest.manifest_path)
+            files += [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
+        paths = [Path(local_path(file)) for file in files]
+        return [path.name for path in paths if self.synced.get(path.stat().st_ino) != path.stat().st_size]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@contextmanager
+def looked_at_when_named(monkeypatch: pytest.MonkeyPatch, look: Callable[[Table], object]) -> Iterator[None]:
+    """Look at a table at the moment the catalog's database names its new metadata, before any more can be synced."""
+    commit = SqlCatalog.commit_table
+
+    def committed(catalog: SqlCatalog, table: Table, *arguments: Any) -> Any:
+        done = commit(catalog, table, *arguments)
+        look(catalog.load_table(table.name()))
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", committed)
+        yield
+
+
+@pytest.fixture
+def spec(spark_tables: IcebergTables, disk: Disk) -> TableSpec:
+    made = keyed(f"d{uuid4().hex[:8]}.t")
+    spark_tables.create(made)
+    return made
+
+
+def rows(keys: str) -> pa.Table:
+    nothing = {"_ts": 0, "_commit": 0, "_origin": "x", "_wal": "x", "_seq": 0, "_row": 0}
+    made = [{"k": k, "v": 1} | {f"{n}_default": v for n, v in nothing.items()} for k in keys]
+    types = {"_ts": pa.int64(), "_commit": pa.int64(), "_seq": pa.int64(), "_row": pa.int32()}
+    columns = [("k", pa.string()), ("v", pa.int64())]
+    columns += [(f"{n}_default", types.get(n, pa.string())) for n in nothing]
+    return pa.Table.from_pylist(made, pa.schema(columns))
+
+
+def decoded(keys: str, size: int | None) -> Decode:
+    return dataclasses.replace(as_decode(rows(keys), {}), size=size)
+
+
+def test_small_commits_are_on_the_disk_when_the_catalog_names_them(
+    spark_tables: IcebergTables, spec: TableSpec, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    with looked_at_when_named(monkeypatch, lambda table: seen.append(disk.lacks(table))):
+        first = spark_tables.append(spec.name, decoded("ab", 100), None, {"walship.n": "1"})
+        spark_tables.replace(spec.name, ["k"], rows("a").select(["k"]), rows("ac"), first, {"walship.n": "2"})
+    assert seen == [[], []]
+
+
+def test_what_executors_write_is_synced_there(spark_tables: IcebergTables, spec: TableSpec, disk: Disk) -> None:
+    import pickle
+
+    from replication.tables.append import WriteFiles
+
+    catalog: IcebergCatalog = spark_tables._catalog
+    table = catalog.load(spec.name)
+    made = decoded("ab", None)
+    write = pickle.loads(pickle.dumps(WriteFiles(table.metadata, dict(table.io.properties), made)))
+    (batch,) = write(made.tasks.to_batches())
+    (file,) = pickle.loads(batch.column("files")[0].as_py())
+    path = Path(local_path(file.file_path))
+    assert disk.synced[path.stat().st_ino] == path.stat().st_size == file.file_size_in_bytes
+
+
+def test_what_spark_commits_is_on_the_disk_afterwards(spark_tables: IcebergTables, spec: TableSpec, disk: Disk) -> None:
+    catalog: IcebergCatalog = spark_tables._catalog
+    everything = f"select * from {spark_tables.ref(spec.name)}"
+    first = spark_tables.append(spec.name, decoded("abcd", 100), None, {"walship.n": "1"})
+    second = spark_tables.append(spec.name, f"{everything} where k = 'a'", first, {"walship.n": "2"})
+    assert disk.lacks(catalog.load(spec.name)) == []
+    gone, new = f"select k from ({everything}) where k = 'a'", f"{everything} where k = 'b'"
+    spark_tables.replace(spec.name, ["k"], gone, new, second, {"walship.n": "3"})
+    assert disk.lacks(catalog.load(spec.name)) == []
+    for change in (
+        lambda: spark_tables.delete(spec.name, "k = 'c'"),
+        lambda: spark_tables.compact(spec.name, 2),
+        lambda: spark_tables.tag(spec.name, "kept", spark_tables.history(spec.name).current or 0),
+        lambda: spark_tables.expire(spec.name, 10**16, 1),
+    ):
+        change()
+        assert disk.lacks(catalog.load(spec.name)) == []
+
+
+def test_what_somebody_else_committed_is_on_the_disk_once_settled(
+    spark_tables: IcebergTables, spec: TableSpec, disk: Disk
+) -> None:
+    catalog: IcebergCatalog = spark_tables._catalog
+    spark_tables.append(spec.name, decoded("ab", 100), None, {"walship.n": "1"})
+    table = spark_tables.ref(spec.name)
+    spark_tables.query(f"insert into {table} select * from {table} where k = 'a'")
+    assert len(disk.lacks(catalog.load(spec.name))) >= 3
+    spark_tables.settle(spec.name)
+    assert disk.lacks(catalog.load(spec.name)) == []
