@@ -28,6 +28,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from replication.core.constant import constant
 from replication.errors import CommitConflictError, HostAwayError, PoisonFrameError
 from replication.tables.base import LABEL, Decode
+from replication.tables.local_io import sync_written
 
 #: Decoding this much here is cheaper than handing it to executors.
 SMALL_BYTES = 16 << 20
@@ -92,9 +93,10 @@ class WriteFiles:
     metadata: TableMetadata
     io_properties: Mapping[str, str]
     rows: Decode
+    apart: bool = False
 
     def __reduce__(self) -> tuple[Callable[..., WriteFiles], tuple[object, ...]]:
-        """Without the tasks, which executors get one by one."""
+        """Without the tasks, which executors get one by one; there it leaves nothing unsynced."""
         rows = Decode(
             self.rows.tasks.slice(0, 0),
             self.rows.run,
@@ -103,7 +105,7 @@ class WriteFiles:
             self.rows.labels,
             self.rows.constants,
         )
-        return WriteFiles, (self.metadata, self.io_properties, rows)
+        return WriteFiles, (self.metadata, self.io_properties, rows, True)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """One row of ``WRITTEN`` for all ``batches`` of tasks."""
@@ -114,6 +116,8 @@ class WriteFiles:
                 files += write_data_files(self.metadata, self.io_properties, rows)
         except (PoisonFrameError, HostAwayError) as error:
             poison = pickle.dumps(error)
+        if self.apart:
+            sync_written()
         yield pa.record_batch([[pickle.dumps(files)], [poison]], schema=WRITTEN)
 
     def _pieces(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

@@ -1,4 +1,4 @@
-"""Local files for PyIceberg, with nothing but the operating system; what is closed is on the disk.
+"""Local files for PyIceberg, with nothing but the operating system; on the disk before a catalog names them.
 
 A catalog must never name a file that a power cut can still take: replay counts as applied what is committed, and then
 the WALs go. PyIceberg's own ways to files sync nothing; they also load Arrow's datasets with pandas, or an HTTP stack:
@@ -7,13 +7,17 @@ two to three tenths of a second, of which a command that reads a local table nee
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Sequence
 from typing import cast
 
 import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.table import Table
 
+from replication.errors import MissingFileError
 from replication.files.local import LocalFiles, sync_path
 
 
@@ -70,19 +74,16 @@ class LocalOutput(OutputFile):
         return LocalInput(self.location)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        """Make it, and its folder; FileExistsError when it is there and ``overwrite`` is False.
-
-        Closing it returns when its bytes and its name are on the disk.
-        """
+        """Make it, and its folder; FileExistsError when it is there and ``overwrite`` is False."""
         path = local_path(self.location)
         LocalFiles().make_directory(os.path.dirname(path))
         if not overwrite:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        return cast(OutputStream, _SyncedFile(path, "wb"))
+        return cast(OutputStream, _Written(path, "wb"))
 
 
-class _SyncedFile(pa.OSFile):  # type: ignore[misc]  # Arrow has no types
-    """A file that Arrow writes natively, synced with its directory when it is closed; no error is swallowed."""
+class _Written(pa.OSFile):  # type: ignore[misc]  # Arrow has no types
+    """A file that Arrow writes natively, noted when it is closed; closing a metadata file syncs all that were."""
 
     def __init__(self, path: str, mode: str) -> None:
         self._path = path
@@ -91,8 +92,34 @@ class _SyncedFile(pa.OSFile):  # type: ignore[misc]  # Arrow has no types
         """Idempotent."""
         if not self.closed:
             super().close()
-            sync_path(self._path)
-            LocalFiles().sync_directory(os.path.dirname(self._path))
+            _unsynced.add(self._path)
+            if self._path.endswith(_NAMED_NEXT):
+                sync_written()
+
+
+_NAMED_NEXT = ".metadata.json"  # the catalog's database names it next, and by it all files before
+_unsynced: set[str] = set()
+_syncing = threading.Lock()
+
+
+def sync_written() -> None:
+    """Have the disk hold every file that was closed in this process before.
+
+    All at once they cost one commit of the file system's journal, and not one each.
+    """
+    with _syncing:  # held meanwhile: what another thread is about to sync is not there yet
+        paths = tuple(_unsynced)
+        _sync_all(paths)
+        _unsynced.difference_update(paths)
+
+
+def _sync_all(paths: Sequence[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(MissingFileError):  # of an attempt that failed, and removed it
+            sync_path(path)
+    for directory in {os.path.dirname(path) for path in paths}:
+        with contextlib.suppress(MissingFileError):
+            LocalFiles().sync_directory(directory)
 
 
 def sync_commits(table: Table, known: frozenset[int]) -> None:
@@ -111,8 +138,4 @@ def sync_commits(table: Table, known: frozenset[int]) -> None:
                 written.append(manifest.manifest_path)
                 entries = manifest.fetch_manifest_entry(table.io)
                 written += [entry.data_file.file_path for entry in entries if entry.snapshot_id in made]
-    paths = [path for path in map(local_path, written) if path.startswith("/")]
-    for path in paths:
-        sync_path(path)
-    for directory in {os.path.dirname(path) for path in paths}:
-        LocalFiles().sync_directory(directory)
+    _sync_all([path for path in map(local_path, written) if path.startswith("/")])
