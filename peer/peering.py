@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from peer.contacts import Contacts, known_peer
-from replication.core.define import is_system_table
+from replication.core.define import unusable_name
 from replication.core.evolution import join
-from replication.core.ids import NIL_UUID
 from replication.core.schema import TableSpec
 from replication.errors import (
     PeerExistsError,
@@ -123,13 +122,18 @@ class Peering:
             count_rows: how many rows the table holds.
 
         Raises:
-            RequestError: a system table, or the table holds rows that are neither to be sent nor accepted as missing.
+            RequestError: no table can have that name there, or the table holds rows that are neither to be sent nor
+                accepted as missing.
             UnknownTableError, UnknownPeerError, SchemaError: no such table, peer or group.
             PeerRefusedError: the peer has another table of that name, or wants none; the hint is the remedy.
             PeerUnavailableError: no receiver of the peer answers.
         """
-        spec = self.ledger.tables.get(table)
-        _refuse_system(spec)
+        spec, remote = self.ledger.tables.get(table), remote_table or table
+        if unusable := unusable_name(remote):
+            raise RequestError(
+                f"{table} cannot go to {peer_name} under that name: {unusable}",
+                "Name it namespace.name there, such as --remote-table ops.flights",
+            )
         peer = known_peer(self.ledger, peer_name)
         named = [spec.group(group).name for group in groups] or [group.name for group in spec.groups]
         there = {rule.group: rule for rule in self._rules(spec, peer)}
@@ -144,7 +148,6 @@ class Peering:
                 "Say --from-now to accept that, or --bootstrap to send those as well",
             )
         term = self.ledger.terms.current()
-        remote = remote_table or table
         rules = self.ledger.rules.enable(
             peer_name,
             spec.uuid,
@@ -177,15 +180,16 @@ class Peering:
             UnknownPeerError: no such peer, and no address.
             UnknownTableError: that cluster has no such table.
             TableExistsError: the name is taken here by another table.
-            RequestError: a system table, or one that was dropped here.
+            RequestError: a name that no table can have, or a table that was dropped here.
             PeerUnavailableError: the cluster does not answer.
         """
-        if is_system_table(table):
-            raise RequestError(f"{table} is a system table", "Each cluster makes its own")
+        if unusable := unusable_name(table):
+            raise RequestError(f"No table can be made of that name: {unusable}", "Choose another")
         with self.contacts.link_by(cluster) as link:
-            spec = link.get_table(table)
-        if spec is None:
+            found = link.get_table(table)
+        if found is None:
             raise UnknownTableError(f"{cluster} has no table {table}", f"Make it without --like {cluster}")
+        spec = replace(found, name=table)  # whatever it says
         known = self.ledger.tables.by_uuid(spec.uuid)
         if known is None:
             self.ledger.tables.create(spec)
@@ -225,8 +229,3 @@ class Peering:
 
     def _rules(self, spec: TableSpec, peer: Peer) -> list[Rule]:
         return [rule for rule in self.ledger.rules.all() if rule.table == spec.uuid and rule.peer == peer.name]
-
-
-def _refuse_system(spec: TableSpec) -> None:
-    if spec.uuid == NIL_UUID or is_system_table(spec.name):
-        raise RequestError(f"{spec.name} is a system table, and those are not replicated", "Each cluster makes its own")

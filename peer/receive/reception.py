@@ -19,6 +19,7 @@ from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
 from replication import __version__
 from replication.core.coverage import Span
+from replication.core.define import unusable_name
 from replication.core.evolution import join, lacking
 from replication.core.freshness import Reach
 from replication.core.ids import ClusterId, FileId, StreamId
@@ -227,6 +228,7 @@ class Reception:
             self._ledger.landing.close_road(source, road.spec.uuid, road.group, road.generation)
             _log.info("road_closed", source=str(source), table=str(road.spec.uuid), group=road.group)
             return
+        self._check_names(source, road)
         spec = replace(road.spec, name=road.remote_table)
         if spec.uuid not in self._tables:
             self._make(source, spec)
@@ -241,6 +243,17 @@ class Reception:
             known.phase,
         ):
             self._ledger.landing.declare_road(source, spec.uuid, road.group, *told)
+
+    def _check_names(self, source: ClusterId, road: Road) -> None:
+        """Names become folders, and tables in a catalog: a sender is not trusted to have checked them."""
+        for name in (road.remote_table, road.spec.name):
+            if unusable := unusable_name(name):
+                raise Refusal(
+                    Reason.TABLE_CONFLICT,
+                    f"{self._ledger.cluster.name} takes no table of that name: {unusable}",
+                    f"Send it under a name it can have: on {source.name}, disablereplication, then"
+                    " enablereplication --remote-table namespace.name",
+                ).error()
 
     def _make(self, source: ClusterId, spec: TableSpec) -> None:
         """Create a table that was not here when the live ones were last read, unless it is there by now."""

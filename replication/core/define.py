@@ -23,7 +23,8 @@ _NAME_MAX = 200  # a file system takes 255 bytes, suffixes included
 
 def is_system_table(name: str) -> bool:
     """Whether walship makes tables of this name for itself."""
-    return name.endswith(SYSTEM_SUFFIXES) or name.partition(".")[0] == _SYSTEM_NAMESPACE
+    lower = name.lower()  # engines do not tell letter case apart
+    return lower.endswith(SYSTEM_SUFFIXES) or lower.partition(".")[0] == _SYSTEM_NAMESPACE
 
 
 def check_table_name(name: str) -> str | None:
@@ -33,6 +34,13 @@ def check_table_name(name: str) -> str | None:
     if max(map(len, name.split("."))) > _NAME_MAX:
         return f"table name {name[:40]}… is longer than {_NAME_MAX} letters before or after the dot"
     return None
+
+
+def unusable_name(name: str) -> str | None:
+    """Why no table that is replicated can have this name; None when one can."""
+    if is_system_table(name):
+        return f"{name[:_NAME_MAX]!r} is a name walship keeps for tables of its own"
+    return check_table_name(name)
 
 
 def check_column_name(name: str) -> str | None:

@@ -11,7 +11,7 @@ from peer.members import Members
 from peer.receive.receiver import Receiver
 from peer.status import collect
 from replication.core.frame import read_frame
-from replication.errors import LockedFileError
+from replication.errors import LockedFileError, PeerRefusedError
 from replication.link.base import Ack, Data, Reason, Refusal
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import rows, table, until
@@ -121,6 +121,19 @@ def test_an_unknown_schema_version_is_taken_once_it_was_sent(pair: Pair, receive
     assert refused(session, pair.data(begin, end)).reason is Reason.UNKNOWN_SCHEMA
     session.send((newer.versions["default"],))
     assert isinstance(answer(session, pair.data(begin, end)), Ack)
+
+
+@pytest.mark.parametrize("name", ["flights_w", "a.b.c", "../ops.x", "ops.airports__changes"])
+def test_a_road_to_a_name_that_no_table_can_have_is_refused_by_its_type(
+    pair: Pair, receiver: Receiver, name: str
+) -> None:
+    for road in (replace(pair.road(), remote_table=name), replace(pair.road(), spec=replace(pair.spec, name=name))):
+        with pytest.raises(PeerRefusedError, match="west takes no table of that name") as caught:
+            pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, road)
+        assert caught.value.reason == Reason.TABLE_CONFLICT.value and "--remote-table" in caught.value.hint
+        opened = pair.ship(receiver, pair.hello(road)).opened
+        assert opened.refused[pair.spec.uuid, "default"].reason is Reason.TABLE_CONFLICT
+    assert pair.west.ledger.tables.all() == [] and pair.west.ledger.landing.roads() == []
 
 
 def test_an_older_term_is_refused(pair: Pair, receiver: Receiver) -> None:

@@ -1,0 +1,67 @@
+"""Which names a table may have at a peer, or take from one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from peer.contacts import Contacts
+from peer.peering import Peering
+from replication.errors import RequestError
+from tests.sites import Site, table
+
+UNUSABLE = [
+    "flights_w",
+    "a.b.c",
+    "../ops.x",
+    "ops/x.y",
+    "ops.airports__changes",
+    "ops.Airports__LATEST",
+    "Walship.x",
+    ".",
+]
+
+
+@pytest.fixture
+def east(tmp_path: Path) -> Iterator[Site]:
+    site, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    sent = table("ops.sent")
+    for spec in (sent, table("ops.new")):
+        site.ledger.tables.create(spec)
+    site.send_to(west, sent)
+    yield site
+    site.close()
+    west.close()
+
+
+class _Answering(Contacts):
+    """One cluster, which answers with whatever table."""
+
+    answer: Any = None
+
+    @contextmanager
+    def link_by(self, cluster: str) -> Iterator[Any]:
+        yield SimpleNamespace(get_table=lambda name: type(self).answer)
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_no_table_goes_to_a_peer_under_a_name_that_none_can_have(east: Site, name: str) -> None:
+    peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
+    before = east.ledger.rules.all()
+    with pytest.raises(RequestError, match="ops.new cannot go to west under that name") as caught:
+        peering.enable("ops.new", [], "west", name, count_rows=lambda _: 0)
+    assert "--remote-table" in caught.value.hint and east.ledger.rules.all() == before
+
+
+def test_a_table_that_is_taken_over_has_the_name_that_was_asked_for(east: Site) -> None:
+    _Answering.answer = replace(table("ops.other"), name="../ops.other")
+    peering = Peering(east.ledger, east.coordination, _Answering(east.ledger, east.config.tls))
+    assert peering.adopt("ops.other", "west").name == "ops.other"
+    with pytest.raises(RequestError, match="keeps for tables of its own"):
+        peering.adopt("ops.other__changes", "west")
