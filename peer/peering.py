@@ -105,7 +105,7 @@ class Peering:
         from_now: bool = False,
         bootstrap_bytes: int | None = None,
         with_properties: bool = True,
-        count_rows: Callable[[TableSpec], int],
+        count_rows: Callable[[TableSpec], int | None],
     ) -> list[Rule]:
         """Send what is written to groups of a table from now on, making the table at the peer first.
 
@@ -119,7 +119,7 @@ class Peering:
             with_properties: whether the peer's table takes the properties of this one, now and when they are set anew.
             from_now: rows that are there already and will not be sent are accepted.
             bootstrap_bytes: about how much the rows that are there need; None when they are not to be sent.
-            count_rows: how many rows the table holds.
+            count_rows: how many rows the table shows; None where no tables are kept.
 
         Raises:
             RequestError: no table can have that name there, or the table holds rows that are neither to be sent nor
@@ -141,10 +141,10 @@ class Peering:
         if not new and (groups or all(rule.every_group for rule in there.values())):
             raise RequestError(f"{table} goes to {peer_name} already", "See walship status")
         bootstrap = bootstrap_bytes is not None
-        rows = 0 if from_now or bootstrap or not new else count_rows(spec)
-        if rows:
+        unsent = "" if from_now or bootstrap or not new else self._unsent(spec, count_rows)
+        if unsent:
             raise RequestError(
-                f"{table} holds {rows:,} rows already, which will not be sent; only what is written from now on is",
+                f"{table} holds {unsent}, which will not be sent; only what is written from now on is",
                 "Say --from-now to accept that, or --bootstrap to send those as well",
             )
         term = self.ledger.terms.current()
@@ -168,6 +168,24 @@ class Peering:
             raise
         self.announcer.announce()
         return self._rules(spec, peer)
+
+    def _unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> str:
+        """What a table has been written before now, in words; "" when that is nothing for certain.
+
+        Rows that are registered and not replayed yet cannot be counted, but the frames that hold them can.
+        """
+        covered = self.ledger.landing.coverage(spec.uuid)
+        if not covered:
+            return ""
+        reached = self.ledger.time.reached({stream: ranges.end - 1 for stream, ranges in covered.items()})
+        rows = count_rows(spec)  # after that: what is replayed meanwhile is told twice rather than not at all
+        if rows is None:
+            return f"rows in {sum(ranges.total for ranges in covered.values()):,} frames already"
+        waiting = sum(ranges.total for stream, ranges in covered.items() if not reached[stream].visible)
+        frames = f"in up to {waiting:,} frames that are not replayed yet"
+        if not rows:
+            return f"rows {frames}" if waiting else ""
+        return f"{rows:,} rows already" + (f", and more {frames}" if waiting else "")
 
     def adopt(self, table: str, cluster: str) -> TableSpec:
         """Make a table here that is another cluster's of that name: same uuid, columns, groups and properties.

@@ -10,6 +10,7 @@ import typer
 
 from peer.inflow import broken
 from peer.standing import end_standing, stand, to_enable
+from replication.coordination.base import keeps_tables
 from replication.coordination.paths import Kind
 from replication.core.choice import chosen, is_chosen, is_pattern
 from replication.core.roles import Role
@@ -214,11 +215,11 @@ def _groups(named: list[str] | None, every: bool) -> list[str]:
     return named or []
 
 
-def _count(cluster: Cluster, spec: TableSpec) -> int:
-    if not cluster.ledger.landing.coverage(spec.uuid):
-        return 0
+def _count(cluster: Cluster, spec: TableSpec) -> int | None:
+    if not keeps_tables(cluster.coordination.hosts()):
+        return None
     column = spec.columns[0].name
-    return sum(batch.num_rows for batch in cluster.read(spec.name, columns=[column]))
+    return int(sum(batch.num_rows for batch in cluster.read(spec.name, columns=[column])))
 
 
 def show_status(printer: Printer, found: ClusterStatus, peer: str | None) -> None:

@@ -14,7 +14,8 @@ import pytest
 from peer.contacts import Contacts
 from peer.peering import Peering
 from replication.errors import RequestError
-from tests.sites import Site, table
+from replication.ledger.base import ReplayMark
+from tests.sites import Site, rows, table, until
 
 UNUSABLE = [
     "flights_w",
@@ -57,6 +58,31 @@ def test_no_table_goes_to_a_peer_under_a_name_that_none_can_have(east: Site, nam
     with pytest.raises(RequestError, match="ops.new cannot go to west under that name") as caught:
         peering.enable("ops.new", [], "west", name, count_rows=lambda _: 0)
     assert "--remote-table" in caught.value.hint and east.ledger.rules.all() == before
+
+
+@pytest.mark.parametrize(
+    ("shown", "replayed", "said"),
+    [
+        (0, False, "ops.new holds rows in up to 1 frames that are not replayed yet, which will not be sent"),
+        (7, False, "ops.new holds 7 rows already, and more in up to 1 frames that are not replayed yet, which"),
+        (7, True, "ops.new holds 7 rows already, which will not be sent"),
+        (None, True, "ops.new holds rows in 1 frames already, which will not be sent"),
+    ],
+)
+def test_rows_that_will_not_be_sent_are_told_also_before_they_are_replayed(
+    east: Site, shown: int | None, replayed: bool, said: str
+) -> None:
+    spec, wal = east.ledger.tables.get("ops.new"), east.wal()
+    end = wal.append(spec, rows(0, 10))
+    with east.worker():
+        until(lambda: east.ledger.landing.coverage(spec.uuid))
+    if replayed:
+        east.ledger.replay.mark_applied(ReplayMark(spec.uuid, 1, 1, 1, {wal.file: end}))
+    peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
+    with pytest.raises(RequestError, match=said) as caught:
+        peering.enable("ops.new", [], "west", count_rows=lambda _: shown)
+    assert "--from-now" in caught.value.hint
+    assert "ops.new" not in peering.sent_to("west")
 
 
 def test_a_table_that_is_taken_over_has_the_name_that_was_asked_for(east: Site) -> None:
