@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -154,6 +154,17 @@ class ClusterStatus:
     unreadable: tuple[Unreadable, ...]
     lost: tuple[LostHere, ...]
     far_ahead: tuple[FarAhead, ...]
+
+    def of_peer(self, peer: str) -> ClusterStatus:
+        """The same, of peers that one alone; what concerns this cluster stays."""
+        return replace(
+            self,
+            peers=tuple(row for row in self.peers if row.peer == peer),
+            standing=tuple(row for row in self.standing if row.peer == peer),
+            sending=tuple(row for row in self.sending if row.peer == peer),
+            retained=replace(self.retained, peers=tuple(row for row in self.retained.peers if row.peer == peer)),
+            outlooks=tuple(row for row in self.outlooks if row.peer == peer),
+        )
 
 
 def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:

@@ -91,11 +91,9 @@ def drain(
         )
 
 
-def show_sending(printer: Printer, peers: Sequence[PeerSending], only: str | None) -> None:
+def show_sending(printer: Printer, peers: Sequence[PeerSending]) -> None:
     """How sending to each peer goes, where there is something to say."""
     for peer in peers:
-        if only is not None and peer.peer != only:
-            continue
         said = []
         if peer.state == "paused":
             said.append(f"paused (walship resume {peer.peer})")

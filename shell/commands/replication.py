@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from peer.contacts import known_peer
 from peer.inflow import broken
 from peer.standing import end_standing, stand, to_enable
 from replication.coordination.base import keeps_tables
@@ -157,17 +158,19 @@ def disablereplication(
 
 def status(
     invocation: Invocation,
-    peer: Annotated[str | None, typer.Option("--peer", metavar="NAME", help="Only this peer.")] = None,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="NAME", help="Of peers only this one.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
 ) -> None:
     """Show how far everything is, here and at each peer, and what holds it."""
     with invocation.connect() as (cluster, printer):
+        if peer is not None:
+            known_peer(cluster.ledger, peer)
         while True:
-            found = cluster.status()
+            found = cluster.status() if peer is None else cluster.status().of_peer(peer)
             if printer.as_json:
                 printer.value(found)
             else:
-                show_status(printer, found, peer)
+                show_status(printer, found)
             if not watch:
                 return
             time.sleep(2)
@@ -222,8 +225,8 @@ def _count(cluster: Cluster, spec: TableSpec) -> int | None:
     return int(sum(batch.num_rows for batch in cluster.read(spec.name, columns=[column])))
 
 
-def show_status(printer: Printer, found: ClusterStatus, peer: str | None) -> None:
-    """Print how everything is, or of peers ``peer`` alone."""
+def show_status(printer: Printer, found: ClusterStatus) -> None:
+    """Print how everything is."""
     members = found.members
     if members.problem:
         printer.note(f"ZooKeeper does not answer: {members.problem}")
@@ -254,13 +257,12 @@ def show_status(printer: Printer, found: ClusterStatus, peer: str | None) -> Non
             "last_error": row.last_error,
         }
         for row in found.peers
-        if peer is None or row.peer == peer
     ]
     columns = ("peer", "table", "group", "state", "needed", "finished", "landed", "applied", "lag", "last_error")
     printer.rows(at_peers, columns, "nothing goes to a peer; see walship enablereplication")
-    show_standing(printer, [row for row in found.standing if peer is None or row.peer == peer])
-    show_sending(printer, found.sending, peer)
-    show_missing(printer, [row for row in found.peers if peer is None or row.peer == peer])
+    show_standing(printer, found.standing)
+    show_sending(printer, found.sending)
+    show_missing(printer, found.peers)
     tables = [
         {
             "table": row.table,

@@ -143,7 +143,7 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     assert east.ledger.time.replicated()[east.cluster].t >= 50, "nobody waits for what is lost"
     (lost,) = world.status().lost
     assert (lost.file, lost.table, lost.frames) == (world.wal.file.local, world.spec.name, 1)
-    show_status(Printer(as_json=False), world.status(), None)
+    show_status(Printer(as_json=False), world.status())
     assert "1 frames of ops.flights are lost here" in capsys.readouterr().err
     bootstrap(east, west, world.spec)
     until(lambda: west.replay() and ids(west, world.spec) == tens(0, 20), what="the same rows")

@@ -42,7 +42,7 @@ def said() -> Said:
 
 
 def test_a_peer_that_is_well_is_not_worth_a_line(said: Said) -> None:
-    show_sending(said.printer, [WELL], None)
+    show_sending(said.printer, [WELL])
     show_missing(said.printer, [ROW])
     show_outlooks(said.printer, [replace(NEAR, local_files=0)], DISK)
     assert said.text == ""
@@ -50,11 +50,11 @@ def test_a_peer_that_is_well_is_not_worth_a_line(said: Said) -> None:
 
 def test_pauses_rates_retries_and_held_tables_are_told(said: Said) -> None:
     failing = replace(WELL, state="failing", retries=3, retries_total=9, next_try_s=1.5, last_error="down")
-    show_sending(said.printer, [failing, replace(WELL, peer="north", state="paused", rate=1 << 20)], None)
+    show_sending(said.printer, [failing, replace(WELL, peer="north", state="paused", rate=1 << 20)])
     assert "sending to west: failed 3 times in a row, next try in 1.50 s: down" in said.text
     assert "sending to north: paused (walship resume north); at most 1.0 MiB/s" in said.text
     held = replace(WELL, state="held", retries_total=2, held=(HeldAtPeer("ops.a", "it was dropped there", 10**15),))
-    show_sending(said.printer, [held, failing], "west")
+    show_sending(said.printer, [held])
     assert "tried again 2 times so far" in said.text and "ops.a is held for west since 2001" in said.text
     assert said.text.count("north") == 2
 

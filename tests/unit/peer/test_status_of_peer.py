@@ -1,0 +1,79 @@
+"""What ``status --peer`` shows: of peers that one alone."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from peer.members import Members
+from peer.status import ClusterStatus, collect
+from replication.errors import UnknownPeerError
+from replication.ledger.base import Standing
+from shell.commands.replication import status
+from shell.invocation import Invocation
+from shell.render import Printer
+from tests.sites import Site, rows, table, until
+
+
+class Told:
+    """An invocation of ``status`` at a cluster with two peers that lack a file, and what it printed."""
+
+    def __init__(self, east: Site) -> None:
+        self.east = east
+        self.out = io.StringIO()
+
+    def status(self) -> ClusterStatus:
+        return collect(self.east.config, self.east.ledger, Members())
+
+    def run(self, peer: str | None, *, as_json: bool) -> str:
+        console = Console(file=self.out, width=500)
+
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            yield SimpleNamespace(ledger=self.east.ledger, status=self.status), Printer(as_json, console, console)
+
+        status(cast(Invocation, SimpleNamespace(connect=connect)), peer)
+        return self.out.getvalue()
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Told]:
+    east, west, north = (Site(tmp_path, name) for name in ("east", "west", "north"))
+    spec = table("ops.flights")
+    east.ledger.tables.create(spec)
+    for peer in (west, north):
+        east.send_to(peer, spec)
+        east.ledger.rules.stand(Standing(peer.cluster.name, "hr.*"), east.term)
+    wal = east.wal()
+    wal.append(spec, rows(0, 10))
+    wal.finish()
+    with east.worker():
+        until(lambda: east.ledger.landing.coverage(spec.uuid))
+    yield Told(east)
+    for site in (east, west, north):
+        site.close()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_is_said_of_other_peers(told: Told, as_json: bool) -> None:
+    said = told.run("west", as_json=as_json)
+    assert "west" in said and "north" not in said
+    if as_json:
+        found = json.loads(said)
+        assert found["retained"]["peers"] and found["outlooks"] and found["peers"] and found["standing"]
+    else:
+        assert "kept for west: 1 closed files" in said and "west lacks 1 files" in said
+
+
+def test_all_of_them_are_shown_without_a_name_and_an_unknown_one_is_refused(told: Told) -> None:
+    assert "kept for north: 1 closed files" in told.run(None, as_json=False)
+    with pytest.raises(UnknownPeerError, match="no peer 'south'"):
+        told.run("south", as_json=False)
