@@ -263,15 +263,16 @@ class Cluster:
 
         Args:
             table: its name.
-            rows: Arrow in any form (``__arrow_c_stream__``), a pandas frame (NaN becomes NULL), one dict or several.
-                Columns left out of a touched locality group become NULL; untouched groups keep their values.
-            batch_id: repeating the call with the same id adds only what is missing.
+            rows: Arrow in any form (``__arrow_c_stream__``), a pandas frame (NaN becomes NULL), one dict or several;
+                streams and generators are taken piece by piece. Columns left out of a touched locality group become
+                NULL; untouched groups keep their values.
+            batch_id: repeating the call with the same id adds only what is missing. At most 256 MiB of rows.
 
         Raises:
             NoWorkerError: no live worker on this host would ship it.
             ReadOnlyClusterError: the cluster is STANDBY.
             SchemaError, NullKeyError: a value does not fit.
-            BatchConflictError: the batch id was used for other rows.
+            BatchConflictError: the batch id was used for other rows. RequestError: the batch is too large for one.
             BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; nothing was written.
         """
         return self._opened.writer.upsert(self.table(table), rows, batch_id)

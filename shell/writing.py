@@ -19,6 +19,7 @@ from replication.core.mutation import Mutation
 from replication.core.position import Position
 from replication.core.schema import TableSpec
 from replication.errors import NullKeyError, RequestError, SchemaError
+from replication.writer.batch_ids import check_batch_size
 from replication.writer.importing import file_schema
 from shell.render import Printer, bytes_text
 from shell.rowfiles import batches_of
@@ -140,7 +141,12 @@ def _told(future: Future[Position], rows: int, durable: _Durable) -> Future[Posi
 def _write_once(
     cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], batch_id: str, durable: _Durable
 ) -> Written:
-    found = list(batches)
+    found: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        size += batch.nbytes
+        check_batch_size(batch_id, size)
+        found.append(batch)
     if not found:
         return Written(0, 0, None)
     whole = pa.Table.from_batches(found)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias, cast
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from replication.core.batch import FRAME_ROWS_MAX
 from replication.errors import SchemaError
 
 Given: TypeAlias = pa.Table | list[Mapping[str, Any]]
+_T = TypeVar("_T")
 
 
 def given(rows: object) -> Iterator[Given]:
     """``rows`` as Arrow tables or lists of mappings, piece by piece where they stream in.
 
     Taken are anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (values as they are: NaN stays NaN), pandas
-    frames (NaN becomes NULL, the index is left out), one mapping, or an iterable of mappings.
+    frames (NaN becomes NULL, the index is left out), one mapping, or an iterable of mappings, which may have no end.
 
     Raises:
         SchemaError: it is none of these.
@@ -35,7 +38,7 @@ def given(rows: object) -> Iterator[Given]:
     elif isinstance(rows, Mapping):
         yield [rows]
     else:
-        yield _from_mappings(rows)
+        yield from _from_mappings(rows)
 
 
 def _from_pandas(frame: Any) -> pa.Table:
@@ -47,14 +50,22 @@ def _from_pandas(frame: Any) -> pa.Table:
         raise SchemaError(f"the pandas frame cannot be made Arrow: {error}") from None
 
 
-def _from_mappings(rows: object) -> list[Mapping[str, Any]]:
-    try:
-        made = list(cast(Iterable[Any], rows))
-    except TypeError:
-        made = [None]
-    if not all(isinstance(row, Mapping) for row in made):
-        raise SchemaError(
-            f"rows of type {type(rows).__name__} are neither Arrow, pandas nor mappings",
-            "Hand in anything with __arrow_c_stream__, a DataFrame, or dicts",
-        )
-    return made
+def _from_mappings(rows: object) -> Iterator[list[Mapping[str, Any]]]:
+    pieces: Iterable[list[Any]] = sliced(rows) if isinstance(rows, Iterable) else [[rows]]
+    for piece in pieces:
+        if not all(isinstance(row, Mapping) for row in piece):
+            raise SchemaError(
+                f"rows of type {type(rows).__name__} are neither Arrow, pandas nor mappings",
+                "Hand in anything with __arrow_c_stream__, a DataFrame, or dicts",
+            )
+        yield piece
+
+
+def sliced(items: Iterable[_T]) -> Iterator[list[_T]]:
+    """``items`` as one list when all of them are there already, else as many at a time as a frame takes."""
+    if isinstance(items, Sequence):
+        yield list(items)
+        return
+    coming = iter(items)
+    while piece := list(islice(coming, FRAME_ROWS_MAX)):
+        yield piece

@@ -25,7 +25,18 @@ from replication.writer.recovery import recover_writers
 from replication.writer.wal_series import Place
 
 BATCH_ID_BYTES_MAX = 255
+BATCH_BYTES_MAX = 256 << 20  # of rows: all of a batch is in memory, to be compared with what is there
 _POLL_S = 0.02
+
+
+def check_batch_size(batch_id: str, size: int) -> None:
+    """Raise RequestError when a batch of ``size`` bytes of rows, or more, is too large for a batch id."""
+    if size > BATCH_BYTES_MAX:
+        raise RequestError(
+            f"batch {batch_id!r} is more than {BATCH_BYTES_MAX >> 20} MiB of rows, too large for a batch id; nothing of"
+            " it was written",
+            "walship import takes a file of any size, and the same one only once; or give smaller batches an id each",
+        )
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from replication.core.batch import (
     upserts_from_rows,
 )
 from replication.core.frame import Codec
-from replication.core.given import given
+from replication.core.given import given, sliced
 from replication.core.mutation import Mutation, cells_of, check_history
 from replication.core.position import Position
 from replication.core.schema import TableSpec
@@ -37,7 +37,7 @@ from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.settings import WriterSection
-from replication.writer.batch_ids import BatchIds
+from replication.writer.batch_ids import BatchIds, check_batch_size
 from replication.writer.commit_clock import CommitClock
 from replication.writer.group_commit import GroupCommit
 from replication.writer.importing import Imported, Importer, Report
@@ -140,12 +140,13 @@ class Writer:
         """Append rows (see ``core/given.py`` for what they may be) and wait until they are durable here.
 
         Columns left out of a touched group become NULL; untouched groups keep their values. A repeated ``batch_id``
-        adds only what is missing.
+        adds only what is missing; such a batch is held in memory, and may be ``BATCH_BYTES_MAX`` large (256 MiB).
 
         Raises:
             SchemaError, NullKeyError: a value or column does not fit; nothing was written of rows that did not stream
                 in before.
             BatchConflictError: the batch id was used for other rows.
+            RequestError: the batch is too large for a batch id; nothing was written.
             BackpressureError: what waits for the disk filled the buffer for ``append_timeout_s``.
             ReadOnlyClusterError, CoordinationError, LeaseLostError, StorageError: nothing that was not acked is
                 published, but
@@ -188,9 +189,7 @@ class Writer:
         refuse_derived(spec)
         if spec.kind != "cell":
             raise SchemaError(f"{spec.name} is not a cell table", "Use upsert and delete")
-        rows = cells_of([mutations] if isinstance(mutations, Mutation) else mutations, spec.name)
-        check_history(rows, spec.name, spec.history_s, max(self._now(), self._commit.newest))
-        return self._submit(iter(cells(rows, spec)), Ticket()).result(self._timeout_s)
+        return self._submit(self._cells(spec, mutations), Ticket()).result(self._timeout_s)
 
     def derive(self, spec: TableSpec, logs: Iterable[LogBatch], batch_id: str) -> Position:
         """Write a derived table's batch, whole or not at all; when one of that id is there it is left as it is.
@@ -246,7 +245,12 @@ class Writer:
         self._registration.close(clean=clean)
 
     def _upsert_once(self, spec: TableSpec, rows: object, batch_id: str) -> Position:
-        logs = [piece for log in self._upserts(spec, rows) for piece in split(log)]
+        logs: list[LogBatch] = []
+        size = 0
+        for piece in (piece for log in self._upserts(spec, rows) for piece in split(log)):
+            size += piece.batch.nbytes
+            check_batch_size(batch_id, size)
+            logs.append(piece)
         parts = [Part.encode(log, self._codec, batch_id, number, len(logs)) for number, log in enumerate(logs)]
         ids = self._batch_ids
         ids.hold(spec.uuid, batch_id, self._timeout_s)
@@ -285,6 +289,12 @@ class Writer:
                 else:
                     made += from_rows(piece[begin : begin + FRAME_ROWS_MAX], spec)
             yield from made
+
+    def _cells(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Iterator[LogBatch]:
+        for piece in sliced([mutations] if isinstance(mutations, Mutation) else mutations):
+            rows = cells_of(piece, spec.name)
+            check_history(rows, spec.name, spec.history_s, max(self._now(), self._commit.newest))
+            yield from cells(rows, spec)
 
     def _submit(self, contents: Iterator[LogBatch | Part], ticket: Ticket) -> Ticket:
         """Queue the steps of one append; the last one lets the ticket finish."""

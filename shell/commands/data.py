@@ -37,7 +37,13 @@ def write(
         str, typer.Option("--format", help="csv, parquet, arrow, orc or json; else by the file's suffix.")
     ] = "",
     delete: Annotated[bool, typer.Option("--delete", help="The file holds keys of rows to delete.")] = False,
-    batch_id: Annotated[str | None, typer.Option("--batch-id", help="Repeating it adds only what is missing.")] = None,
+    batch_id: Annotated[
+        str | None,
+        typer.Option(
+            "--batch-id",
+            help="Repeating it adds only what is missing. For 256 MiB of rows at most, and not for cell tables.",
+        ),
+    ] = None,
     wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,
     until: UntilOption = "visible",
     timeout_s: Annotated[float, timeout_option("The longest to wait.")] = 60.0,

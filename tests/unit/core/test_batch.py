@@ -363,3 +363,17 @@ def test_all_that_speaks_arrow_is_taken() -> None:
         ]
         assert found == [{"k": 1}, {"k": 2}]
     assert list(given_rows({"k": 1})) == [[{"k": 1}]]
+
+
+def test_rows_of_a_generator_are_taken_a_frame_at_a_time() -> None:
+    taken: list[int] = []
+
+    def coming() -> Iterator[dict[str, object]]:
+        for n in range(200_000):
+            taken.append(n)
+            yield {"k": n}
+
+    pieces = given_rows(coming())
+    assert len(next(pieces)) == len(taken) == FRAME_ROWS_MAX
+    assert sum(map(len, pieces)) == 200_000 - FRAME_ROWS_MAX
+    assert [len(piece) for piece in given_rows([{"k": 1}] * (FRAME_ROWS_MAX + 1))] == [FRAME_ROWS_MAX + 1]

@@ -18,6 +18,7 @@ from replication.core.mutation import Mutation, cells_of
 from replication.core.position import Position
 from replication.core.schema import TableSpec
 from replication.errors import RequestError, SchemaError
+from replication.writer import batch_ids
 from shell.render import Printer
 from shell.writing import write_file
 from tests.sites import until
@@ -34,6 +35,16 @@ def test_a_batch_id_is_not_silently_left_out_for_cells() -> None:
 def test_deletes_take_no_batch_id() -> None:
     with pytest.raises(RequestError, match="--delete"):
         write_file(NOBODY, keyed("t.k"), "rows.csv", "", SILENT, delete=True, batch_id="load-7")
+
+
+def test_a_file_too_large_for_a_batch_id_is_refused_before_it_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("k,v\n" + "x,1\n" * 1000)
+    monkeypatch.setattr(batch_ids, "BATCH_BYTES_MAX", 1000)
+    with pytest.raises(RequestError, match="too large for a batch id"):
+        quiet = Printer(as_json=True)
+        write_file(NOBODY, keyed("t.k"), str(tmp_path / "a.csv"), "", quiet, delete=False, batch_id="load-7")
 
 
 class Applied:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from replication.core.batch import FRAME_ROWS_MAX
 from replication.core.define import typed_table
 from replication.errors import BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
+from replication.writer import batch_ids
 from replication.writer.writer import Writer
 from tests.unit.writer.site import Site, eventually, some
 from tests.unit.writer.test_recovery import kill
@@ -177,3 +179,16 @@ def test_batches_are_never_merged_with_other_appends(site: Site) -> None:
 def test_ids_are_bounded(site: Site, bad: str) -> None:
     with site.writer() as writer, pytest.raises(RequestError, match="batch id"):
         writer.upsert(site.table, [{"k": 1}], batch_id=bad)
+
+
+def test_a_batch_too_large_for_memory_is_refused_and_nothing_of_it_is_written(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_ids, "BATCH_BYTES_MAX", 1 << 20)
+    endless = ({"k": n, "v": bytes(10)} for n in itertools.count())
+    with site.writer() as writer:
+        with pytest.raises(RequestError, match="more than 1 MiB of rows") as caught:
+            writer.upsert(site.table, endless, batch_id="load")
+        assert "walship import" in caught.value.hint and site.logged() == []
+        writer.upsert(site.table, some(0, 1000), batch_id="load")
+    assert site.logged_keys() == list(range(1000))
