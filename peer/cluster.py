@@ -130,8 +130,7 @@ class Cluster:
 
         Raises:
             TableExistsError: the name is taken.
-            UnknownTableError: the cluster ``like`` has no such table.
-            PeerUnavailableError: it does not answer.
+            UnknownTableError, PeerUnavailableError: the cluster ``like`` has no such table, or does not answer.
             SchemaError: columns, key or groups that do not fit; all problems in one message.
         """
         refuse_system_name(name)
@@ -173,8 +172,7 @@ class Cluster:
                 take all groups.
 
         Raises:
-            SchemaError: it cannot be; says why and what to do.
-            UnknownTableError: there is no such table.
+            SchemaError: it cannot be; says why and what to do. UnknownTableError: there is no such table.
         """
         change = alteration(add, group, rename, widen, drop, add_group, time.time_ns() // 1000)
         return self.ledger.tables.alter(self.table(name).uuid, change)
@@ -188,8 +186,7 @@ class Cluster:
                 name; an empty value sets the default again.
 
         Raises:
-            SchemaError: there is no such property, or the value does not fit.
-            UnknownTableError: there is no such table.
+            SchemaError: there is no such property, or the value does not fit. UnknownTableError: no such table.
         """
         given, now = {key: str(value) for key, value in properties.items()}, time.time_ns() // 1000
         return self.ledger.tables.alter(self.table(name).uuid, lambda spec: set_properties(spec, given, now))
@@ -210,8 +207,7 @@ class Cluster:
 
         Raises:
             RequestError: no such hook or option, or the table is there and not derived here.
-            UnknownTableError: there is no such source.
-            HookError: the hook does not keep the key, or fails.
+            UnknownTableError: there is no such source. HookError: the hook does not keep the key, or fails.
         """
         from peer.derive.define import derive_table
 
@@ -250,10 +246,8 @@ class Cluster:
         ``tell`` is told the bytes that were pending and those that are left, now and then.
 
         Raises:
-            UnknownPeerError: no such peer, or the table does not go there.
-            RequestError: the peer is paused.
-            PeerRefusedError: only tables that are held are left; says why.
-            WaitTimeoutError: not in time; it goes on by itself.
+            UnknownPeerError: no such peer, or the table does not go there. RequestError: the peer is paused.
+            PeerRefusedError: only tables that are held are left; says why. WaitTimeoutError: not in time; it goes on.
         """
         host = self.config.cluster.host
         return drain(self.ledger, cluster, table, lambda: durable_lengths(self.ledger, host), timeout_s, tell)
@@ -269,30 +263,36 @@ class Cluster:
             batch_id: repeating the call with the same id adds only what is missing. At most 256 MiB of rows.
 
         Raises:
-            NoWorkerError: no live worker on this host would ship it.
-            ReadOnlyClusterError: the cluster is STANDBY.
+            NoWorkerError: no live worker on this host would ship it. ReadOnlyClusterError: the cluster is STANDBY.
             SchemaError, NullKeyError: a value does not fit.
             BatchConflictError: the batch id was used for other rows. RequestError: the batch is too large for one.
             BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; nothing was written.
         """
         return self._opened.writer.upsert(self.table(table), rows, batch_id)
 
-    def upsert_async(self, table: str, rows: object) -> Future[Position]:
+    def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
         """The same, returning at once; the future has the position once the rows are durable."""
-        return self._opened.writer.upsert_async(self.table(table), rows)
+        return self._opened.writer.upsert_async(self.table(table), rows, batch_id)
 
     def delete(self, table: str, keys: object) -> Position:
         """Delete rows by key; ``keys`` as ``rows`` of :meth:`upsert`, with exactly the key columns."""
         return self._opened.writer.delete(self.table(table), keys)
 
+    def delete_async(self, table: str, keys: object) -> Future[Position]:
+        """The same with a future, as :meth:`upsert_async`."""
+        return self._opened.writer.delete_async(self.table(table), keys)
+
     def apply(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Position:
         """Write mutations of a cell table.
 
         Raises:
-            ConditionalMutationError: one has a condition.
-            HistoryError: a timestamp is older than the table's ``history_s``.
+            ConditionalMutationError: one has a condition. HistoryError: a timestamp is older than ``history_s``.
         """
         return self._opened.writer.apply(self.table(table), mutations)
+
+    def apply_async(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Future[Position]:
+        """The same with a future, as :meth:`upsert_async`."""
+        return self._opened.writer.apply_async(self.table(table), mutations)
 
     def import_files(
         self,
@@ -343,8 +343,7 @@ class Cluster:
         Raises:
             WaitTimeoutError: not in time; the data is safe and goes on by itself.
             UnknownPeerError: no such cluster, or it is a peer that the table does not go to.
-            ReplayError: part of it was quarantined.
-            FormatError: not a position, or no time to wait.
+            ReplayError: part of it was quarantined. FormatError: not a position, or no time to wait.
         """
         Waiting(self.ledger, self.contacts).wait(position, cluster, until, timeout_s)
 

@@ -117,11 +117,8 @@ def _write_stream(
     waiting: deque[Future[Position]] = deque()
     for batch in batches:
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if delete:
-            last = _joined(last, cluster.delete(spec.name, batch))
-            durable.add(batch.num_rows)
-            continue
-        waiting.append(_told(cluster.upsert_async(spec.name, batch), batch.num_rows, durable))
+        begun = cluster.delete_async(spec.name, batch) if delete else cluster.upsert_async(spec.name, batch)
+        waiting.append(_told(begun, batch.num_rows, durable))
         if len(waiting) >= _IN_FLIGHT:
             last = _joined(last, waiting.popleft().result())
     for future in waiting:

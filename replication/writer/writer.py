@@ -153,20 +153,15 @@ class Writer:
                 earlier frames of an append of several may have been.
             WaitTimeoutError: no ack within ``append_timeout_s``; the outcome is unknown.
         """
-        refuse_derived(spec)
-        if batch_id is not None:
-            return self._upsert_once(spec, rows, batch_id)
-        return self._start(spec, rows, Ticket(), delete=False).result(self._timeout_s)
+        return self._upsert(spec, rows, batch_id).result(self._timeout_s)
 
-    def upsert_async(self, spec: TableSpec, rows: object) -> Future[Position]:
+    def upsert_async(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Future[Position]:
         """The same, but return as soon as the rows are queued; the future has the position or the error.
 
         It cannot be cancelled: what is queued is written.
         """
-        refuse_derived(spec)
-        future: Future[Position] = Future()
-        future.set_running_or_notify_cancel()
-        self._start(spec, rows, Ticket(future), delete=False)
+        future = _future()
+        self._upsert(spec, rows, batch_id, future)
         return future
 
     def delete(self, spec: TableSpec, keys: object) -> Position:
@@ -175,8 +170,13 @@ class Writer:
         Raises:
             SchemaError: the table has no key, or ``keys`` does not name exactly the key; otherwise as ``upsert``.
         """
-        refuse_derived(spec)
-        return self._start(spec, keys, Ticket(), delete=True).result(self._timeout_s)
+        return self._delete(spec, keys).result(self._timeout_s)
+
+    def delete_async(self, spec: TableSpec, keys: object) -> Future[Position]:
+        """The same, with a future as of ``upsert_async``."""
+        future = _future()
+        self._delete(spec, keys, future)
+        return future
 
     def apply(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Position:
         """Append mutations of a cell table and wait until they are durable here.
@@ -186,10 +186,13 @@ class Writer:
             HistoryError: a timestamp is older than the table's ``history_s``.
             SchemaError: it is not a cell table; otherwise as ``upsert``.
         """
-        refuse_derived(spec)
-        if spec.kind != "cell":
-            raise SchemaError(f"{spec.name} is not a cell table", "Use upsert and delete")
-        return self._submit(self._cells(spec, mutations), Ticket()).result(self._timeout_s)
+        return self._apply(spec, mutations).result(self._timeout_s)
+
+    def apply_async(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Future[Position]:
+        """The same, with a future as of ``upsert_async``."""
+        future = _future()
+        self._apply(spec, mutations, future)
+        return future
 
     def derive(self, spec: TableSpec, logs: Iterable[LogBatch], batch_id: str) -> Position:
         """Write a derived table's batch, whole or not at all; when one of that id is there it is left as it is.
@@ -244,23 +247,44 @@ class Writer:
         self._encoders.shutdown()
         self._registration.close(clean=clean)
 
-    def _upsert_once(self, spec: TableSpec, rows: object, batch_id: str) -> Position:
+    def _upsert(
+        self, spec: TableSpec, rows: object, batch_id: str | None, future: Future[Position] | None = None
+    ) -> Ticket:
+        refuse_derived(spec)
+        if batch_id is None:
+            return self._start(spec, rows, Ticket(future), delete=False)
+        parts = self._whole(spec, rows, batch_id)
+        ids = self._batch_ids
+        ids.hold(spec.uuid, batch_id, self._timeout_s)
+        ticket = Ticket(future, on_done=lambda: ids.release(spec.uuid, batch_id))
+        try:
+            missing, there = ids.missing(spec.uuid, batch_id, parts, self._timeout_s)
+        except BaseException:
+            ids.release(spec.uuid, batch_id)
+            raise
+        ticket.reached(there)
+        return self._submit(iter(missing), ticket)
+
+    def _delete(self, spec: TableSpec, keys: object, future: Future[Position] | None = None) -> Ticket:
+        refuse_derived(spec)
+        return self._start(spec, keys, Ticket(future), delete=True)
+
+    def _apply(
+        self, spec: TableSpec, mutations: Mutation | Iterable[Mutation], future: Future[Position] | None = None
+    ) -> Ticket:
+        refuse_derived(spec)
+        if spec.kind != "cell":
+            raise SchemaError(f"{spec.name} is not a cell table", "Use upsert and delete")
+        return self._submit(self._cells(spec, mutations), Ticket(future))
+
+    def _whole(self, spec: TableSpec, rows: object, batch_id: str) -> list[Part]:
         logs: list[LogBatch] = []
         size = 0
         for piece in (piece for log in self._upserts(spec, rows) for piece in split(log)):
             size += piece.batch.nbytes
             check_batch_size(batch_id, size)
             logs.append(piece)
-        parts = [Part.encode(log, self._codec, batch_id, number, len(logs)) for number, log in enumerate(logs)]
-        ids = self._batch_ids
-        ids.hold(spec.uuid, batch_id, self._timeout_s)
-        ticket = Ticket(on_done=lambda: ids.release(spec.uuid, batch_id))
-        try:
-            missing, there = ids.missing(spec.uuid, batch_id, parts, self._timeout_s)
-        except BaseException:
-            ids.release(spec.uuid, batch_id)
-            raise
-        return there.join(self._submit(iter(missing), ticket).result(self._timeout_s))
+        return [Part.encode(log, self._codec, batch_id, number, len(logs)) for number, log in enumerate(logs)]
 
     def _start(self, spec: TableSpec, rows: object, ticket: Ticket, *, delete: bool) -> Ticket:
         if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):
@@ -332,6 +356,12 @@ class Writer:
             else:
                 part = Part.encode(piece, self._codec)
                 yield part.size, part
+
+
+def _future() -> Future[Position]:
+    future: Future[Position] = Future()
+    future.set_running_or_notify_cancel()  # it cannot be cancelled
+    return future
 
 
 def refuse_derived(spec: TableSpec) -> None:

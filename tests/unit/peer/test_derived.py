@@ -236,7 +236,9 @@ def test_what_cannot_be_derived_is_refused_with_the_remedy(site: DerivingSite) -
         lambda: site.writer().upsert(public, [{"id": 1, "n": 1}]),
         lambda: site.writer().upsert(public, [{"id": 1, "n": 1}], "batch"),
         lambda: site.writer().upsert_async(public, [{"id": 1, "n": 1}]),
+        lambda: site.writer().upsert_async(public, [{"id": 1, "n": 1}], "batch"),
         lambda: site.writer().delete(public, [{"id": 1}]),
+        lambda: site.writer().delete_async(public, [{"id": 1}]),
         lambda: site.writer().import_file(public, "x.parquet", "", lambda _: None),
     ):
         with pytest.raises(RequestError, match="derived from another table at cluster east"):

@@ -192,3 +192,13 @@ def test_a_batch_too_large_for_memory_is_refused_and_nothing_of_it_is_written(
         assert "walship import" in caught.value.hint and site.logged() == []
         writer.upsert(site.table, some(0, 1000), batch_id="load")
     assert site.logged_keys() == list(range(1000))
+
+
+def test_a_batch_with_a_future_is_there_once_and_its_position_includes_what_was(site: Site) -> None:
+    with site.writer() as writer:
+        first, again = (writer.upsert_async(site.table, some(0, 100), batch_id="load").result(20) for _ in range(2))
+        assert (again.ends, again.sequences) == (first.ends, first.sequences)
+        assert site.logged_keys() == list(range(100))
+        with pytest.raises(BatchConflictError):
+            writer.upsert_async(site.table, some(0, 99), batch_id="load")
+        assert writer.upsert(site.table, some(0, 100), batch_id="load").ends == first.ends, "the id was let go"

@@ -76,6 +76,38 @@ def test_small_appends_that_wait_together_become_one_frame_in_their_order(site: 
         assert [frame.header.row_count for frame, _ in site.frames()] == [1, 60]
 
 
+def test_every_kind_of_append_has_a_future_and_all_keep_their_order(site: Site) -> None:
+    with site.writer() as writer:
+        held = site.gate.hold(writer, site.table, 0)
+        writes = [
+            writer.upsert_async(site.table, some(1, 100)),
+            writer.delete_async(site.table, [{"k": 5}]),
+            writer.delete_async(site.table, pa.table({"k": range(200, 300)})),
+            writer.upsert_async(site.table, [{"k": 5}]),
+        ]
+        cells = [
+            writer.apply_async(site.cells, Mutation("r").put("f", "q", "v")),
+            writer.apply_async(site.cells, (Mutation("r").delete("f", "q") for _ in range(1))),
+        ]
+        assert not any(future.done() for future in (*writes, *cells))
+        site.gate.set()
+        held.result(20)
+        commits = [future.result(20).commit for future in writes]
+        assert commits == sorted(commits)
+        assert [(row["_op"], row["k"]) for row in site.logged()][101:] == [
+            (1, 5),
+            *((1, k) for k in range(200, 300)),
+            (0, 5),
+        ]
+        for future in cells:
+            future.result(20)
+        assert [row["_op"] for row in site.logged(site.cells)] == [0, 1]
+        with pytest.raises(SchemaError, match="not a cell table"):
+            writer.apply_async(site.table, Mutation("r").put("f", "q", "v"))
+        with pytest.raises(HistoryError):
+            writer.apply_async(site.cells, Mutation("r").put("f", "q", "v", timestamp=1))
+
+
 def test_a_future_cannot_be_cancelled_and_whatever_a_caller_does_to_it_stops_no_other(site: Site) -> None:
     with site.writer() as writer:
         first = site.gate.hold(writer, site.table, -1)
