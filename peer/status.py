@@ -131,10 +131,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The whole status of one cluster."""
+    """The whole status of one cluster; ``location`` is where this host stands, as its configuration says."""
 
     cluster: str
     id: str
+    location: str
     members: Members
     term: int
     closed: int
@@ -181,6 +182,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     return ClusterStatus(
         cluster=ledger.cluster.name,
         id=str(ledger.cluster),
+        location=config.cluster.location,
         members=with_files(members, rows.values(), pending, report, config.cluster.host),
         term=ledger.terms.current(),
         closed=ledger.time.closed(),

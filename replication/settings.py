@@ -17,7 +17,6 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
-    PositiveFloat,
     PositiveInt,
     TypeAdapter,
     ValidationInfo,
@@ -26,6 +25,8 @@ from pydantic import (
 from replication.core.ids import check_name
 from replication.errors import FormatError
 
+WAIT_MAX_S = 14 * 86400.0  # some waits count milliseconds in 31 bits
+AGE_MAX_S = 100 * 365 * 86400.0
 _MIB = 1 << 20
 _BYTES = TypeAdapter(ByteSize)
 
@@ -74,6 +75,8 @@ PathFromFile = Annotated[Path, AfterValidator(_path)]
 OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
 Bytes = Annotated[PositiveInt, BeforeValidator(_bytes)]  # 1048576 or "1 MiB"
+Seconds = Annotated[float, Field(gt=0, le=WAIT_MAX_S)]  # that something waits
+Age = Annotated[float, Field(gt=0, le=AGE_MAX_S)]  # that something is kept
 
 
 class _Section(BaseModel):
@@ -83,10 +86,10 @@ class _Section(BaseModel):
 class ClusterSection(_Section):
     """Who and where this cluster is."""
 
-    name: Name
+    name: Name = Field(description="what its peers define it as; the same on all of its hosts, for good")
     host: Name = Field("h0", description="this host's slot: its name in file ids; one per host, never reused")
     data_dir: PathFromFile = Field(Path("."), description="WALs, landing files, ledger and warehouse live here")
-    location: str = Field("", description="where it stands, in your own words; shown by status")
+    location: str = Field("", description="where this host stands, in your own words; shown by status")
 
 
 class ZooKeeperSection(_Section):
@@ -100,7 +103,7 @@ class ZooKeeperSection(_Section):
     ca: OptionalPath = Field(None, description="PEM file: with cert and key, TLS to ZooKeeper, this one and the peers'")
     cert: OptionalPath = Field(None, description="PEM file: certificate of this host, of the embedded server too")
     key: OptionalPath = Field(None, description="PEM file: and its key")
-    session_timeout_s: PositiveFloat = 10.0
+    session_timeout_s: Seconds = Field(10.0, description="a process that says nothing for longer counts as gone")
 
     @property
     def secured(self) -> bool:
@@ -112,18 +115,18 @@ class LedgerSection(_Section):
     """The SQL database of rules, statuses, coverage and landings."""
 
     url: LedgerUrl = Field("", repr=False, description="SQLAlchemy URL; empty means SQLite in data_dir")
-    busy_timeout_s: PositiveFloat = 30.0
+    busy_timeout_s: Seconds = Field(30.0, description="a write waits this long for those of other processes")
 
 
 class WriterSection(_Section):
     """From append to ack."""
 
     wal_bytes_max: Bytes = Field(256 * _MIB, description="a WAL rolls at this size ...")
-    wal_age_max_s: PositiveFloat = Field(600.0, description="... or age")
+    wal_age_max_s: Age = Field(600.0, description="... or age")
     buffer_bytes_max: Bytes = Field(64 * _MIB, description="appends block when this much waits for the disk")
-    append_timeout_s: PositiveFloat = 30.0
-    lease_s: PositiveFloat = Field(10.0, description="a role change waits this long for writers at most")
-    codec: Literal["lz4", "zstd", "none"] = "lz4"
+    append_timeout_s: Seconds = Field(30.0, description="an append waits this long for the disk, then fails")
+    lease_s: Seconds = Field(10.0, description="a role change waits this long for writers at most")
+    codec: Literal["lz4", "zstd", "none"] = Field("lz4", description="compression of rows, in WALs and on the link")
 
 
 class WorkerSection(_Section):
@@ -132,15 +135,15 @@ class WorkerSection(_Section):
     window_bytes: Bytes = Field(16 * _MIB, description="unacknowledged bytes per stream to a peer")
     streams_max: PositiveInt = Field(4, description="for large files, as many of these as bring more bytes")
     message_bytes_max: Bytes = Field(2 * _MIB, description="what still lies in the CPU's caches ships fastest")
-    poll_busy_s: PositiveFloat = 0.0007
-    poll_idle_s: PositiveFloat = 0.01
-    register_interval_s: PositiveFloat = 0.05
-    progress_interval_s: PositiveFloat = 0.1
-    closed_time_interval_s: PositiveFloat = 1.0
-    heartbeat_interval_s: PositiveFloat = 1.0
-    retry_min_s: PositiveFloat = 0.2
-    retry_max_s: PositiveFloat = 60.0
-    ack_timeout_s: PositiveFloat = Field(12.0, description="a peer silent for longer counts as gone")
+    poll_busy_s: Seconds = Field(0.0007, description="where writers ring no bell: looks for new bytes while some move")
+    poll_idle_s: Seconds = Field(0.01, description="looks for new bytes while some move; without a bell, while none do")
+    register_interval_s: Seconds = Field(0.05, description="notes new frames of WALs in the ledger, if no bell rings")
+    progress_interval_s: Seconds = Field(0.1, description="notes in the ledger what peers have acked")
+    closed_time_interval_s: Seconds = Field(1.0, description="raises closed time, and tells peers")
+    heartbeat_interval_s: Seconds = Field(1.0, description="looks for new work and rules, if nobody announces any")
+    retry_min_s: Seconds = Field(0.2, description="after a first failure a peer is tried again so soon ...")
+    retry_max_s: Seconds = Field(60.0, description="... and after many in a row so late")
+    ack_timeout_s: Seconds = Field(12.0, description="a peer silent for longer counts as gone")
     dropped_tables: Literal["hold", "skip"] = Field(
         "hold", description="rows of a table dropped here and at the peer: hold them, or skip them"
     )
@@ -151,20 +154,20 @@ class ReceiverSection(_Section):
 
     listen: Address = Field("127.0.0.1:0", description="host:port; port 0 means any free one")
     advertise: OptionalAddress = Field("", description="host:port that peers use; empty means listen")
-    message_bytes_max: Bytes = 8 * _MIB
+    message_bytes_max: Bytes = Field(8 * _MIB, description="refuses larger ones; not below any sender's")
     landing_bytes_max: Bytes = Field(64 << 30, description="refuses more when this much waits for replay")
     disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more when less is free")
-    group_delay_s: float = Field(0.0, ge=0, description="wait this long for company before an fdatasync")
+    group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="wait this long for company before an fdatasync")
 
 
 class MasterSection(_Section):
     """Observe, plan, act."""
 
     enabled: bool = Field(True, description="whether this host takes part in the election")
-    interval_s: PositiveFloat = 1.0
+    interval_s: Seconds = Field(1.0, description="observes, plans and acts again after this")
     range_bytes: Bytes = Field(256 * _MIB, description="larger closed files are cut, for several workers")
-    retry_min_s: PositiveFloat = 1.0
-    retry_max_s: PositiveFloat = 60.0
+    retry_min_s: Seconds = Field(1.0, description="after a first failure a peer's ZooKeeper is read again so soon ...")
+    retry_max_s: Seconds = Field(60.0, description="... and after many in a row so late")
     peer_bytes_max: Bytes = Field(64 << 30, description="disk budget per peer: past it the oldest files are let go")
     spill_url: str = Field("", description="s3://... or file:///...: past the budget files move there instead")
 
@@ -173,14 +176,16 @@ class ReplaySection(_Section):
     """From landed frames to tables."""
 
     enabled: bool = Field(True, description="false: this cluster keeps no tables and only passes frames on")
-    interval_s: PositiveFloat = 0.2
-    fold_interval_s: PositiveFloat = 60.0
-    fold_hold_s: PositiveFloat = 600.0
-    changes_retention_s: PositiveFloat = 7 * 86400.0
-    history_s: PositiveFloat = Field(3 * 86400.0, description="default of new tables: how late a version may come")
-    maintenance_interval_s: PositiveFloat = 300.0
-    spark_master: str = "local[2]"
-    driver_memory: str = Field("1g", pattern=r"^\d+[kmgt]$")
+    interval_s: Seconds = Field(0.2, description="rests this long between rounds; longer when many tables take longer")
+    fold_interval_s: Seconds = Field(60.0, description="how far <table> may be behind; longer when folds take longer")
+    fold_hold_s: Age = Field(600.0, description="fold waits this long for a replicated time that stands still")
+    changes_retention_s: Age = Field(7 * 86400.0, description="how long <table>__changes keeps what is folded")
+    history_s: Age = Field(3 * 86400.0, description="default of new tables: how late a version may come")
+    maintenance_interval_s: Seconds = Field(300.0, description="removes what is older than is kept after this")
+    spark_master: str = Field("local[2]", description="local[CORES], or the URL of a Spark cluster")
+    driver_memory: str = Field(
+        "1g", pattern=r"^\d+[kmgt]$", description="heap of Spark's driver; local[...]: of it all"
+    )
     jars: tuple[PathFromFile, ...] = Field((), description="Iceberg and JDBC jars; empty means the fetched ones")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
 
@@ -203,12 +208,12 @@ class CatalogSection(_Section):
     """Iceberg catalog properties, passed through; empty means JDBC beside the ledger."""
 
     warehouse: str = Field("", description="file:///... or s3://... of tables' files; empty means in data_dir")
-    spark: dict[str, str] = Field(default_factory=dict, repr=False)
-    pyiceberg: dict[str, str] = Field(default_factory=dict, repr=False)
+    spark: dict[str, str] = Field(default_factory=dict, repr=False, description="for Spark: type, uri, ...")
+    pyiceberg: dict[str, str] = Field(default_factory=dict, repr=False, description="the same catalog, for PyIceberg")
 
 
 class LogSection(_Section):
     """What the processes say."""
 
-    level: Literal["debug", "info", "warning", "error"] = "info"
-    format: Literal["json", "console"] = "json"
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="the least that is written")
+    format: Literal["json", "console"] = Field("json", description="a JSON object a line, or text for people")

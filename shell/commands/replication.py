@@ -228,6 +228,8 @@ def _count(cluster: Cluster, spec: TableSpec) -> int | None:
 def show_status(printer: Printer, found: ClusterStatus) -> None:
     """Print how everything is."""
     members = found.members
+    if found.location:
+        printer.line(f"this host stands in {found.location}")
     if members.problem:
         printer.note(f"ZooKeeper does not answer: {members.problem}")
     else:

@@ -161,6 +161,33 @@ def test_times_without_end_are_refused(tmp_path: Path) -> None:
     )
 
 
+def test_every_key_says_what_it_is(tmp_path: Path) -> None:
+    silent = [
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        for key, found in field.annotation.model_fields.items()
+        if not found.description
+    ]
+    assert silent == []
+    lines = default_toml("east", tmp_path).splitlines()
+    assert [line for line in lines if " = " in line and "  # " not in line] == []
+
+
+def test_times_beyond_what_clocks_count_are_refused(tmp_path: Path) -> None:
+    text = "[cluster]\nname = 'east'\n[worker]\nack_timeout_s = 9e19\n[writer]\nwal_age_max_s = 9e19\n"
+    said = problems_of(write(tmp_path, text + "[receiver]\ngroup_delay_s = 1e9\n"))
+    assert "worker.ack_timeout_s: Input should be less than or equal to 1209600" in said
+    assert "writer.wal_age_max_s" in said and "receiver.group_delay_s" in said
+    unbounded = [
+        f"{section}.{key}"
+        for section, field in Config.model_fields.items()
+        for key, found in field.annotation.model_fields.items()
+        if key.endswith("_s") and not any(hasattr(bound, "le") for bound in found.metadata)
+    ]
+    assert unbounded == []
+    load(write(tmp_path, "[cluster]\nname = 'east'\n[replay]\nchanges_retention_s = 3e9\n"), environ={})
+
+
 def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
     for codec in ("utf-8-sig", "utf-16"):
         (tmp_path / "east.toml").write_text('[cluster]\nname = "east"\n', encoding=codec)
