@@ -37,8 +37,8 @@ archive: $(ARCHIVE) ## Spark's classes as its JVM loads them fastest
 $(READY): constraints.txt pyproject.toml | preflight
 	@echo "Installing into $(VENV) (once; PySpark is large) ..."
 	@rm -f $(READY)
-	@[ -x $(BIN)/python ] && $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
-		$(PYTHON) -m venv --clear $(VENV)
+	@[ -x $(BIN)/python ] && $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+		$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@awk '/^[a-z]/ { on = /^(packaging|pip|setuptools|wheel)==/ } on' constraints.txt > $(VENV)/tools.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/tools.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --require-hashes -r constraints.txt
