@@ -1,6 +1,6 @@
 """How results are printed: tables and lines for people on a terminal, one JSON value with ``--json``.
 
-Every verb that prints goes through a :class:`Printer`, so that both forms always hold the same facts.
+Every verb that prints goes through a :class:`Printer`, so that both forms hold the same facts of what was asked for.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Printer:
         self.so_far = ""
 
     def header(self, cluster: str, detail: str = "") -> None:
-        """Name the cluster the answer is about; nothing in JSON, where values carry it."""
+        """Name the cluster the answer is about; nothing in JSON, where lists hold what was asked for and no more."""
         if not self.as_json:
             tail = f"  [dim]{escape(detail)}[/]" if detail else ""
             self.out.print(f"[bold cyan]{escape(cluster)}[/]{tail}")

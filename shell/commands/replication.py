@@ -192,7 +192,7 @@ def readonly(
                 if wanted is Role.STANDBY:
                     _await_writers(cluster, state.epoch)
             read = coordination.role()
-        told = {"role": read.state.role.value, "epoch": read.state.epoch}
+        told = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
         takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"
         printer.value(told, f"{cluster.name} is {read.state.role.value} (epoch {read.state.epoch}): it {takes}")
 

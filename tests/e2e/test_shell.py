@@ -197,7 +197,8 @@ def test_replay_says_when_everything_is_in_the_tables(west):
 
 
 def test_roles_change_hands_by_readonly(west):
-    assert west.json("readonly")["role"] == "ACTIVE"
+    shown = west.json("readonly")
+    assert (shown["cluster"], shown["role"]) == (west.name, "ACTIVE")
     assert west.json("readonly", "on")["role"] == "STANDBY"
     assert west.json("readonly", "off")["role"] == "ACTIVE"
 
