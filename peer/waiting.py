@@ -10,6 +10,7 @@ from enum import StrEnum
 from peer.contacts import Contacts
 from replication.core.freshness import Reach
 from replication.core.ids import StreamId
+from replication.core.phase import Phase
 from replication.core.position import Position
 from replication.errors import (
     FormatError,
@@ -74,10 +75,9 @@ class Waiting:
             return
         peer = self.contacts.locate(peer_name)
         is_direct = at_home and any(known == peer for known in self.ledger.rules.peers())
-        if is_direct and goal is Until.DURABLE and self._goes_to(position, peer):
-            soon = min(deadline, time.monotonic() + _OWN_LEDGER_S)
-            if _is_there(lambda: self._not_durable(position, peer), soon):
-                return
+        soon = min(deadline, time.monotonic() + _OWN_LEDGER_S)
+        if is_direct and goal is Until.DURABLE and self._is_told_durable(position, peer, soon):
+            return
         what = f"{goal} at {peer_name}"
         while True:
             try:
@@ -103,6 +103,17 @@ class Waiting:
             return f"{peer.name} is paused. First: walship resume {peer.name}"
         tables = {stream.table for stream in position.sequences}
         names = {each.name for each in known}
+        for rule in self.ledger.rules.all():
+            if rule.peer not in names or rule.table not in tables:
+                continue
+            remedy = f"walship bootstrap {peer.name} -t {rule.table}"
+            if rule.phase is Phase.NEEDS_BOOTSTRAP:
+                return self._with_names(f"First: {remedy}")
+            here = [
+                (s, last) for s, last in position.sequences.items() if (s.table, s.group) == (rule.table, rule.group)
+            ]
+            if rule.phase is Phase.LIVE and any(last < rule.owed.get(s.wal, 0) for s, last in here):
+                return self._with_names(f"It was written before the table went there; {remedy} brings what it lacks")
         for held in self.ledger.sending.held():
             if held.peer in names and held.table in tables:
                 return self._with_names(f"{held.table} is held for {peer.name}: {held.reason}")
@@ -178,22 +189,39 @@ class Waiting:
                     f"Its copy is {frame.copy}; see walship status",
                 )
 
-    def _not_durable(self, position: Position, peer: Peer) -> str:
-        known = {progress.file: progress for progress in self.ledger.files.progress(peer.name)}
-        statuses = self.ledger.files.statuses(peer.name)
-        written = {(stream.table, stream.group) for stream in position.sequences}
-        lacking = []
-        for file, end in position.ends.items():
-            row = self.ledger.files.get(file)
-            if row is None:  # retired: the peer has applied all of it
-                continue
-            progress = known.get(file)
-            status = [s for f, rule, s in statuses if f == file and (rule.table, rule.group) in written]
-            finished = min((s.finished for s in status), default=progress.shipped.end if progress else 0)
-            if finished < end:
-                said = f" (last error: {progress.error})" if progress and progress.error else ""
-                lacking.append(f"{end - finished} bytes of WAL {file.local}{said}")
-        return ", ".join(lacking)
+    def _is_told_durable(self, position: Position, peer: Peer, deadline: float) -> bool:
+        """Whether the ledger here says, until a moment, that the peer has it; False where the peer must be asked."""
+        pause = _POLL_FIRST_S
+        lacking = self._not_durable(position, peer)
+        while lacking:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 1.5, _POLL_MAX_S)
+            lacking = self._not_durable(position, peer)
+        return lacking == 0
+
+    def _not_durable(self, position: Position, peer: Peer) -> int | None:
+        """Bytes of the position that the direct road has yet to bring; None where that road need not bring all of it.
+
+        Such are rows from before the road, those of a table that needs a bootstrap, and a file that is gone.
+        """
+        statuses = {
+            (file, rule.table, rule.group): (rule, status)
+            for file, rule, status in self.ledger.files.statuses(peer.name)
+            if file in position.ends
+        }
+        lacking = 0
+        for stream, last in position.sequences.items():
+            end = position.ends.get(stream.wal, 0)
+            found = statuses.get((stream.wal, stream.table, stream.group))
+            if found is None:
+                return None
+            rule, status = found
+            if last < rule.owed.get(stream.wal, 0) or end <= status.begin:
+                return None
+            lacking += max(end - status.finished, 0)
+        return lacking
 
 
 def _lacking(reached: Mapping[StreamId, Reach], goal: Until) -> str:
@@ -214,17 +242,6 @@ def _goal(until: str) -> Until:
         return Until(until)
     except ValueError:
         raise FormatError(f"until={until!r} is not known", f"One of {', '.join(Until)}") from None
-
-
-def _is_there(lacking: Callable[[], str], deadline: float) -> bool:
-    """Whether nothing is lacking any more before the deadline."""
-    pause = _POLL_FIRST_S
-    while lacking():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(pause)
-        pause = min(pause * 1.5, _POLL_MAX_S)
-    return True
 
 
 def _poll(lacking: Callable[[], str], deadline: float, what: str, timeout_s: float) -> None:

@@ -10,13 +10,45 @@ import pytest
 
 from peer.contacts import Contacts
 from peer.waiting import Waiting
+from replication.core.coverage import Ranges
 from replication.core.freshness import Reach
 from replication.core.ids import StreamId
 from replication.core.position import Position
 from replication.errors import WaitTimeoutError
-from replication.ledger.base import FileKind, Peer
+from replication.ledger.base import FileKind, Peer, Progress
 from replication.ledger.memory import MemoryLedger
-from tests.contract.ledger_stores import FRAME, HEADER, WEST, applied, claims, peer, stream, table
+from tests.contract.ledger_stores import (
+    FLIGHTS,
+    FRAME,
+    HEADER,
+    WEST,
+    applied,
+    claims,
+    own_wal,
+    peer,
+    stream,
+    table,
+    write,
+)
+
+
+class Asked:
+    """Contacts of a peer that lacks all it is asked for, or nothing for "", and counts the questions."""
+
+    def __init__(self, there: Peer, lacking: str) -> None:
+        self.there, self.lacking, self.times = there, lacking, 0
+
+    def locate(self, name: str) -> Peer:
+        return self.there
+
+    @contextmanager
+    def link(self, found: Peer) -> Iterator[Asked]:
+        yield self
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        self.times += 1
+        here = not self.lacking
+        return {each: Reach(here, here, here, self.lacking) for each in sequences}
 
 
 def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
@@ -46,21 +78,8 @@ def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_ho
     ledger.rules.define(there, 0)
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
     written = stream(spec, file)
-
-    class Silent:
-        def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-            return {each: Reach(False, False, False, f"not arrived: table {spec.uuid}") for each in sequences}
-
-    class Known:
-        def locate(self, name: str) -> Peer:
-            return there
-
-        @contextmanager
-        def link(self, found: Peer) -> Iterator[Silent]:
-            yield Silent()
-
     ledger.rules.enable(there.name, spec.uuid, [group.name for group in spec.groups], spec.name, 0)
-    waiting = Waiting(ledger, cast(Contacts, Known()))
+    waiting = Waiting(ledger, cast(Contacts, Asked(there, f"not arrived: table {spec.uuid}")))
     for paused, hint in ((False, "unless walship status says"), (True, f"walship resume {there.name}")):
         ledger.rules.set_paused(there.name, paused, 0)
         with pytest.raises(WaitTimeoutError, match=f"table {spec.name} to go") as raised:
@@ -91,4 +110,54 @@ def test_what_is_registered_between_two_looks_at_the_ledger_is_still_waited_for(
         waiting.wait(Position(WEST, {file: end}, {written: 0}), None, "visible", 0.05)
     applied(ledger, spec, {file: end})
     waiting.wait(Position(WEST, {file: end}, {written: 0}), None, "visible", 0.0)
+    ledger.close()
+
+
+def test_what_the_road_brings_is_durable_by_the_own_ledger_alone() -> None:
+    ledger, there = MemoryLedger(WEST), peer()
+    ledger.tables.create(FLIGHTS)
+    ledger.rules.define(there, 0)
+    file = own_wal(ledger, 1)
+    ledger.rules.enable(there.name, FLIGHTS.uuid, ["default"], FLIGHTS.name, 0)
+    write(ledger, file, 1, 2)
+    end = HEADER + 2 * FRAME
+    ledger.files.record([Progress(file, there.name, Ranges.of((HEADER, end)), 0)])
+    asked = Asked(there, "not arrived")
+    position = Position(WEST, {file: end}, {stream(FLIGHTS, file): 1})
+    Waiting(ledger, cast(Contacts, asked)).wait(position, there.name, "durable", 0.0)
+    assert asked.times == 0
+    ledger.close()
+
+
+@pytest.mark.parametrize("case", ["needs a bootstrap", "written before", "bootstrapping", "file gone", "peer has it"])
+def test_what_the_road_need_not_bring_is_durable_only_when_the_peer_says_so(case: str) -> None:
+    ledger, there = MemoryLedger(WEST), peer()
+    ledger.tables.create(FLIGHTS)
+    ledger.rules.define(there, 0)
+    rules = ledger.rules
+    if case == "needs a bootstrap":
+        rules.enable(there.name, FLIGHTS.uuid, ["default"], FLIGHTS.name, 0)
+    file = own_wal(ledger, 2)
+    end = HEADER + 2 * FRAME
+    if case == "needs a bootstrap":
+        ledger.files.close(file, end)
+        assert ledger.files.let_go(0, 0)
+    else:
+        bootstrap = case == "bootstrapping"
+        rules.enable(there.name, FLIGHTS.uuid, ["default"], FLIGHTS.name, 0, bootstrap=bootstrap)
+    if case == "file gone":
+        ledger.files.close(file, end)
+        applied(ledger, FLIGHTS, {file: end})
+        ledger.files.retire(file, 0)
+    asked = Asked(there, "" if case == "peer has it" else "not arrived")
+    waiting = Waiting(ledger, cast(Contacts, asked))
+    position = Position(WEST, {file: end}, {stream(FLIGHTS, file): 1})
+    if case == "peer has it":
+        waiting.wait(position, there.name, "durable", 0.0)
+    else:
+        with pytest.raises(WaitTimeoutError, match="not arrived") as raised:
+            waiting.wait(position, there.name, "durable", 0.0)
+        remedy = "walship bootstrap north -t ops.flights"
+        assert (remedy in raised.value.hint) == (case != "bootstrapping"), "which goes on by itself"
+    assert asked.times
     ledger.close()
