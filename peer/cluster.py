@@ -246,7 +246,8 @@ class Cluster:
         ``tell`` is told the bytes that were pending and those that are left, now and then.
 
         Raises:
-            UnknownPeerError: no such peer, or the table does not go there. RequestError: the peer is paused.
+            UnknownPeerError: no such peer, or the table does not go there; or the peer was deleted meanwhile.
+            RequestError: the peer is paused; or something does not go there any more, or needs a bootstrap there.
             PeerRefusedError: only tables that are held are left; says why. WaitTimeoutError: not in time; it goes on.
         """
         host = self.config.cluster.host

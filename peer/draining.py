@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from peer.contacts import known_peer
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId
+from replication.core.phase import Phase
 from replication.core.status import ReplicationStatus
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import Ledger, Rule
@@ -20,22 +22,40 @@ _POLL_S = 0.05
 Statuses = Iterable[tuple[FileId, Rule, ReplicationStatus]]
 
 
+class Owed(NamedTuple):
+    """Of a file, what goes by one rule; what no table is named in goes by rules of any generation, here 0."""
+
+    file: FileId
+    table: UUID
+    group: str
+    generation: int
+
+    @staticmethod
+    def of(file: FileId, rule: Rule) -> Owed:
+        """The key of a status."""
+        return Owed(file, rule.table, rule.group, 0 if rule.table == NIL_UUID else rule.generation)
+
+
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """What a drain waited for, in bytes of this cluster's files."""
+    """What a drain waited for, in bytes of this cluster's files.
+
+    Of the tables in ``bootstrapping`` rows from before are still on their way, which it did not wait for.
+    """
 
     peer: str
     table: str
     files: int
     pending_bytes: int
     seconds: float
+    bootstrapping: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Per (file, table) the bytes that the peer lacked at the call; files of no table are under the NIL one."""
+    """The bytes that the peer lacked at the call."""
 
-    lacking: Mapping[tuple[FileId, UUID], Ranges]
+    lacking: Mapping[Owed, Ranges]
 
     @staticmethod
     def of(statuses: Statuses, durable: Mapping[FileId, int], tables: Collection[UUID] | None) -> Pending:
@@ -46,45 +66,47 @@ class Pending:
             durable: files of which more is durable here than is registered, and how much.
             tables: only these; None for all, and what no table is named in.
         """
-        lacking: dict[tuple[FileId, UUID], Ranges] = {}
+        lacking: dict[Owed, Ranges] = {}
         for file, rule, status in statuses:
             if tables is not None and rule.table not in tables:
                 continue
             needed = max(status.needed, durable.get(file, 0))
             missing = status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), needed)
             if missing:
-                key = (file, rule.table)
-                lacking[key] = missing.union(lacking.get(key, Ranges()))
+                lacking[Owed.of(file, rule)] = missing
         return Pending(lacking)
 
     def left(self, statuses: Statuses) -> Pending:
-        """What of it is pending still; files that are no longer there have got where they should."""
-        shipped: dict[tuple[FileId, UUID], Ranges] = {}
+        """What of it is pending still, of files and rules that are still there."""
+        left: dict[Owed, Ranges] = {}
         for file, rule, status in statuses:
-            key = (file, rule.table)
-            if key in self.lacking:
-                begun = status.shipped.add(0, status.begin)
-                shipped[key] = shipped[key].intersect(begun) if key in shipped else begun
-        left = {key: ranges.subtract(shipped[key]) for key, ranges in self.lacking.items() if key in shipped}
-        return Pending({key: ranges for key, ranges in left.items() if ranges})
+            ranges = self.lacking.get(Owed.of(file, rule))
+            if ranges is not None and (rest := ranges.subtract(status.shipped.add(0, status.begin))):
+                left[Owed.of(file, rule)] = rest
+        return Pending(left)
+
+    def gone(self, statuses: Statuses) -> Pending:
+        """What of it has no status any more: its file or its rule is not there."""
+        there = {Owed.of(file, rule) for file, rule, _ in statuses}
+        return Pending({key: ranges for key, ranges in self.lacking.items() if key not in there})
 
     @property
     def files(self) -> int:
         """How many files."""
-        return len({file for file, _ in self.lacking})
+        return len({key.file for key in self.lacking})
 
     @property
     def bytes(self) -> int:
         """How many bytes of files, those that several tables wait for once."""
         by_file: dict[FileId, Ranges] = {}
-        for (file, _), ranges in self.lacking.items():
-            by_file[file] = ranges.union(by_file.get(file, Ranges()))
+        for key, ranges in self.lacking.items():
+            by_file[key.file] = ranges.union(by_file.get(key.file, Ranges()))
         return sum(ranges.total for ranges in by_file.values())
 
     @property
     def tables(self) -> frozenset[UUID]:
         """Whose they are."""
-        return frozenset(table for _, table in self.lacking)
+        return frozenset(key.table for key in self.lacking)
 
 
 def drain(
@@ -100,20 +122,21 @@ def drain(
     Args:
         ledger: of this cluster.
         peer_name: a peer.
-        table_name: only this table; empty for all.
+        table_name: only this table, also one that was dropped here; empty for all.
         durable: files of this host of which more is durable than registered.
         timeout_s: the longest it may take.
         tell: is told the bytes pending at the call, and those left of them, about twenty times a second.
 
     Raises:
-        UnknownPeerError: no such peer, or the table does not go there.
-        RequestError: the peer is paused and something is pending.
+        UnknownPeerError: no such peer, or the table does not go there; or the peer was deleted meanwhile.
+        RequestError: the peer is paused and something is pending; or all is there but what does not go there any more.
         PeerRefusedError: all that is left is of tables that are held; says why and what to do.
         WaitTimeoutError: not in time; the data is safe and goes on by itself.
     """
     started_s = time.monotonic()
     tables = _tables(ledger, peer_name, table_name)
     pending = left = Pending.of(ledger.files.statuses(peer_name), durable(), tables)
+    lost: dict[Owed, Ranges] = {}
     while left.lacking:
         tell(pending.bytes, left.bytes)
         _check(ledger, peer_name, left)
@@ -124,23 +147,86 @@ def drain(
                 "It goes on by itself; walship status shows why it is slow",
             )
         time.sleep(_POLL_S)
-        left = pending.left(ledger.files.statuses(peer_name))
+        statuses = ledger.files.statuses(peer_name)
+        lost |= _lost(ledger, peer_name, left.gone(statuses)).lacking
+        left = pending.left(statuses)
+    _check_all_went(ledger, peer_name, tables, Pending(lost))
     tell(pending.bytes, 0)
-    return Drained(peer_name, table_name, pending.files, pending.bytes, round(time.monotonic() - started_s, 3))
+    seconds = round(time.monotonic() - started_s, 3)
+    under_way = {rule.table for rule in _rules(ledger, peer_name, tables) if rule.phase is Phase.BOOTSTRAPPING}
+    names = tuple(sorted(_name(ledger, table) for table in under_way))
+    return Drained(peer_name, table_name, pending.files, pending.bytes, seconds, names)
 
 
 def _tables(ledger: Ledger, peer_name: str, table_name: str) -> frozenset[UUID] | None:
     known_peer(ledger, peer_name)
     if not table_name:
         return None
-    spec = ledger.tables.get(table_name)
-    if not any((rule.peer, rule.table) == (peer_name, spec.uuid) for rule in ledger.rules.all()):
+    sent = {rule.table for rule in _rules(ledger, peer_name, None)}
+    named = frozenset(table for table in sent if _name(ledger, table) == table_name)
+    if not named:
+        ledger.tables.get(table_name)
         raise UnknownPeerError(f"{table_name} does not go to {peer_name}", "See walship status")
-    return frozenset({spec.uuid})
+    return named
+
+
+def _rules(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None) -> list[Rule]:
+    rules = (rule for rule in ledger.rules.all() if rule.peer == peer_name)
+    return [rule for rule in rules if tables is None or rule.table in tables]
+
+
+def _lost(ledger: Ledger, peer_name: str, gone: Pending) -> Pending:
+    """What of that which has no status any more did not get there, as far as is known: its rule has ended.
+
+    Where the rule stands its file is there no more, which waits until the peer has applied it.
+    """
+    if not gone.lacking:
+        return gone
+    going = {
+        (rule.table, rule.group, rule.generation)
+        for rule in _rules(ledger, peer_name, None)
+        if rule.phase is not Phase.NEEDS_BOOTSTRAP
+    }
+    live = {spec.uuid for spec in ledger.tables.all()}
+    shipped = {progress.file: progress.shipped for progress in ledger.files.progress(peer_name)}
+    lost: dict[Owed, Ranges] = {}
+    for key, ranges in gone.lacking.items():
+        if key.table == NIL_UUID or (key.table, key.group, key.generation) in going:
+            continue
+        # the rules of a dropped table end by themselves once its peers have all of it
+        rest = ranges if key.table in live else ranges.subtract(shipped.get(key.file, Ranges()))
+        if rest:
+            lost[key] = rest
+    return Pending(lost)
+
+
+def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None, lost: Pending) -> None:
+    """Whether nothing was left out: neither what was pending, nor what a table lacks there that nothing brings."""
+    _check_there(ledger, peer_name, lost)
+    rules = _rules(ledger, peer_name, tables)
+    needing = {rule.table for rule in rules if rule.phase is Phase.NEEDS_BOOTSTRAP}
+    said, remedies = [], []
+    for name, table in sorted((_name(ledger, table), table) for table in needing | lost.tables):
+        size = Pending({key: ranges for key, ranges in lost.lacking.items() if key.table == table}).bytes
+        were = f", and {size:,} bytes of it were pending" if size else ""
+        phases = {rule.phase for rule in rules if rule.table == table}
+        if table in needing:
+            said.append(f"{name} needs a bootstrap there: what it lacks does not go{were}")
+            remedies.append(f"walship bootstrap {peer_name} -t {name}")
+        elif Phase.BOOTSTRAPPING in phases:
+            said.append(f"a bootstrap of {name} began meanwhile, which is to bring the rest{were}")
+            remedies.append(f"walship bootstrap {peer_name} -t {name} --wait 600")
+        else:
+            now = "was enabled anew" if phases else "was disabled"
+            said.append(f"{name} {now} meanwhile{were}")
+            remedies.append("walship status tells what is not sent")
+    if said:
+        raise RequestError(f"{peer_name} has not got everything: {'; '.join(said)}", "; ".join(dict.fromkeys(remedies)))
 
 
 def _check(ledger: Ledger, peer_name: str, left: Pending) -> None:
     """Whether waiting can help."""
+    _check_there(ledger, peer_name, left)
     if any(peer.name == peer_name and peer.paused for peer in ledger.rules.peers()):
         raise RequestError(
             f"{peer_name} is paused, with {left.bytes:,} bytes pending", f"First: walship resume {peer_name}"
@@ -153,6 +239,14 @@ def _check(ledger: Ledger, peer_name: str, left: Pending) -> None:
             f"{peer_name} has all that can be sent now; {left.bytes:,} bytes are held",
             said,
             reason="UNKNOWN_TABLE",
+        )
+
+
+def _check_there(ledger: Ledger, peer_name: str, left: Pending) -> None:
+    if all(peer.name != peer_name for peer in ledger.rules.peers()):
+        raise UnknownPeerError(
+            f"{peer_name} was deleted meanwhile: {left.bytes:,} bytes that were pending do not go there any more",
+            "See walship listclusters",
         )
 
 

@@ -89,6 +89,9 @@ def drain(
             f"{what} is drained: {bytes_text(drained.pending_bytes)} in {drained.files} files were pending and are "
             f"there, after {seconds_text(drained.seconds)}{rate}",
         )
+        for name in drained.bootstrapping:
+            wait = f"walship bootstrap {cluster_name} -t {name} --wait 600"
+            printer.note(f"{name} is being bootstrapped there, and rows from before may still be on their way: {wait}")
 
 
 def show_sending(printer: Printer, peers: Sequence[PeerSending]) -> None:

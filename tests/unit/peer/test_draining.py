@@ -1,0 +1,120 @@
+"""A drain says that all is there only when it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from peer.draining import Drained, drain
+from replication.core.coverage import Ranges
+from replication.core.ids import FileId
+from replication.errors import RequestError, UnknownPeerError, UnknownTableError
+from replication.ledger.base import Progress
+from replication.ledger.memory import MemoryLedger
+from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, own_wal, peer
+
+END = HEADER + 2 * FRAME
+
+
+class Sending:
+    """A cluster that has two frames for its peer north, which has none of them yet."""
+
+    def __init__(self) -> None:
+        self.ledger = MemoryLedger(WEST)
+        self.ledger.tables.create(FLIGHTS)
+        self.ledger.rules.define(peer(), 0)
+        self.enable()
+        self.file: FileId = own_wal(self.ledger, 2)
+        self.ledger.files.close(self.file, END)
+
+    def enable(self) -> None:
+        self.ledger.rules.enable("north", FLIGHTS.uuid, ["default"], FLIGHTS.name, 0)
+
+    def disable(self) -> None:
+        self.ledger.rules.disable("north", FLIGHTS.uuid, ["default"], 0)
+
+    def enable_anew(self) -> None:
+        self.disable()
+        self.enable()
+
+    def begin_bootstrap(self) -> None:
+        self.ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
+
+    def let_go(self) -> None:
+        assert self.ledger.files.let_go(0, 0)
+
+    def arrive(self) -> None:
+        self.ledger.files.record([Progress(self.file, "north", Ranges.of((HEADER, END)), END)])
+
+    def retire(self) -> None:
+        self.arrive()
+        applied(self.ledger, FLIGHTS, {self.file: END})
+        self.ledger.files.retire(self.file, 0)
+
+    def settle(self) -> None:
+        self.arrive()
+        assert self.ledger.rules.settle(0, 1 << 60)
+
+    def drain(self, meanwhile: Callable[[], None], name: str = "") -> Drained:
+        """Drain, and do something once the drain has seen what is pending."""
+        told: list[int] = []
+
+        def tell(pending: int, left: int) -> None:
+            told.append(left)
+            if len(told) == 1:
+                meanwhile()
+
+        return drain(self.ledger, "north", name, dict, 5.0, tell)
+
+
+@pytest.fixture
+def sending() -> Iterator[Sending]:
+    made = Sending()
+    yield made
+    made.ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "said", "remedy"),
+    [
+        ("disable", "ops.flights was disabled meanwhile", "walship status"),
+        ("enable_anew", "ops.flights was enabled anew meanwhile", "walship status"),
+        ("begin_bootstrap", "a bootstrap of ops.flights began meanwhile", "bootstrap north -t ops.flights --wait 600"),
+        ("let_go", "ops.flights needs a bootstrap there", "walship bootstrap north -t ops.flights"),
+    ],
+)
+def test_what_stops_going_meanwhile_is_not_said_to_be_there(
+    sending: Sending, meanwhile: str, said: str, remedy: str
+) -> None:
+    with pytest.raises(RequestError, match=f"north has not got everything: {said}.* 200 bytes of it were") as raised:
+        sending.drain(getattr(sending, meanwhile))
+    assert remedy in raised.value.hint
+
+
+def test_a_peer_that_is_deleted_meanwhile_has_not_got_it(sending: Sending) -> None:
+    with pytest.raises(UnknownPeerError, match="north was deleted meanwhile: 200 bytes"):
+        sending.drain(lambda: sending.ledger.rules.delete("north", 0))
+
+
+def test_a_table_that_needs_a_bootstrap_is_not_drained(sending: Sending) -> None:
+    sending.let_go()
+    for name in ("", FLIGHTS.name):
+        with pytest.raises(RequestError, match="ops.flights needs a bootstrap there: what it lacks does not go"):
+            sending.drain(lambda: None, name)
+
+
+def test_what_arrived_and_was_let_go_of_for_that_is_there(sending: Sending) -> None:
+    assert sending.drain(sending.retire).pending_bytes == END - HEADER
+
+
+def test_a_table_that_was_dropped_here_is_drained_by_its_name(sending: Sending) -> None:
+    sending.ledger.tables.drop(FLIGHTS.uuid)
+    assert sending.drain(sending.settle, FLIGHTS.name).pending_bytes == END - HEADER
+    with pytest.raises(UnknownTableError):
+        sending.drain(lambda: None, FLIGHTS.name)
+
+
+def test_a_bootstrap_that_is_under_way_is_named(sending: Sending) -> None:
+    sending.begin_bootstrap()
+    assert sending.drain(lambda: None).bootstrapping == (FLIGHTS.name,)
