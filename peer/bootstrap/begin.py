@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from peer.bootstrap.room import Room
@@ -43,23 +44,33 @@ def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: Room) ->
     return rules
 
 
-def await_bootstrap(peering: Peering, table: str, peer_name: str, timeout_s: float) -> None:
-    """Return when all rows from before are in the peer's table.
+def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, timeout_s: float) -> None:
+    """Return when all rows from before are in the peer's tables.
 
     Raises:
         WaitTimeoutError: not in time; it goes on.
-        RequestError: it was ended, or lost what it needs.
+        RequestError: one was ended, or lost what it needs; or the peer is paused.
     """
-    spec = peering.ledger.tables.get(table)
+    ledger = peering.ledger
+    waiting = {name: ledger.tables.get(name).uuid for name in tables}
     deadline = time.monotonic() + timeout_s
     while True:
-        phases = {r.phase for r in peering.ledger.rules.all() if (r.table, r.peer) == (spec.uuid, peer_name)}
-        if phases == {Phase.LIVE}:
+        rules = [rule for rule in ledger.rules.all() if rule.peer == peer_name]
+        for name, table in list(waiting.items()):
+            phases = {rule.phase for rule in rules if rule.table == table}
+            if phases == {Phase.LIVE}:
+                del waiting[name]
+            elif not phases or Phase.NEEDS_BOOTSTRAP in phases:
+                raise RequestError(f"the bootstrap of {name} at {peer_name} was broken off", "See walship status")
+        if not waiting:
             return
-        if not phases or Phase.NEEDS_BOOTSTRAP in phases:
-            raise RequestError(f"the bootstrap of {table} at {peer_name} was broken off", "See walship status")
+        names = ", ".join(sorted(waiting))
+        if known_peer(ledger, peer_name).paused:
+            raise RequestError(
+                f"{peer_name} is paused, so the rows of {names} do not get there", f"First: walship resume {peer_name}"
+            )
         if time.monotonic() > deadline:
             raise WaitTimeoutError(
-                f"{table} is not bootstrapped at {peer_name} within {timeout_s:g} s", "It goes on; see walship status"
+                f"not bootstrapped at {peer_name} within {timeout_s:g} s: {names}", "It goes on; see walship status"
             )
         time.sleep(_POLL_S)

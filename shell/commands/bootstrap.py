@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from replication.coordination.base import keeps_tables
 from replication.errors import RequestError
-from shell.invocation import Invocation, add_verb
+from shell.invocation import Invocation, add_verb, timeout_option
 
 if TYPE_CHECKING:
     from peer.bootstrap.room import Room
     from peer.cluster import Cluster
+    from shell.render import Printer
+
+WaitOption = Annotated[float, timeout_option("Return when all those rows are there; fail after so long.", "--wait")]
 
 
 def register(app: typer.Typer) -> None:
@@ -24,20 +28,27 @@ def bootstrap(
     invocation: Invocation,
     cluster_name: Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")],
     table: Annotated[str, typer.Option("-t", "--table", metavar="TABLE", help="namespace.name")],
-    wait_s: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", help="Return when it is complete; fail after so long.")
-    ] = 0.0,
+    wait_s: WaitOption = 0.0,
 ) -> None:
     """Send a peer the rows it lacks of a table that goes there, from before; what is written meanwhile goes on."""
-    from peer.bootstrap.begin import await_bootstrap, begin_bootstrap
+    from peer.bootstrap.begin import begin_bootstrap
 
     with invocation.connect() as (cluster, printer):
         rules = begin_bootstrap(cluster.peering, table, cluster_name, room_for(cluster, table))
         if wait_s:
-            await_bootstrap(cluster.peering, table, cluster_name, wait_s)
-            printer.value(rules, f"all rows of {table} are at {cluster_name}")
+            await_rows(cluster, printer, [table], cluster_name, wait_s)
         else:
-            printer.value(rules, f"the rows that {table} has go to {cluster_name} too; walship status tells how far")
+            printer.line(f"the rows that {table} has go to {cluster_name} too; walship status tells how far")
+        if printer.as_json:
+            printer.value(rules)
+
+
+def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str, wait_s: float) -> None:
+    """Return when all rows from before are at the peer, and say so; errors as ``await_bootstrap``."""
+    from peer.bootstrap.begin import await_bootstrap
+
+    await_bootstrap(cluster.peering, tables, peer, wait_s)
+    printer.line(f"all rows of {', '.join(tables)} are at {peer}")
 
 
 def room_for(cluster: Cluster, table: str) -> Room:

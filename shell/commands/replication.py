@@ -17,7 +17,7 @@ from replication.core.choice import chosen, is_chosen, is_pattern
 from replication.core.roles import Role
 from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import Standing
-from shell.commands.bootstrap import room_for
+from shell.commands.bootstrap import WaitOption, await_rows, room_for
 from shell.commands.derived import show_derived, show_standing
 from shell.commands.operate import for_each, gap_text, show_missing, show_outlooks, show_sending
 from shell.invocation import Invocation, add_verb
@@ -69,11 +69,14 @@ def enablereplication(
     ] = True,
     from_now: Annotated[bool, typer.Option("--from-now", help="Accept that rows already there are not sent.")] = False,
     bootstrap: Annotated[bool, typer.Option("--bootstrap", help="Send the rows already there as well.")] = False,
+    wait_s: WaitOption = 0.0,
     once: Annotated[bool, typer.Option("--once", help="Of a pattern only the tables that are there now.")] = False,
 ) -> None:
     """Send what is written to tables to a peer, from now on; they are made there. Patterns mean later tables, too."""
     if from_now and bootstrap:
         raise RequestError("--from-now and --bootstrap were both given", "Give one of them")
+    if wait_s and not bootstrap:
+        raise RequestError("--wait is for the rows already there, which are not sent", "Say --bootstrap, too")
     with invocation.connect() as (cluster, printer):
         patterns = [] if once else [text for text in table if is_pattern(text)]
         if remote_table and patterns:
@@ -119,6 +122,8 @@ def enablereplication(
             only = f" (groups {', '.join(groups)})" if groups else ""
             instead = "" if text in new else ", in place of the rule there was for them"
             printer.line(f"tables of {text}{only} that are made later go to {cluster_name}, too{instead}")
+        if wait_s and names:
+            await_rows(cluster, printer, names, cluster_name, wait_s)
         if printer.as_json:
             printer.value(made)
 

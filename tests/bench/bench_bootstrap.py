@@ -70,7 +70,7 @@ def _bootstrapped(both: Pair, table: str) -> float:
     size = room(east.config, east.ledger, east.table(table)).copy_bytes
     began = time.perf_counter()
     east.peering.enable(table, (), "west", bootstrap_bytes=size, count_rows=lambda _: 0)
-    await_bootstrap(east.peering, table, "west", LIMIT_S)
+    await_bootstrap(east.peering, [table], "west", LIMIT_S)
     seconds = time.perf_counter() - began
     here, there = (cluster.read(table, columns=["k"]).read_all().num_rows for cluster in (both.east, both.west))
     assert here == there >= ROWS, f"{there} rows of {here} at west"

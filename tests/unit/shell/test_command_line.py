@@ -33,6 +33,7 @@ VERBS = {
         "--remote-table",
         "--from-now",
         "--bootstrap",
+        "--wait",
         "--without-properties",
         "CLUSTER",
     ),
@@ -182,11 +183,18 @@ def test_init_writes_nothing_when_a_value_is_wrong(tmp_path, capsys, wrong):
         ["replay", "--timeout-s"],
         ["verify", "west", "--timeout-s"],
         ["drain", "west", "--timeout"],
+        ["bootstrap", "west", "-t", "t.x", "--wait"],
+        ["enablereplication", "west", "-t", "t.x", "--bootstrap", "--wait"],
     ],
 )
 def test_a_time_that_is_none_is_a_wrong_command_line(verb, seconds, capsys):
     assert main.run([*verb, seconds]) == 2
     assert f"{seconds} is no number of seconds" in capsys.readouterr().err
+
+
+def test_rows_that_are_not_sent_are_not_waited_for(capsys):
+    assert main.run(["enablereplication", "west", "-t", "t.x", "--wait", "5"]) == RequestError.exit_code
+    assert "--bootstrap" in capsys.readouterr().err
 
 
 def test_until_is_checked_without_wait_too(capsys):

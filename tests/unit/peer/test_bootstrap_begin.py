@@ -1,0 +1,50 @@
+"""Waiting for bootstraps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from peer.bootstrap.begin import await_bootstrap
+from peer.contacts import Contacts
+from peer.peering import Announcer, Peering
+from replication.errors import RequestError, WaitTimeoutError
+from replication.ledger.memory import MemoryLedger
+from tests.contract.ledger_stores import FLIGHTS, WEATHER, WEST, peer
+
+
+@pytest.fixture
+def peering() -> Iterator[Peering]:
+    """A cluster that bootstraps its flights and its weather at north."""
+    ledger = MemoryLedger(WEST)
+    ledger.rules.define(peer(), 0)
+    for spec in (FLIGHTS, WEATHER):
+        ledger.tables.create(spec)
+        groups = [group.name for group in spec.groups]
+        ledger.rules.enable("north", spec.uuid, groups, spec.name, 0, bootstrap=True)
+    yield Peering(ledger, cast(Announcer, None), cast(Contacts, None))
+    ledger.close()
+
+
+def test_several_tables_are_there_once_each_of_them_is(peering: Peering) -> None:
+    names, rules = [FLIGHTS.name, WEATHER.name], peering.ledger.rules
+    with pytest.raises(WaitTimeoutError, match="not bootstrapped at north within 0 s: ops.flights, ops.weather"):
+        await_bootstrap(peering, names, "north", 0.0)
+    rules.end_bootstrap("north", FLIGHTS.uuid, rules.generation(), 0)
+    with pytest.raises(WaitTimeoutError, match="within 0 s: ops.weather. It"):
+        await_bootstrap(peering, names, "north", 0.0)
+    rules.need_bootstrap("north", WEATHER.uuid, 0)
+    with pytest.raises(RequestError, match="the bootstrap of ops.weather at north was broken off"):
+        await_bootstrap(peering, names, "north", 0.0)
+    rules.begin_bootstrap("north", WEATHER.uuid, 0)
+    rules.end_bootstrap("north", WEATHER.uuid, rules.generation(), 0)
+    await_bootstrap(peering, names, "north", 0.0)
+
+
+def test_a_bootstrap_at_a_paused_peer_is_not_waited_for(peering: Peering) -> None:
+    peering.ledger.rules.set_paused("north", True, 0)
+    with pytest.raises(RequestError, match="north is paused, so the rows of ops.flights do not get there") as raised:
+        await_bootstrap(peering, [FLIGHTS.name], "north", 60.0)
+    assert raised.value.hint == "First: walship resume north"
