@@ -26,9 +26,9 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     invocation: Invocation,
-    directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where the two clusters keep their data.")
-    ] = Path("demo-data"),
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the clusters keep their data.")] = Path(
+        "demo-data"
+    ),
     keep: Annotated[bool, typer.Option("--keep", help="Leave the clusters running.")] = False,
     graph: Annotated[
         Graph | None, typer.Option("--graph", help="Three, four or two clusters that pass on what they receive.")
