@@ -104,7 +104,7 @@ class Peering:
         *,
         from_now: bool = False,
         bootstrap_bytes: int | None = None,
-        with_properties: bool = True,
+        with_properties: bool | None = None,
         count_rows: Callable[[TableSpec], int | None],
     ) -> list[Rule]:
         """Send what is written to groups of a table from now on, making the table at the peer first.
@@ -115,8 +115,9 @@ class Peering:
             table: its name here.
             groups: locality groups; empty for all, those that are added later included.
             peer_name: a defined peer.
-            remote_table: its name there; empty for the same.
-            with_properties: whether the peer's table takes the properties of this one, now and when they are set anew.
+            remote_table: its name there; empty for the same, or the one that it has there already.
+            with_properties: whether the peer's table takes the properties of this one, now and when they are set anew,
+                which can be said anew of a table that goes there; None for yes, or as it is.
             from_now: rows that are there already and will not be sent are accepted.
             bootstrap_bytes: about how much the rows that are there need; None when they are not to be sent.
             count_rows: how many rows the table shows; None where no tables are kept.
@@ -128,19 +129,23 @@ class Peering:
             PeerRefusedError: the peer has another table of that name, or wants none; the hint is the remedy.
             PeerUnavailableError: no receiver of the peer answers.
         """
-        spec, remote = self.ledger.tables.get(table), remote_table or table
+        spec, peer = self.ledger.tables.get(table), known_peer(self.ledger, peer_name)
+        there = {rule.group: rule for rule in self._rules(spec, peer)}
+        remote = remote_table or next((rule.remote_table for rule in there.values()), table)
         if unusable := unusable_name(remote):
             raise RequestError(
                 f"{table} cannot go to {peer_name} under that name: {unusable}",
                 "Name it namespace.name there, such as --remote-table ops.flights",
             )
-        peer = known_peer(self.ledger, peer_name)
         named = [spec.group(group).name for group in groups] or [group.name for group in spec.groups]
-        there = {rule.group: rule for rule in self._rules(spec, peer)}
         new = [group for group in named if group not in there]
-        if not new and (groups or all(rule.every_group for rule in there.values())):
-            raise RequestError(f"{table} goes to {peer_name} already", "See walship status")
         bootstrap = bootstrap_bytes is not None
+        is_so = with_properties is None or all(rule.with_properties == with_properties for rule in there.values())
+        if not new and (bootstrap or (is_so and (groups or all(rule.every_group for rule in there.values())))):
+            then = (
+                f"For rows from before: walship bootstrap {peer_name} -t {table}" if bootstrap else "See walship status"
+            )
+            raise RequestError(f"{table} goes to {peer_name} already", then)
         unsent = "" if from_now or bootstrap or not new else self._unsent(spec, count_rows)
         if unsent:
             raise RequestError(
@@ -155,17 +160,20 @@ class Peering:
             remote,
             term,
             bootstrap=bootstrap,
-            with_properties=with_properties,
+            with_properties=None if there else with_properties,
             every_group=not groups,
         )
-        try:
-            with self.contacts.link(peer) as link:
-                for road in roads_of(self.ledger, [rule for rule in rules if rule.group in new], peer.cluster):
-                    asked = replace(road, bootstrap_bytes=bootstrap_bytes or 0)
-                    link.open_road(self.ledger.cluster, peer.cluster, asked)
-        except (PeerRefusedError, PeerUnavailableError):
-            self.ledger.rules.disable(peer_name, spec.uuid, new, term)
-            raise
+        if new:
+            try:
+                with self.contacts.link(peer) as link:
+                    for road in roads_of(self.ledger, rules, peer.cluster):
+                        asked = replace(road, bootstrap_bytes=bootstrap_bytes or 0)
+                        link.open_road(self.ledger.cluster, peer.cluster, asked)
+            except (PeerRefusedError, PeerUnavailableError):
+                self.ledger.rules.disable(peer_name, spec.uuid, new, term)
+                raise
+        if not is_so:  # workers see it at their next look, and open their streams anew
+            self.ledger.rules.enable(peer_name, spec.uuid, [], remote, term, with_properties=with_properties)
         self.announcer.announce()
         return self._rules(spec, peer)
 

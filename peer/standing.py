@@ -30,7 +30,12 @@ def end_standing(peering: Peering, pattern: str, peer: str) -> bool:
 
 
 def to_enable(
-    peering: Peering, wanted: Sequence[str], excluded: Sequence[str], peer: str, patterns: Sequence[str]
+    peering: Peering,
+    wanted: Sequence[str],
+    excluded: Sequence[str],
+    peer: str,
+    patterns: Sequence[str],
+    with_properties: bool | None = None,
 ) -> list[str]:
     """The tables that are to be enabled now.
 
@@ -41,8 +46,12 @@ def to_enable(
         peer: where they go.
         patterns: those of ``wanted`` that stand for later tables, too: there may be none yet, and tables that go to the
             peer already are as they should be.
+        with_properties: what was said of properties; tables that go there otherwise are not.
     """
-    sent = set(peering.sent_to(peer))
+    rules = [rule for rule in peering.ledger.rules.all() if rule.peer == peer]
+    other = {rule.table for rule in rules if with_properties not in (None, rule.with_properties)}
+    specs = [peering.ledger.tables.by_uuid(table) for table in other]
+    sent = set(peering.sent_to(peer)) - {spec.name for spec in specs if spec is not None}
     known = [spec.name for spec in peering.ledger.tables.all() if not spec.name.endswith(SYSTEM_SUFFIXES)]
     some = [text for text in wanted if text not in patterns or any(is_chosen(n, text, excluded) for n in known)]
     found = chosen(known, some, excluded) if some else []

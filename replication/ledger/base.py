@@ -201,10 +201,12 @@ class Rules(Protocol):
         term: int,
         *,
         bootstrap: bool = False,
-        with_properties: bool = True,
+        with_properties: bool | None = None,
         every_group: bool = False,
     ) -> list[Rule]:
-        """Start replicating groups; rules already in force stay as they are.
+        """Start replicating groups; rules already in force stay as they are, but for what is said here.
+
+        ``with_properties`` is of all the table's rules for the peer; None leaves it as it is, True where there is none.
 
         With ``every_group`` groups that ``Tables.alter`` adds later go there, too, each in the transaction that adds it
         and so with its first frame; until ``disable`` ends any group.

@@ -103,7 +103,7 @@ class SqlRules:
         term: int,
         *,
         bootstrap: bool = False,
-        with_properties: bool = True,
+        with_properties: bool | None = None,
         every_group: bool = False,
     ) -> list[Rule]:
         """See ``base.Rules``."""
@@ -123,6 +123,9 @@ class SqlRules:
                     f"{spec.name} goes to {peer} as {other[0]} already, so it cannot go there as {remote_table} too",
                     "All groups of a table go to one remote table; disablereplication first",
                 )
+            taken = with_properties
+            if taken is None:
+                taken = next((rule.with_properties for rule in there.values()), True)
             wanted = [group for group in dict.fromkeys(groups) if group not in there]
             if wanted:
                 generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
@@ -130,10 +133,14 @@ class SqlRules:
                 for group in wanted:
                     there[group] = self._begin(
                         connection,
-                        Rule(peer, table, group, remote_table, generation, {}, phase, with_properties=with_properties),
+                        Rule(peer, table, group, remote_table, generation, {}, phase, with_properties=taken),
                     )
+            here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+            if with_properties is not None:  # they are the table's, not a group's
+                changed = here & (_rule.with_properties != taken)
+                connection.execute(sending.rules.update().where(changed).values(with_properties=taken))
+                there = {group: replace(rule, with_properties=taken) for group, rule in there.items()}
             if every_group:
-                here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
                 connection.execute(sending.rules.update().where(here).values(every_group=True))
             return [there[group] for group in dict.fromkeys(groups)]
 

@@ -64,9 +64,13 @@ def enablereplication(
     exclude: ExcludeOption = None,
     remote_table: Annotated[str, typer.Option("--remote-table", metavar="T", help="Its name there.")] = "",
     with_properties: Annotated[
-        bool,
-        typer.Option("--with-properties/--without-properties", help="Whether its table takes this one's properties."),
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--with-properties/--without-properties",
+            help="Whether its table takes this one's properties, also where it goes there already; else with.",
+            show_default=False,
+        ),
+    ] = None,
     from_now: Annotated[bool, typer.Option("--from-now", help="Accept that rows already there are not sent.")] = False,
     bootstrap: Annotated[bool, typer.Option("--bootstrap", help="Send the rows already there as well.")] = False,
     wait_s: WaitOption = 0.0,
@@ -82,9 +86,10 @@ def enablereplication(
         if remote_table and patterns:
             raise RequestError("--remote-table names one table, not a pattern", "Enable it by its name")
         peering, groups = cluster.peering, _groups(group, all_loc_groups)
-        chosen_here = (tuple(exclude or ()), tuple(groups), with_properties)
+        chosen_here = (tuple(exclude or ()), tuple(groups), with_properties is not False)
         new = [text for text in patterns if stand(peering, Standing(cluster_name, text, *chosen_here))]
-        names = to_enable(peering, table, exclude or (), cluster_name, patterns)
+        anew = None if bootstrap else with_properties
+        names = to_enable(peering, table, exclude or (), cluster_name, patterns, anew)
         if remote_table and len(names) > 1:
             raise RequestError(f"--remote-table names one table, not {len(names)}", "Enable them one at a time")
         made: list[Rule] = []
@@ -106,8 +111,10 @@ def enablereplication(
             made.extend(rules)
             sent = ", ".join(rule.group for rule in rules)
             before = "; the rows it has follow (see walship status)" if bootstrap else ""
-            remote = rules[0].remote_table
-            printer.line(f"{name} (groups {sent}) goes to {cluster_name} from now on, as {remote}{before}")
+            how = f"as {rules[0].remote_table}"
+            if with_properties is not None:
+                how += f", {'with' if with_properties else 'without'} its properties"
+            printer.line(f"{name} (groups {sent}) goes to {cluster_name} from now on, {how}{before}")
             for line in dict.fromkeys(gap_text(gap, cluster_name) for rule in rules for gap in rule.gaps):
                 printer.note(f"{name}: {line}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import uuid4
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from replication.core.alter import add_column, drop_column, rename_column, set_properties
 from replication.errors import SchemaError, TableExistsError, UnknownTableError
 from replication.ledger.base import Ledger
-from tests.contract.ledger_stores import peer, table
+from tests.contract.ledger_stores import WEATHER, peer, table
 
 FLIGHTS = table()
 
@@ -91,3 +92,15 @@ def test_a_rule_remembers_whether_properties_go_along(made: Ledger) -> None:
     assert not rule.told(spec).settings
     made.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     assert not made.rules.all()[0].with_properties
+
+
+def test_whether_properties_go_along_is_changed_on_the_open_road(made: Ledger) -> None:
+    made.rules.define(peer(), 0)
+    names = [group.name for group in WEATHER.groups]
+    made.tables.create(WEATHER)
+    (before,) = made.rules.enable("north", WEATHER.uuid, names[:1], WEATHER.name, 0, with_properties=False)
+    made.rules.enable("north", WEATHER.uuid, names, WEATHER.name, 0)
+    assert [rule.with_properties for rule in made.rules.all()] == [False, False], "as the table has it there"
+    (after,) = made.rules.enable("north", WEATHER.uuid, names[:1], WEATHER.name, 0, with_properties=True)
+    assert [rule.with_properties for rule in made.rules.all()] == [True, True], "of the whole table"
+    assert after == replace(before, with_properties=True) == made.rules.all()[0], "the road goes on"

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 
+from peer.contacts import Contacts
+from peer.peering import Peering
 from replication.core.alter import add_column, drop_column, rename_column, set_properties, widen_column
 from replication.core.schema import HISTORY_S_DEFAULT, TableSpec
-from replication.errors import PeerRefusedError
+from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import Peer
 from replication.link.base import Road
 from replication.link.grpc_client import connect
@@ -184,6 +187,35 @@ def test_properties_go_along_when_the_road_takes_them(world: World) -> None:
     assert north.ledger.tables.get(spec.name).history_s == 9
     assert not north.ledger.tables.get(spec.name).setting("codec")
     assert HISTORY_S_DEFAULT not in (9, 70)
+
+
+def test_whether_properties_go_along_can_be_said_anew_of_an_open_road(world: World) -> None:
+    east, north = world.site("east"), world.site("north")
+    spec = set_properties(table(), {"history_s": "50"}, 1)
+    east.ledger.tables.create(spec)
+    peering = Peering(east.ledger, east.coordination, cast(Contacts, None))
+    east.ledger.rules.define(Peer("north", "zk:2181/x", north.cluster), east.term)
+    east.ledger.rules.enable("north", spec.uuid, ["default"], spec.name, east.term, with_properties=False)
+    world.run(east, north)
+    until(lambda: north.ledger.tables.by_uuid(spec.uuid))
+    (before,) = east.ledger.rules.all()
+
+    def enable(with_properties: bool) -> None:
+        peering.enable(spec.name, ["default"], "north", with_properties=with_properties, count_rows=lambda _: 1)
+
+    enable(with_properties=True)
+    until(lambda: north.ledger.tables.get(spec.name).history_s == 50, what="the properties there were")
+    alter(east, spec, lambda s: set_properties(s, {"history_s": "60"}, 2))
+    until(lambda: north.ledger.tables.get(spec.name).history_s == 60, what="those that are set")
+    enable(with_properties=False)
+    alter(
+        east, spec, lambda s: set_properties(s, {"history_s": "70"}, 3), lambda s: rename_column(s, "text", "words", 4)
+    )
+    until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="the new name")
+    assert north.ledger.tables.get(spec.name).history_s == 60
+    assert east.ledger.rules.all() == [before], "without a gap"
+    with pytest.raises(RequestError, match="goes to north already"):
+        enable(with_properties=False)
 
 
 def test_a_table_is_told_by_name_and_another_one_of_that_name_is_refused_with_the_remedy(world: World) -> None:

@@ -34,6 +34,11 @@ def test_a_pattern_that_stands_means_what_is_there_and_not_sent_yet(peering: Pee
     assert to_enable(peering, ["ops.*"], ["*"], "west", ["ops.*"]) == []
 
 
+def test_a_pattern_that_stands_means_what_goes_there_with_another_choice_of_properties(peering: Peering) -> None:
+    for choice, names in ((None, ["ops.new"]), (True, ["ops.new"]), (False, ["ops.new", "ops.sent"])):
+        assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", ["ops.*"], choice) == names
+
+
 def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> None:
     assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", []) == ["ops.new", "ops.sent"]
     with pytest.raises(RequestError, match=r"No table matches soon\.\*"):
