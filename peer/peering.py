@@ -119,7 +119,8 @@ class Peering:
             with_properties: whether the peer's table takes the properties of this one, now and when they are set anew,
                 which can be said anew of a table that goes there; None for yes, or as it is.
             from_now: rows that are there already and will not be sent are accepted.
-            bootstrap_bytes: about how much the rows that are there need; None when they are not to be sent.
+            bootstrap_bytes: about how much the rows that are there need at the peer, with what is on its way there
+                beside them; None when they are not to be sent.
             count_rows: how many rows the table shows; None where no tables are kept.
 
         Raises:

@@ -35,10 +35,10 @@ def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: Room) ->
         )
     if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
         return rules
-    room.check(table)
+    room.check()
     with peering.contacts.link(peer) as link:
         for road in roads_of(ledger, rules, peer.cluster):
-            link.open_road(ledger.cluster, peer.cluster, replace(road, bootstrap_bytes=room.copy_bytes))
+            link.open_road(ledger.cluster, peer.cluster, replace(road, bootstrap_bytes=room.there_bytes))
     rules = ledger.rules.begin_bootstrap(peer_name, spec.uuid, ledger.terms.current())
     peering.announcer.announce()
     return rules

@@ -9,6 +9,7 @@ from pathlib import PurePath
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from peer.bootstrap.room import DiskRoom
 from peer.bootstrap.snapshot import rows_of
 from replication.core.batch import FRAME_PAYLOAD_BYTES, encode_payload
 from replication.core.bootstrap import Coverage, bootstrap_schema
@@ -36,11 +37,13 @@ _INDEX_BYTES = 1 << 20
 _NO_SCHEMA = bytes(32)
 
 
-def export(tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted: Bootstrap, row: FileRow) -> int:
+def export(
+    tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted: Bootstrap, row: FileRow, room: DiskRoom
+) -> int:
     """Write the file of ``row``, durably, and return its length in bytes, end record left out.
 
     Raises:
-        NoSpaceError, StorageError: what was written is removed.
+        NoSpaceError, StorageError: what was written is removed; the disk is full, or nearly, by ``room``.
         CommitConflictError: the table was folded again and again; try again.
     """
     coverages = ledger.bootstraps.coverage(spec.uuid, wanted.groups)
@@ -56,6 +59,7 @@ def export(tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted
             for batch in batches:
                 for coverage in coverages:
                     writing.rows(spec.versions[coverage.group], _of_group(batch, coverage.group))
+                room.grow(writing.length)
         for coverage in coverages:
             writing.coverage(coverage)
         writing.finish()

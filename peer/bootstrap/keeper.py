@@ -6,17 +6,21 @@ is written anew, a finished one is shipped on, and rules go LIVE once the peer h
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import structlog
 
 from peer.bootstrap.export import export
+from peer.bootstrap.room import DiskRoom
 from replication.errors import EngineLostError, ReplicationError, RequestError
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger
 from replication.tables.base import Tables
 
+_Key = tuple[str, UUID, int]
 _log = structlog.get_logger(__name__)
 
 
@@ -31,6 +35,7 @@ class BootstrapKeeper:
         host: its slot.
         directory: where the files are written, the WALs' directory, which the worker looks at.
         boot: the host's boot id.
+        keep_free_bytes: how much of the disk is to stay free.
         state: what each one waits for, by ``peer table``.
     """
 
@@ -40,7 +45,9 @@ class BootstrapKeeper:
     host: str
     directory: str
     boot: str
+    keep_free_bytes: int = 0
     state: dict[str, str] = field(default_factory=dict)
+    _rooms: dict[_Key, DiskRoom] = field(default_factory=dict)
 
     def turn(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Do what can be done now for every bootstrap.
@@ -68,6 +75,8 @@ class BootstrapKeeper:
                 if self.state.get(name) != found[name]:
                     _log.error("bootstrap_failed", peer=wanted.peer, table=name, exc_info=True)
         self.state = found
+        there = {_key(wanted) for wanted in self.ledger.bootstraps.wanted()} if self._rooms else ()
+        self._rooms = {key: room for key, room in self._rooms.items() if key in there}
 
     def _step(self, wanted: Bootstrap) -> str:
         """One step; what it waits for now."""
@@ -84,8 +93,19 @@ class BootstrapKeeper:
         spec = self.ledger.tables.by_uuid(wanted.table)
         if spec is None:
             raise RequestError(f"table {wanted.table} is not known here")
+        self.files.make_directory(self.directory)
+        room = self._rooms.setdefault(_key(wanted), DiskRoom(self._free_bytes, self.keep_free_bytes))
+        room.begin()
         row = self.ledger.bootstraps.begin_file(wanted, self.host, self.directory, self.boot)
-        length = export(self.tables, self.ledger, self.files, spec, wanted, row)
+        length = export(self.tables, self.ledger, self.files, spec, wanted, row, room)
+        del self._rooms[_key(wanted)]
         self.ledger.bootstraps.finish_file(row.file, length)
         _log.info("bootstrap_written", peer=wanted.peer, table=spec.name, file=str(row.file), end=length)
         return "it is on its way"
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self.directory).free
+
+
+def _key(wanted: Bootstrap) -> _Key:
+    return wanted.peer, wanted.table, wanted.generation

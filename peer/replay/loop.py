@@ -201,7 +201,8 @@ def replay_until(
     quarantine = Quarantine(config.data_dir / "quarantine", ledger.replay)
     housekeeping = Housekeeping(tables, ledger, config.replay)
     host, directory = config.cluster.host, str(config.wal_dir)
-    bootstraps = BootstrapKeeper(tables, ledger, LocalFiles(), host, directory, boot_id())
+    keep_free = config.receiver.disk_free_min_bytes
+    bootstraps = BootstrapKeeper(tables, ledger, LocalFiles(), host, directory, boot_id(), keep_free)
     done = threading.Event()
     lost: list[EngineLostError] = []
 

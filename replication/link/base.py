@@ -79,8 +79,9 @@ class Road:
     """One (table, group) that goes to a peer: its definition, schema versions in use, and what is owed per WAL.
 
     ``carried`` are the origins whose frames it brings besides its sender's own. ``bootstrap_bytes`` is about how much
-    room rows from before will take there, 0 when none are to be sent. A ``closed`` one owes nothing more. Sequences
-    that are ``waived`` were given up, by a person's word, and come by this road no more.
+    room rows from before will take there, with those of other tables that are on their way; 0 when none are to be sent.
+    A ``closed`` one owes nothing more. Sequences that are ``waived`` were given up, by a person's word, and come by
+    this road no more.
     """
 
     spec: TableSpec

@@ -34,7 +34,7 @@ def bootstrap(
     from peer.bootstrap.begin import begin_bootstrap
 
     with invocation.connect() as (cluster, printer):
-        rules = begin_bootstrap(cluster.peering, table, cluster_name, room_for(cluster, table))
+        rules = begin_bootstrap(cluster.peering, table, cluster_name, room_for(cluster, printer, [table], cluster_name))
         if wait_s:
             await_rows(cluster, printer, [table], cluster_name, wait_s)
         else:
@@ -51,8 +51,8 @@ def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: 
     printer.line(f"all rows of {', '.join(tables)} are at {peer}")
 
 
-def room_for(cluster: Cluster, table: str) -> Room:
-    """What sending the rows of a table needs and has here.
+def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str) -> Room:
+    """What sending a peer the rows of tables needs and has here; says of which nobody can tell.
 
     Raises:
         RequestError: this cluster keeps no tables to send rows from.
@@ -64,4 +64,9 @@ def room_for(cluster: Cluster, table: str) -> Room:
             f"{cluster.name} keeps no tables, so it has no rows from before",
             "Bootstrap from a cluster that keeps the table, or say --from-now",
         )
-    return room(cluster.config, cluster.ledger, cluster.table(table))
+    specs = [cluster.table(table) for table in tables]
+    found = room(cluster.config, cluster.ledger, specs, peer, lambda: cluster.reader.catalog)
+    if found.unknown:
+        names = ", ".join(found.unknown)
+        printer.note(f"nothing tells how large {names} is, so it was not checked whether there is room for its rows")
+    return found

@@ -24,6 +24,7 @@ from shell.invocation import Invocation, add_verb
 from shell.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
+    from peer.bootstrap.room import Room
     from peer.cluster import Cluster
     from peer.status import ClusterStatus, TableAtPeer
     from replication.core.schema import TableSpec
@@ -94,17 +95,16 @@ def enablereplication(
             raise RequestError(f"--remote-table names one table, not {len(names)}", "Enable them one at a time")
         made: list[Rule] = []
 
+        room: Room | None = None
+
         def enable(name: str) -> None:
-            room = room_for(cluster, name) if bootstrap else None
-            if room is not None:
-                room.check(name)
             rules = cluster.peering.enable(
                 name,
                 groups,
                 cluster_name,
                 remote_table,
                 from_now=from_now,
-                bootstrap_bytes=None if room is None else room.copy_bytes,
+                bootstrap_bytes=None if room is None else room.there_bytes,
                 with_properties=with_properties,
                 count_rows=lambda spec: _count(cluster, spec),
             )
@@ -119,6 +119,9 @@ def enablereplication(
                 printer.note(f"{name}: {line}")
 
         try:
+            if names and bootstrap:  # all of them fit, or none begins
+                room = room_for(cluster, printer, names, cluster_name)
+                room.check()
             if names:
                 for_each(names, enable, printer)
         except ReplicationError:

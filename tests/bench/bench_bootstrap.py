@@ -67,7 +67,7 @@ def _filled(both: Pair, table: str) -> None:
 
 def _bootstrapped(both: Pair, table: str) -> float:
     east = both.east
-    size = room(east.config, east.ledger, east.table(table)).copy_bytes
+    size = room(east.config, east.ledger, [east.table(table)], "west", lambda: east.reader.catalog).there_bytes
     began = time.perf_counter()
     east.peering.enable(table, (), "west", bootstrap_bytes=size, count_rows=lambda _: 0)
     await_bootstrap(east.peering, [table], "west", LIMIT_S)

@@ -10,6 +10,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from peer.bootstrap.room import stored_bytes
+from replication import config as configuration
 from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError
 from replication.tables import append
@@ -127,3 +129,15 @@ def test_superseded_metadata_files_are_deleted(tmp_path: Path) -> None:
         )
     kept = list((tmp_path / "warehouse").glob("**/t__changes/metadata/*.metadata.json"))
     assert len(kept) <= 11
+
+
+def test_snapshots_say_how_large_the_files_of_a_table_are(
+    spark_tables: IcebergTables, spec: TableSpec, tmp_path: Path
+) -> None:
+    name = spec.name + "__changes"
+    first = spark_tables.append(name, small(changes(spec, "ab", 1)), None, {})
+    spark_tables.append(name, changes(spec, "cd", 2), first, {})
+    location = Path(spark_tables._catalog.load(name).location().removeprefix("file:"))
+    written = sum(file.stat().st_size for file in location.rglob("*.parquet"))
+    sections = {"cluster": {"name": "east", "data_dir": str(tmp_path)}, "catalog": {"warehouse": "s3://bucket/tables"}}
+    assert stored_bytes(configuration.load(None, sections, {}), spec, lambda: spark_tables) == written > 0

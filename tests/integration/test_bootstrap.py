@@ -112,6 +112,19 @@ def test_rows_and_deletes_from_before_arrive_with_their_versions(pair: Pair) -> 
     assert set(pair.west.versions(pair.spec)) <= set(pair.east.versions(pair.spec))
 
 
+def test_a_disk_that_is_nearly_full_puts_a_bootstrap_off_and_says_why(pair: Pair) -> None:
+    pair.write(0, 100)
+    pair.begin()
+    pair.connect()
+    pair.east.keeper.keep_free_bytes = 1 << 60
+    pair.east.keeper.turn()
+    assert "there is no room here for the copy of its rows" in pair.east.keeper.state[f"west {pair.spec.name}"]
+    assert bootstraps(pair.east) == []
+    pair.east.restart()
+    pair.finish()
+    pair.level()
+
+
 def test_without_a_bootstrap_the_rows_of_a_gap_stay_absent_and_with_one_they_come(pair: Pair) -> None:  # scenario 5
     pair.east.send_to(pair.west, pair.spec)
     pair.connect()
