@@ -79,6 +79,24 @@ class Site(Launched):
         os.kill(state.pid, signal.SIGKILL)
         return state.pid
 
+    def kill_below(self, role: str, word: str) -> int:
+        """SIGKILL the processes started by a role, at any depth, whose command line has a word; how many."""
+        state = self.state(role)
+        assert state is not None, f"{self.name} has no {role}"
+        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True).stdout
+        rows = [
+            (int(pid), int(parent), line) for pid, parent, line in (r.split(maxsplit=2) for r in listed.splitlines())
+        ]
+        below, before = {state.pid}, 0
+        while len(below) > before:
+            before = len(below)
+            below |= {pid for pid, parent, _ in rows if parent in below}
+        found = [pid for pid, _, line in rows if pid in below - {state.pid} and word in line]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(found)
+
     @contextmanager
     def frozen(self, role: str) -> Iterator[None]:
         """A role that neither works nor ends, nor is started again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from random import Random
 from uuid import uuid4
 
 import pyarrow as pa
@@ -99,6 +100,33 @@ def test_every_process_is_killed_in_turn_during_a_load_and_the_tables_are_equal(
             verdict = compare_clusters(here, there, name, 60)
             assert verdict.same and verdict.identical, verdict
     assert not east.json("status")["quarantined"] and not west.json("status")["quarantined"]
+
+
+def test_a_jvm_and_executors_that_are_killed_lose_and_double_nothing(sites, tables):
+    east, west = sites
+    name = f"e2e.t{uuid4().hex[:8]}"
+    with east.connect() as here, west.connect() as there:
+        here.create_table(name, SCHEMA)
+        east.shell("enablereplication", "-t", name, "west")
+
+        def write(part, rows=200_000):  # so much that executors decode it
+            noise = Random(part).randbytes(rows * 90).hex()
+            texts = [noise[at : at + 180] for at in range(0, len(noise), 180)]
+            made = {"id": list(range(part * rows, (part + 1) * rows)), "version": [part] * rows, "text": texts}
+            return here.upsert(name, pa.table(made, SCHEMA))
+
+        position = write(0)
+        before = west.state("replay").pid
+        until(lambda: west.kill_below("replay", "org.apache.spark"), 60, "west's JVM to be there")
+        position = position.join(write(1))
+        until(lambda: west.ready("replay", other_than=before), 90, "west's replay again")
+        until(lambda: west.kill_below("replay", "pyspark.daemon"), 60, "an executor to be there")
+        position = position.join(write(2))
+        west.kill_below("replay", "pyspark.daemon")
+        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        ids = there.read(name, columns=["id"]).read_all().column(0).to_pylist()
+        assert sorted(ids) == list(range(600_000))
+    assert not west.json("status")["quarantined"]
 
 
 def test_a_batch_repeated_by_another_writer_is_there_once(sites, tables):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ import pytest
 
 from peer.contacts import Contacts
 from peer.peering import Peering
-from replication.errors import RequestError
+from replication import __version__
+from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import ReplayMark
+from replication.link.base import PROTOCOL
+from tests.contract.ledger_stores import NORTH, WEST
 from tests.sites import Site, rows, table, until
 
 UNUSABLE = [
@@ -91,3 +95,27 @@ def test_a_table_that_is_taken_over_has_the_name_that_was_asked_for(east: Site) 
     assert peering.adopt("ops.other", "west").name == "ops.other"
     with pytest.raises(RequestError, match="keeps for tables of its own"):
         peering.adopt("ops.other__changes", "west")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "said"),
+    [
+        ({"version": "9.1.0"}, PeerRefusedError, "west runs walship 9.1.0, which does not go with"),
+        ({"protocol": PROTOCOL + 1}, PeerRefusedError, "Upgrade the older one first"),
+        ({"cluster": NORTH}, RequestError, f"says {WEST}, its receiver {NORTH}"),
+    ],
+)
+def test_a_peer_of_another_version_or_root_is_not_defined(
+    east: Site, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    described = SimpleNamespace(**{"cluster": WEST, "version": __version__, "protocol": PROTOCOL} | wrong)
+
+    class Reaching(Contacts):
+        @contextmanager
+        def link_to(self, name: str, addresses: Sequence[str]) -> Iterator[Any]:
+            yield SimpleNamespace(describe=lambda: described)
+
+    public = SimpleNamespace(cluster=WEST, receivers=("127.0.0.1:1",))
+    monkeypatch.setattr("peer.contacts.read_public", lambda zookeepers, tls: (zookeepers, public))
+    with pytest.raises(error, match=re.escape(said)):
+        Reaching(east.ledger, east.config.tls).reach("west", "zk:2181/walship/west")

@@ -1,0 +1,49 @@
+"""Payloads that clusters of other versions read, byte for byte as version 1 writes them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from replication.core.bootstrap import PLACE, Coverage, bootstrap_schema
+from replication.core.coverage import Interval
+from replication.core.freshness import ClosedNotice
+from replication.core.ids import FileId, StreamId
+from replication.core.schema import TS
+from tests.unit.golden.make import EAST, FILE, table
+
+TABLE, OTHER = UUID(int=7), FileId(EAST, "h1", 9)
+WAL = "east:11111111-2222-4333-8444-555555555555"
+
+
+def test_a_closed_notice() -> None:
+    notice = ClosedNotice(1_700_000_000_000_005, ((StreamId(FILE, TABLE, ""), 41), (StreamId(OTHER, TABLE, "load"), 0)))
+    names = [f"{WAL}/h0/000000000042", f"{WAL}/h1/000000000009"]
+    golden = (
+        bytes.fromhex("01 05401e18240a0600 02000100 02000000")  # version, t, and how many files, tables, streams
+        + b"".join(bytes([len(name)]) + name.encode() for name in names)
+        + TABLE.bytes
+        + bytes.fromhex("0000 0000 2900000000000000 00")  # file, table, last sequence, group
+        + bytes.fromhex("0100 0000 0000000000000000 04")
+        + b"load"
+    )
+    assert golden.hex() == notice.encode().hex()
+    assert ClosedNotice.decode(golden) == notice
+
+
+def test_the_coverage_of_a_bootstrap() -> None:
+    intervals = (Interval(0, 3, bytes(32), bytes([1]) * 32), Interval(5, 6, bytes([2]) * 32, bytes([3]) * 32))
+    coverage = Coverage.of(TABLE, "load", {FILE: intervals, OTHER: ()})
+    golden = (
+        f'[["{WAL}/h0/000000000042",[[0,3,"{"00" * 32}","{"01" * 32}"],[5,6,"{"02" * 32}","{"03" * 32}"]]],'
+        f'["{WAL}/h1/000000000009",[]]]'
+    ).encode()
+    assert coverage.encode() == golden
+    assert Coverage.decode(golden, TABLE, "load") == coverage
+
+
+def test_the_columns_of_a_bootstraps_rows() -> None:
+    (version,) = table().versions.values()
+    schema = bootstrap_schema(version)
+    assert schema.names == [*version.arrow.names, TS, *(name for name, _ in PLACE)]
+    assert [str(schema.field(name).type) for name, _ in PLACE] == ["int32", "int64", "int64", "int32"]
+    assert [name for name, _ in PLACE] == ["_at", "_commit", "_seq", "_row"]
