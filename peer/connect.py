@@ -16,28 +16,40 @@ from replication.coordination import zookeeper
 from replication.coordination.base import HostRecord
 from replication.coordination.paths import Kind, Quorum
 from replication.coordination.tls import ZookeeperTls
-from replication.errors import ConfigError, NoWorkerError
+from replication.errors import ConfigError, NoWorkerError, ReplicationError
 from replication.ledger.sql import open_ledger
 from replication.settings import ZooKeeperSection
+from replication.writer.registration import check_worker
 
 _REMEDY = "Connect on a host of that cluster, or give its configuration file"
 
 
-def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None) -> Cluster:
+def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None, *, for_writing: bool = True) -> Cluster:
     """Open a cluster on one of its hosts.
 
     Args:
         target: its TOML file, or ``zk1:2181,zk2:2181/east``: then the host's configuration is found in ZooKeeper.
         zookeeper_tls: PEM files for such an address, of another cluster's configuration; else the environment says
             them (``WALSHIP_ZOOKEEPER_CA``, ``_CERT``, ``_KEY``).
+        for_writing: whether this host must have a live worker, without which nothing written here would go on; False
+            opens it in any case, to read: the first append then looks for the worker.
 
     Raises:
         ConfigError: the configuration is not fit, or no cluster was ever started with it.
-        NoWorkerError: by ZooKeeper address: this machine is no host of that cluster, or has no live worker.
+        NoWorkerError: this host has no live worker, or, by ZooKeeper address, is no host of that cluster.
+        CoordinationError: for writing: ZooKeeper does not answer.
     """
     log.as_library()
     config = find_config(target, zookeeper_tls)
-    return Cluster(config, open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
+    cluster = Cluster(config, open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
+    if for_writing:
+        try:
+            check_worker(cluster.coordination, config.cluster.host)
+        except ReplicationError as error:
+            cluster.close()
+            error.hint += f"{'. ' if error.hint else ''}To read only: connect(…, for_writing=False)"
+            raise
+    return cluster
 
 
 def find_config(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None) -> Config:
@@ -64,12 +76,7 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
     if not here:
         raise NoWorkerError(f"This machine is no host of cluster {public.cluster.name} at {address}", _REMEDY)
     live = [host for host in here if host.slot in alive]
-    if not live:
-        raise NoWorkerError(
-            f"No worker is alive on host {here[0].slot} of cluster {public.cluster.name}",
-            "Start one: walship up --config FILE",
-        )
-    return _of_host(live[0], public.cluster.name, quorum, section)
+    return _of_host((live or here)[0], public.cluster.name, quorum, section)
 
 
 def _of_host(host: HostRecord, name: str, quorum: Quorum, section: ZooKeeperSection) -> Config:

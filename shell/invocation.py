@@ -79,7 +79,7 @@ class Invocation:
 
         printer = self.printer
         found = self.find()
-        with leaving_on_interrupt(printer.stopped, grace_s), connect(found.target) as cluster:
+        with leaving_on_interrupt(printer.stopped, grace_s), connect(found.target, for_writing=False) as cluster:
             printer.header(cluster.name, found.target)
             yield cluster, printer
 

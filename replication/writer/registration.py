@@ -32,6 +32,15 @@ def lock_path(directory: str, writer: str) -> str:
     return f"{directory}/{writer}.lock"
 
 
+def check_worker(coordination: Coordination, host: str) -> None:
+    """Raise NoWorkerError when no worker is alive on a host, with the remedy."""
+    if all(member.name != host for member in coordination.members(Kind.WORKERS)):
+        raise NoWorkerError(
+            f"no worker is alive on host {host}, so what is written here would not be shipped or replayed",
+            "Start one: walship up --config FILE",
+        )
+
+
 class Registration:
     """A registered writer and the thread that renews its lease; ``close`` joins it.
 
@@ -59,11 +68,7 @@ class Registration:
         self._files = files
         self._lease_s = lease_s
         self._clock_ns = clock_ns
-        if all(member.name != host for member in coordination.members(Kind.WORKERS)):
-            raise NoWorkerError(
-                f"no worker is alive on host {host}, so what is written here would not be shipped or replayed",
-                "Start one: walship up --config FILE",
-            )
+        check_worker(coordination, host)
         started = clock_ns()
         self._state = coordination.role().state
         self._lease: Lease | None = Lease.begin(self._state, started, lease_s)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from peer.connect import connect
 from replication import config as configuration
-from replication.errors import ConfigError, LockedFileError
+from replication.errors import ConfigError, CoordinationError, LockedFileError, NoWorkerError
 
 ROOT = Path(__file__).parents[2]
 ROLES = "zookeeper,master,worker,receiver"
@@ -133,6 +134,24 @@ def test_nothing_is_left_when_the_supervisor_and_zookeepers_role_are_killed_at_o
     for pid in (up.process.pid, pids["zookeeper"]):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not any(alive(pid) for pid in pids.values()), what="all processes gone")
+
+
+def test_connecting_for_writing_wants_a_worker_on_this_host(start, file):
+    up = start("--roles", "zookeeper,master")
+    up.ready()
+    address = f"{up.config.zookeeper_servers}{up.config.zookeeper_root}"
+    for target in (file, address):
+        with pytest.raises(NoWorkerError, match=r"no worker is alive on host h0.*walship up.*for_writing=False"):
+            connect(target)
+        with connect(target, for_writing=False) as cluster:
+            cluster.create_table("ops.t", "id long", ["id"]) if target is file else None
+            assert [spec.name for spec in cluster.tables()] == ["ops.t"]
+            with pytest.raises(NoWorkerError, match="walship up"):
+                cluster.upsert("ops.t", [{"id": 1}])
+    up.end()
+    with pytest.raises(CoordinationError, match="for_writing=False"):
+        connect(file)
+    connect(file, for_writing=False).close()
 
 
 def test_a_second_up_on_the_same_directory_is_refused_and_the_first_goes_on(start, file):

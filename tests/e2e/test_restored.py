@@ -1,0 +1,105 @@
+"""Backups put back by hand, as the cookbook says: a whole data directory, or a ledger beside newer files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from replication.errors import ReplicationError
+from tests.e2e.conftest import ROLES, START_TIMEOUT_S, Site, await_ready, define, launched, start
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+TABLE = "ops.kept"
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Site]]:
+    """East, and a backup of it from when it had the first thousand rows; west has two thousand."""
+    folder = tmp_path_factory.mktemp("restored")
+    made = {name: start(folder / name, name) for name in ("east", "west")}
+    try:
+        await_ready([*made.values()], START_TIMEOUT_S)
+        with made["east"].connect() as cluster:
+            cluster.create_table(TABLE, SCHEMA, ["id"])
+        define(made["east"], made["west"])
+        made["east"].shell("enablereplication", "-t", TABLE, "west")
+        write(made, 0)
+        made["east"].stop()
+        shutil.copytree(folder / "east", folder / "backup")
+        again(made, "east")
+        write(made, 1000)
+        made["east"].stop()
+        yield made
+    finally:
+        for site in made.values():
+            site.stop()
+
+
+def again(sites: dict[str, Site], name: str) -> None:
+    sites[name] = launched(name, sites[name].file, ROLES)
+    await_ready([sites[name]], START_TIMEOUT_S)
+
+
+def write(sites: dict[str, Site], first: int, rows: int = 1000) -> None:
+    """At east; back when west shows them."""
+    with sites["east"].connect() as here:
+        position = here.upsert(TABLE, [{"id": first + i, "text": f"{first + i}"} for i in range(rows)])
+        for cluster in (None, "west"):
+            here.wait(position, cluster=cluster, until="visible", timeout_s=120)
+
+
+def refilled(sites: dict[str, Site]) -> list[list[int]]:
+    """West defines east anew and sends it what it has, and the other way round; the keys that both have then."""
+    east, west = sites["east"], sites["west"]
+    peers = [each["name"] for each in east.json("listclusters")["clusters"]]
+    with ThreadPoolExecutor(2) as threads:
+        if "east" in [each["name"] for each in west.json("listclusters")["clusters"]]:
+            west.shell("deletecluster", "east")
+        done = threads.submit(define, west, east)
+        if "west" not in peers:
+            define(east, west)
+        done.result()
+    west.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "120", "east")
+    if "west" not in peers:
+        east.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "120", "west")
+    west.shell("verify", str(east.file), "-t", TABLE)
+    found = []
+    for site in (east, west):
+        with site.connect() as cluster:
+            found.append(sorted(cluster.read(TABLE, columns=["id"]).read_all().column(0).to_pylist()))
+    return found
+
+
+def test_a_ledger_put_back_from_a_copy_is_refused_and_made_anew(both: dict[str, Site]) -> None:
+    home = both["east"].file.parent
+    for old in (home.parent / "backup").glob("ledger.db*"):
+        shutil.copy(old, home / old.name)
+    kept = {file: file.read_bytes() for file in home.glob("wal/*.wal")}
+    with pytest.raises(ReplicationError, match="older than the files beside it") as refused:
+        again(both, "east")
+    assert "rebuildledger" in refused.value.hint
+    assert {file: file.read_bytes() for file in home.glob("wal/*.wal")} == kept
+    (home / "lost").mkdir()
+    for ledger in home.glob("ledger.db*"):
+        ledger.rename(home / "lost" / ledger.name)
+    both["east"].shell("rebuildledger", "--yes")
+    again(both, "east")
+    assert refilled(both) == [[*range(2000)]] * 2
+    write(both, 2000)
+    both["east"].stop()
+
+
+def test_a_cluster_restored_from_an_old_backup_gets_its_own_rows_back(both: dict[str, Site]) -> None:
+    home = both["east"].file.parent
+    shutil.rmtree(home)
+    shutil.copytree(home.parent / "backup", home)
+    both["east"].shell("reincarnate", "--yes")
+    again(both, "east")
+    found = refilled(both)
+    assert found == [[*range(3000)]] * 2
+    write(both, 3000)
+    assert both["east"].json("status")["peers"][0]["state"] == "live"
