@@ -33,6 +33,7 @@ from shell.heap import keep_freed
 from shell.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
 
 STOP_GRACE_S = 15.0
+_LEAVE_S = 5.0
 _CARRIERS = ("worker", "receiver")
 _PR_SET_PDEATHSIG = 1
 
@@ -124,9 +125,13 @@ def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogge
 
 def leave(code: int) -> NoReturn:
     """End this process once its threads have, without Python's finalization: native threads can hang in it for ever."""
+    deadline = time.monotonic() + _LEAVE_S
+    pool = sys.modules.get("pyiceberg.utils.concurrent")
+    if pool is not None:  # its threads wait for work until they are told
+        pool.ExecutorFactory.get_or_create().shutdown(wait=False)
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
