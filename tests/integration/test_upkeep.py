@@ -27,6 +27,7 @@ def site(tmp_path: Path, warehouse: Warehouse) -> Iterator[Site]:
     made.ledger.close()
 
 
+@pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)  # who wrote the files makes no difference
 def test_small_files_become_one_and_old_snapshots_go(tmp_path: Path, warehouse: Warehouse) -> None:
     site = Site(tmp_path, warehouse)
     replayer = site.replayer()
