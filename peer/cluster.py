@@ -286,8 +286,7 @@ class Cluster:
     def apply(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Position:
         """Write mutations of a cell table.
 
-        Raises:
-            ConditionalMutationError: one has a condition. HistoryError: a timestamp is older than ``history_s``.
+        Raises as :meth:`upsert`; ConditionalMutationError: one has a condition; HistoryError: one is too old.
         """
         return self._opened.writer.apply(self.table(table), mutations)
 
