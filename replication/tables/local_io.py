@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.table import Table
 
-from replication.errors import MissingFileError
+from replication.errors import EngineLostError, MissingFileError, StorageError
 from replication.files.local import LocalFiles, sync_path
 
 
@@ -99,6 +99,7 @@ class _Written(pa.OSFile):  # type: ignore[misc]  # Arrow has no types
 
 _NAMED_NEXT = ".metadata.json"  # the catalog's database names it next, and by it all files before
 _unsynced: set[str] = set()
+_lost: list[str] = []
 _syncing = threading.Lock()
 
 
@@ -106,10 +107,19 @@ def sync_written() -> None:
     """Have the disk hold every file that was closed in this process before.
 
     All at once they cost one commit of the file system's journal, and not one each.
+
+    Raises:
+        EngineLostError: the disk failed, now or before: the kernel tells that once only, so this process must end.
     """
     with _syncing:  # held meanwhile: what another thread is about to sync is not there yet
         paths = tuple(_unsynced)
-        _sync_all(paths)
+        try:
+            if not _lost:
+                _sync_all(paths)
+        except StorageError as error:
+            _lost.append(error.what)
+        if _lost:
+            raise EngineLostError(f"a table's file may not be on the disk: {_lost[0]}", "Look at the disk")
         _unsynced.difference_update(paths)
 
 

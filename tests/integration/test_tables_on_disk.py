@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from replication.core.schema import TableSpec
+from replication.errors import EngineLostError
 from replication.files import local
+from replication.tables import local_io
 from replication.tables.base import Decode
 from replication.tables.catalog import IcebergCatalog
 from replication.tables.iceberg import IcebergTables
@@ -143,3 +146,21 @@ def test_what_somebody_else_committed_is_on_the_disk_once_settled(
     assert len(disk.lacks(catalog.load(spec.name))) >= 3
     spark_tables.settle(spec.name)
     assert disk.lacks(catalog.load(spec.name)) == []
+
+
+def test_after_a_failed_sync_nothing_is_committed_until_the_process_is_another(
+    spark_tables: IcebergTables, spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_io, "_lost", [])
+    monkeypatch.setattr(local_io, "_unsynced", set())
+
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "_sync", broken)
+        with pytest.raises(EngineLostError, match="may not be on the disk"):
+            spark_tables.append(spec.name, decoded("a", 100), None, {"walship.n": "1"})
+    with pytest.raises(EngineLostError):  # though a sync would succeed now, by what the kernel says
+        spark_tables.append(spec.name, decoded("b", 100), None, {"walship.n": "2"})
+    assert spark_tables.history(spec.name).current is None
