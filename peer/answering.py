@@ -65,7 +65,9 @@ class Answering:
             yield q.encode_answer(Refusal(Reason.NOT_READY, error.what, error.hint))
         except (duckdb.Error, OSError) as error:
             what = str(error).strip().splitlines()[0]
-            yield q.encode_answer(Refusal(Reason.NOT_READY, f"reading failed: {what}", "Try again"))
+            is_full = isinstance(error, duckdb.OutOfMemoryException)
+            hint = "2,048 of its rows have to fit into that memory: they do not" if is_full else "Try again"
+            yield q.encode_answer(Refusal(Reason.NOT_READY, f"reading failed: {what}", hint))
 
     def about(self, table: UUID, name: str) -> q.About:
         """What a table is, and how far it has come."""

@@ -216,7 +216,7 @@ class Cluster:
         return derive_table(self.ledger, name, source, hook, given, int(self.config.replay.history_s)).spec
 
     def drop_table(self, name: str) -> None:
-        """Drop a table here; its rules end. UnknownTableError when there is none."""
+        """Drop a table here; its rules end once peers have the rest. UnknownTableError when there is none."""
         self.ledger.tables.drop(self.ledger.tables.get(name).uuid)
         if self.ledger.rules.peers():
             self.coordination.announce()
@@ -231,7 +231,7 @@ class Cluster:
 
     @property
     def operations(self) -> Operations:
-        """Pausing, resuming and throttling peers."""
+        """Pausing, resuming and throttling peers; forgetting hosts."""
         return Operations(self.ledger, self.coordination)
 
     def drain(
@@ -251,7 +251,7 @@ class Cluster:
             PeerRefusedError: only tables that are held are left; says why. WaitTimeoutError: not in time; it goes on.
         """
         host = self.config.cluster.host
-        return drain(self.ledger, cluster, table, lambda: durable_lengths(self.ledger, host), timeout_s, tell)
+        return drain(self.ledger, cluster, table, lambda: durable_lengths(self.ledger, host), timeout_s, tell, host)
 
     def upsert(self, table: str, rows: object, batch_id: str | None = None) -> Position:
         """Write rows, replacing those of the same key; returns where they are, for :meth:`wait`.

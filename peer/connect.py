@@ -12,14 +12,12 @@ from peer.contacts import read_public
 from replication import config as configuration
 from replication import log
 from replication.config import Config
-from replication.coordination import zookeeper
 from replication.coordination.base import HostRecord
 from replication.coordination.paths import Kind, Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, NoWorkerError, ReplicationError
 from replication.ledger.sql import open_ledger
 from replication.settings import ZooKeeperSection
-from replication.writer.registration import check_worker
 
 _REMEDY = "Connect on a host of that cluster, or give its configuration file"
 
@@ -44,6 +42,8 @@ def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None, *
     cluster = Cluster(config, open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
     if for_writing:
         try:
+            from replication.writer.registration import check_worker  # deferred: who only reads needs no writer
+
             check_worker(cluster.coordination, config.cluster.host)
         except ReplicationError as error:
             cluster.close()
@@ -68,6 +68,8 @@ def _of_environment() -> ZooKeeperSection:
 
 def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
     tls = ZookeeperTls.of(section)
+    from replication.coordination import zookeeper
+
     quorum, public = read_public(address, tls)
     with zookeeper.connect(quorum, tls=tls, connect_timeout_s=10.0) as session:
         hosts = session.hosts()
@@ -80,16 +82,23 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
 
 
 def _of_host(host: HostRecord, name: str, quorum: Quorum, section: ZooKeeperSection) -> Config:
-    """The host's own file when it lies in its data directory, else what ZooKeeper tells and defaults."""
-    file = Path(host.data_dir, "walship.toml")
-    if file.is_file() and _is_of(file, name, host.slot):
-        return configuration.load(file)
+    """The host's own file, as its ``up`` said or in its data directory, else what ZooKeeper tells and defaults."""
+    for file in (_started_with(host), Path(host.data_dir, "walship.toml")):
+        if file is not None and file.is_file() and _is_of(file, name, host.slot):
+            return configuration.load(file)
     told: Mapping[str, Mapping[str, Any]] = {
         "cluster": {"name": name, "host": host.slot, "data_dir": host.data_dir},
         "zookeeper": {"embedded": False, "servers": quorum.servers, "root": quorum.root, **_files(section)},
         "ledger": {"url": host.ledger_url},
     }
     return configuration.load(None, told)
+
+
+def _started_with(host: HostRecord) -> Path | None:
+    try:
+        return Path(Path(host.data_dir, "run", "config").read_text(encoding="utf-8").strip())
+    except OSError:
+        return None
 
 
 def _files(section: ZooKeeperSection) -> dict[str, str]:

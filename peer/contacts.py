@@ -12,7 +12,6 @@ from replication import __version__
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
 from replication.coordination.tls import ZookeeperTls
-from replication.coordination.zookeeper import connect_public
 from replication.errors import (
     CoordinationError,
     PeerRefusedError,
@@ -158,6 +157,17 @@ def known_peer(ledger: Ledger, name: str) -> Peer:
     raise UnknownPeerError(f"Cluster {ledger.cluster.name} has no peer {name!r}", f"Peers: {known}")
 
 
+def with_root(zookeepers: str, name: str) -> str:
+    """Where the cluster ``name`` is when its root is told, and when it is not: ``/walship/NAME`` then."""
+    return zookeepers if "/" in zookeepers else f"{zookeepers}/walship/{name}"
+
+
+def meant_by(zookeepers: str) -> list[Quorum]:
+    """What an address may mean, likelier first; ConfigError when it is no ``host:port[,host:port]/root``."""
+    given = Quorum.parse(zookeepers)
+    return [given, *([Quorum(given.servers, f"/walship{given.root}")] if given.root.count("/") == 1 else [])]
+
+
 def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> tuple[Quorum, Public]:
     """What a cluster shows in ZooKeeper, and where; ``…/east`` also finds ``…/walship/east``.
 
@@ -165,10 +175,10 @@ def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> tuple[Quoru
         ConfigError: ``zookeepers`` is no ``host:port[,host:port]/root``.
         PeerUnavailableError: nothing answers there, or no cluster was ever started at that root.
     """
-    given = Quorum.parse(zookeepers)
-    candidates = [given, Quorum(given.servers, f"/walship{given.root}")]
+    from replication.coordination.zookeeper import connect_public  # deferred: many a command needs no ZooKeeper
+
     problem: CoordinationError | None = None
-    for quorum in candidates if given.root.count("/") == 1 else candidates[:1]:
+    for quorum in meant_by(zookeepers):
         try:
             return quorum, connect_public(quorum.servers, quorum.root, tls=tls)
         except CoordinationError as error:

@@ -26,6 +26,7 @@ from replication.tables.layout import version_column
 BUCKETS = 4096
 BATCH_ROWS = 16_384
 MEMORY_BYTES_MAX = 256 << 20
+_MORE_ROOM = ("set threads = 1", "set memory_limit = '1GiB'", "set memory_limit = '4GiB'")
 _BUCKET_SHIFT = 128 - 12
 _MASK = (1 << 128) - 1
 _ENTRY = struct.Struct(">HQQQ")
@@ -90,6 +91,7 @@ class Reading:
         self._columns = list(columns)
         self._key = list(key)
         self._buckets: dict[int, tuple[int, int]] | None = None
+        self._more_room = iter(_MORE_ROOM)
 
     @property
     def named(self) -> list[str]:
@@ -116,11 +118,14 @@ class Reading:
         return self._buckets
 
     def _fetched(self, query: str) -> list[tuple[Any, ...]]:
-        try:
-            return self._connection.execute(query).fetchall()
-        except duckdb.OutOfMemoryException:  # each thread holds a row group of its own, 128 MiB of it with wide rows
-            self._connection.execute("set threads = 1")
-            return self._connection.execute(query).fetchall()
+        while True:
+            try:
+                return self._connection.execute(query).fetchall()
+            except duckdb.OutOfMemoryException:  # each thread holds a row group and 2,048 rows, which go to no disk
+                step = next(self._more_room, None)
+                if step is None:
+                    raise
+                self._connection.execute(step)
 
     def digest(self) -> Digest:
         """Rows and content hash of the whole."""

@@ -15,7 +15,7 @@ from replication.core.ids import NIL_UUID, FileId
 from replication.core.phase import Phase
 from replication.core.status import ReplicationStatus
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
-from replication.ledger.base import Ledger, Rule
+from replication.ledger.base import FileKind, Ledger, Rule
 
 _POLL_S = 0.05
 
@@ -116,6 +116,7 @@ def drain(
     durable: Callable[[], Mapping[FileId, int]],
     timeout_s: float,
     tell: Callable[[int, int], None],
+    host: str = "",
 ) -> Drained:
     """Return once the peer has durable all that was pending for it at the call.
 
@@ -126,6 +127,7 @@ def drain(
         durable: files of this host of which more is durable than registered.
         timeout_s: the longest it may take.
         tell: is told the bytes pending at the call, and those left of them, about twenty times a second.
+        host: this one. What writers on others had acked at the call is registered first; "": there are no others.
 
     Raises:
         UnknownPeerError: no such peer, or the table does not go there; or the peer was deleted meanwhile.
@@ -135,6 +137,8 @@ def drain(
     """
     started_s = time.monotonic()
     tables = _tables(ledger, peer_name, table_name)
+    if host:
+        _await_registered(ledger, host, timeout_s)
     pending = left = Pending.of(ledger.files.statuses(peer_name), durable(), tables)
     lost: dict[Owed, Ranges] = {}
     while left.lacking:
@@ -156,6 +160,21 @@ def drain(
     under_way = {rule.table for rule in _rules(ledger, peer_name, tables) if rule.phase is Phase.BOOTSTRAPPING}
     names = tuple(sorted(_name(ledger, table) for table in under_way))
     return Drained(peer_name, table_name, pending.files, pending.bytes, seconds, names)
+
+
+def _await_registered(ledger: Ledger, host: str, timeout_s: float) -> None:
+    """Return once all is registered that writers on other hosts had acked at the call."""
+    deadline_s = time.monotonic() + timeout_s
+    elsewhere = {row.host for row in ledger.files.all(open_only=True) if row.kind is FileKind.WAL and row.host != host}
+    asked = max(time.time_ns() // 1000, ledger.time.closed())
+    while elsewhere and ledger.time.closed() <= asked:
+        if time.monotonic() > deadline_s:
+            raise WaitTimeoutError(
+                f"what writers on {', '.join(sorted(elsewhere))} have acked is not registered within {timeout_s:g} s:"
+                " closed time stands",
+                "walship status shows whose worker is not up",
+            )
+        time.sleep(_POLL_S)
 
 
 def _tables(ledger: Ledger, peer_name: str, table_name: str) -> frozenset[UUID] | None:

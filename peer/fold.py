@@ -66,6 +66,8 @@ def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResu
     """
     changes, table = tables.history(spec.name + CHANGES), tables.history(spec.name)
     before = Folded.newest(table)
+    if not before.holds and table.tags.get(CONSISTENT_TAG, table.current) != table.current:
+        tables.untag(spec.name, CONSISTENT_TAG)  # of a hold whose end did not come to this; one about to begin is there
     reached = _newest_replay(changes)
     is_level = reached is not None and reached <= before.replay
     if changes.current is None or (is_level and (upto is None or upto <= before.upto)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -23,10 +23,11 @@ from replication.config import Config
 from replication.coordination.paths import Kind, Office
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
-from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload, scan
+from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload
 from replication.core.ids import FileId
 from replication.errors import CorruptFrameError, FormatError, LockedFileError, RequestError
 from replication.files.base import Files
+from replication.files.mapped import ask, scan_mapped
 from replication.ledger.base import AtRisk, Claim, GivenUp, Ledger, ReplayMark
 from replication.tables.base import Catalog
 from replication.tables.catalog import IcebergCatalog, configured_catalog
@@ -187,17 +188,23 @@ def claim_of(frame: FrameView) -> Claim:
 
 
 def _readable(path: str, begin: int, end: int) -> Iterator[tuple[FrameView, memoryview]]:
-    """Frames of ``[begin, end)`` with their bytes, up to the first whose header cannot be read."""
+    """Frames of ``[begin, end)`` with their bytes, up to the first whose header cannot be read.
+
+    Those whose payload the disk does not give are left out.
+    """
     try:
         with open(path, "rb") as source:
-            view = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped with its last view
+            mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped with its last view
     except (OSError, ValueError):  # gone, or empty
         return
-    try:
-        for frame in scan(view[: min(end, len(view))], begin):
+    view = memoryview(mapped)
+    with suppress(FormatError, OSError):
+        for frame in scan_mapped(mapped, begin, min(end, len(view))):
+            try:
+                ask(mapped, frame.payload_begin, frame.end)
+            except OSError:
+                continue
             yield frame, view[frame.begin : frame.end]
-    except FormatError:
-        return
 
 
 def keep_remains(config: Config, files: Files, file: FileId, path: str) -> str:

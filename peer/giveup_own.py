@@ -26,7 +26,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
 from replication.errors import LockedFileError, MissingFileError, RequestError
 from replication.files.base import AppendFile, Files
-from replication.ledger.base import FileRow, Ledger, OwnLoss, Readable
+from replication.ledger.base import FileKind, FileRow, Ledger, OwnLoss, Readable
 from replication.tables.catalog import IcebergCatalog, configured_catalog
 from replication.writer.durable_length import DurableLength, len_path
 from replication.writer.registration import lock_path
@@ -70,7 +70,7 @@ def give_up_own(
         config: this host's.
         ledger: of the cluster.
         files: this host's.
-        file: a WAL that is CLOSED or whose writer is dead, or a copy of such.
+        file: a WAL that is CLOSED or whose writer is dead, a copy of such, a control log, or a bootstrap.
         coordination: of the cluster, where it has several hosts: tells whether another one replays, or is gone.
 
     Raises:
@@ -91,6 +91,8 @@ def give_up_own(
             loss = ledger.landing.give_up_own(file, term, readable, keeps_tables=keeps)
     remains = ""
     if loss.row.host == config.cluster.host:
+        if loss.row.is_redundant:
+            files.remove(loss.row.path)
         remains = keep_remains(config, files, file, loss.row.path)
         files.remove(len_path(loss.row.path))
     _tell(ledger, loss, copies, remains)
@@ -121,6 +123,11 @@ def _settled(
     row = ledger.files.get(file)
     if row is None:
         raise MissingFileError(f"the ledger has no file {file}", "It may have been retired; see: walship wal list")
+    if row.is_redundant:
+        check_host(ledger, file, here, coordination)
+        _refuse_growing(files, row, here)
+        yield _Settled(Salvage(Readable(row.needed)), ledger.landing.own_loss(file, Readable(row.needed)), keeps)
+        return
     with without_replay(config.run_dir, coordination), _without_writer(config, files, row):
         check_host(ledger, file, here, coordination)
         waiting = {stream.table for stream in ledger.landing.own_loss(file, Readable(row.needed)).lost}
@@ -128,6 +135,13 @@ def _settled(
         _settle(config, ledger, waiting)
         loss = ledger.landing.own_loss(file, found.readable, keeps_tables=keeps)
         yield _Settled(found, loss, keeps)
+
+
+def _refuse_growing(files: Files, row: FileRow, here: str) -> None:
+    if row.kind is FileKind.CONTROL and not row.closed and row.host == here and files.exists(row.path):
+        raise RequestError(
+            f"the worker of this host writes {row.file}, or will close it", "Restart it: walship down, walship up"
+        )
 
 
 def _settle(config: Config, ledger: Ledger, tables: set[UUID]) -> None:
@@ -186,6 +200,13 @@ def told(loss: OwnLoss, names: Mapping[UUID, str]) -> Iterator[str]:
         loss: of a file.
         names: of the cluster's tables.
     """
+    if loss.row.is_redundant:
+        is_control = loss.row.kind is FileKind.CONTROL
+        again = (
+            "later control logs say what it says" if is_control else "replay writes another bootstrap, if it is owed"
+        )
+        yield f"nothing is lost with it: {again}"
+        return
     for table, lost in by_table(loss.lost, names).items():
         yield f"{lost} frames of {table} are lost here: they cannot be read, and no table here has applied them"
         for peer, found in loss.at_peers.items():

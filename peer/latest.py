@@ -22,6 +22,7 @@ from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, group_column
 FOLD_SUMMARY = "walship.fold"
 #: Names the snapshot of ``<table>`` that readers of cuts start from while something is held.
 CONSISTENT_TAG = "walship_consistent"
+_SHOW_TRIES = 5
 _ORDER = (
     "coalesce(_ts, _commit) desc, case when _op = 2 then 1 else 0 end desc,"
     " _commit desc, _origin desc, _wal desc, _seq desc, _row desc"
@@ -331,7 +332,7 @@ def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, ve
 
     Rows that grow too old after this was called are in the query's result all the same.
     """
-    return _latest(tables, spec, tables.ref, upto, versions)
+    return _latest(tables, spec, tables.ref, now_us() if upto is None else upto, upto, versions)
 
 
 def show_latest(tables: Tables, spec: TableSpec) -> None:
@@ -343,7 +344,13 @@ def show_latest(tables: Tables, spec: TableSpec) -> None:
     Raises:
         UnknownTableError, CommitConflictError: the table is not there yet, or has been altered; do it again.
     """
-    tables.show(spec, _latest(tables, spec, tables.near))
+    now = now_us()
+    query = _latest(tables, spec, tables.near, now)
+    for _ in range(_SHOW_TRIES):  # another thread may have shown what is newer just before
+        tables.show(spec, query)
+        shown, query = query, _latest(tables, spec, tables.near, now)
+        if query == shown:
+            return
 
 
 def show_late(tables: Tables, spec: TableSpec, oldest: int) -> None:
@@ -353,11 +360,16 @@ def show_late(tables: Tables, spec: TableSpec, oldest: int) -> None:
 
 
 def _latest(
-    tables: Tables, spec: TableSpec, named: Callable[[str], str], upto: int | None = None, versions: bool = False
+    tables: Tables,
+    spec: TableSpec,
+    named: Callable[[str], str],
+    now: int,
+    upto: int | None = None,
+    versions: bool = False,
 ) -> str:
     folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
     names = [named(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES)]
-    young = horizon(spec, now_us() if upto is None else upto)
+    young = horizon(spec, now)
     merge = Merge(spec, tables.dialect, names[0], names[1], names[2], folded, young)
     late = bool(spec.key) and tables.may_have(spec.name + CHANGES, merge.came_late)
     return merge.latest(upto=upto, versions=versions, late=late)

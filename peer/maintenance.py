@@ -10,17 +10,21 @@ from dataclasses import dataclass
 
 import structlog
 
+from peer.bootstrap.snapshot import HOLD
 from peer.latest import Folded, Merge
 from peer.replay.commit import Stamp
-from replication.core.aging import REMOVED_LATER_US, horizon
+from replication.core.aging import REMOVED_LATER_US, horizon, longest_history_s
+from replication.core.bootstrap import Forgotten
 from replication.core.schema import TableSpec
 from replication.ledger.base import Ledger
-from replication.tables.base import History, Tables
+from replication.tables.base import History, Snapshot, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 
 SNAPSHOTS_MAX = 150
 SNAPSHOT_KEEP_US = 300_000_000
 SNAPSHOT_KEEP_BUSY_US = 10_000_000
+#: Begins the names of snapshots kept for who reads files that a later one no longer has; its time follows.
+SPARED_TAG = "walship_spared_"
 _WORTH_EXPIRING = 50
 _KEEP = 20
 _FILES_TO_COMPACT = 48
@@ -35,27 +39,64 @@ class Retention:
     changes_s: float
 
 
-def tidy(tables: Tables, spec: TableSpec, now: int) -> None:
+def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
     """Compact and expire one walship table's Iceberg tables where that is due; cheap when it is not.
+
+    Lets go of snapshots that a bootstrap held whose file nobody writes any more: it was killed.
 
     Args:
         tables: the warehouse.
+        ledger: the cluster's.
         spec: the table.
         now: microseconds since 1970.
     """
     for layout in layouts(spec):
         history = tables.history(layout.name)
+        for tag in _left_behind(ledger, history):
+            tables.untag(layout.name, tag)
+            _log.info("bootstrap_hold_let_go", table=layout.name, tag=tag)
         if _small_files(history) >= _FILES_TO_COMPACT:
             files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
             _log.info("compacted", table=layout.name, files=files)
             history = tables.history(layout.name)
+        for tag in history.tags:
+            if tag.startswith(SPARED_TAG) and int(tag.removeprefix(SPARED_TAG)) < now - SNAPSHOT_KEEP_US:
+                tables.untag(layout.name, tag)
         # The cost of a commit and the size of the metadata grow with the snapshots kept.
         keep_us = SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US
-        old = sum(1 for snapshot in history.snapshots.values() if snapshot.at < now - keep_us)
+        named = set(history.tags.values())
+        old = sum(1 for s in history.snapshots.values() if s.at < now - keep_us and s.id not in named)
         if min(old, len(history.snapshots) - _KEEP) >= _WORTH_EXPIRING:
+            _spare(tables, layout.name, history, now)
             tables.expire(layout.name, now - keep_us, _KEEP)
             left = len(tables.history(layout.name).snapshots)
             _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
+
+
+def _spare(tables: Tables, name: str, history: History, now: int) -> None:
+    """Keep the files that snapshots of the last minutes removed: of each that did, the one before it has them all.
+
+    Who reads has looked up the files, so that the snapshots in between may go.
+    """
+    for snapshot in history.snapshots.values():
+        before, tag = history.snapshots.get(snapshot.parent or 0), f"{SPARED_TAG}{snapshot.at}"
+        is_recent = snapshot.at >= now - SNAPSHOT_KEEP_US and tag not in history.tags
+        if is_recent and before is not None and _removes_files(snapshot):
+            tables.tag(name, tag, before.id)
+
+
+def _removes_files(snapshot: Snapshot) -> bool:
+    removed = ("deleted-data-files", "removed-delete-files")
+    return snapshot.operation in ("replace", "delete") or any(name in snapshot.summary for name in removed)
+
+
+def _left_behind(ledger: Ledger, history: History) -> list[str]:
+    holds = [tag for tag in history.tags if tag.startswith(HOLD)]
+    if not holds:
+        return []
+    files = [wanted.file for wanted in ledger.bootstraps.wanted()]  # after the tags: each has its file before
+    written = {f"{HOLD}{file.file.number}" for file in files if file is not None and not file.closed}
+    return [tag for tag in holds if tag not in written]
 
 
 def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: Retention) -> None:
@@ -71,6 +112,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     folded = Folded.newest(tables.history(spec.name))
     old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
     if old is not None:
+        ledger.bootstraps.forget(spec.uuid, Forgotten(since=old))
         _delete(tables, spec.name, Merge(spec, tables.dialect, "", "", "", folded).too_old(old))
     changes = tables.history(spec.name + CHANGES)
     newest = next((stamp.number for s in changes.chain() if (stamp := Stamp.of(s)) is not None), 0)
@@ -85,7 +127,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         if behind and _there_is(tables, spec.name + CHANGES, unseen):
             ledger.derivations.renew(derivation.table)  # what has changed can no longer be told: all is compared
     _delete(tables, spec.name + CHANGES, gone)
-    replicated = min((r.t for r in ledger.time.replicated(spec.uuid, every_origin=True).values()), default=0)
+    replicated = _replicated(ledger, spec)
     where = forgettable(spec, replicated, now)
     if not _there_is(tables, spec.name + TOMBSTONES, where):
         return
@@ -93,6 +135,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     oldest = tables.query(rows).column(0)[0].as_py()
     if oldest is not None:
         where = f"{where} and coalesce(_ts, _commit) < {oldest}"
+    ledger.bootstraps.forget(spec.uuid, Forgotten(before=_forgettable_before(spec, replicated, now)))
     _delete(tables, spec.name + TOMBSTONES, where)
 
 
@@ -116,11 +159,39 @@ def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
         replicated: the least replicated time of all origins.
         now: microseconds since 1970.
     """
-    history = int(spec.history_s * 1e6)
+    history = longest_history_s(spec) * 1_000_000
     old = f"_commit <= {min(replicated, now - history)}"
     if spec.kind != "cell":
         return old
     return f"{old} and coalesce(_ts, _commit) <= {min(replicated, now) - history - _CELL_SLACK_US}"
+
+
+def forgotten(ledger: Ledger, spec: TableSpec, now: int) -> Forgotten:
+    """Of which timestamps a snapshot of the table, held before this is asked, may lack deletes that are forgotten.
+
+    None where somebody gave up a frame: what it brought is lacking, and was not deleted.
+
+    Args:
+        ledger: the cluster's.
+        spec: the table.
+        now: microseconds since 1970.
+    """
+    if not spec.key or any(frame.table == spec.uuid for frame in ledger.replay.quarantined()):
+        return Forgotten()
+    by_now = Forgotten(horizon(spec, now) or 0, _forgettable_before(spec, _replicated(ledger, spec), now))
+    return ledger.bootstraps.forgotten(spec.uuid).join(by_now)
+
+
+def _forgettable_before(spec: TableSpec, replicated: int, now: int) -> int:
+    """Versions that a ``forgettable`` tombstone may have won over have timestamps below this."""
+    history = longest_history_s(spec) * 1_000_000
+    slack = history + _CELL_SLACK_US
+    newest = min(replicated, now - history) if spec.kind != "cell" else min(replicated, now) - slack
+    return newest + 1 if newest > 0 else 0
+
+
+def _replicated(ledger: Ledger, spec: TableSpec) -> int:
+    return min((r.t for r in ledger.time.replicated(spec.uuid, every_origin=True).values()), default=0)
 
 
 def _delete(tables: Tables, name: str, where: str) -> None:

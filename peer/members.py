@@ -13,6 +13,8 @@ from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 from replication.ledger.base import FileKind, FileRow, Pending
 
+_SILENT_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -57,6 +59,7 @@ def members_of(coordination: Coordination) -> Members:
         offices = {
             "master": coordination.candidates(Office.MASTERS),
             "replay": coordination.candidates(Office.REPLAYERS),
+            "derive": coordination.candidates(Office.DERIVERS),
         }
         return Members(
             role=role.role.value,
@@ -72,11 +75,17 @@ def members_of(coordination: Coordination) -> Members:
 
 
 def with_files(
-    members: Members, rows: Iterable[FileRow], pending: Iterable[Pending], report: ReplayReport | None, here: str
+    members: Members,
+    rows: Iterable[FileRow],
+    pending: Iterable[Pending],
+    report: ReplayReport | None,
+    here: str,
+    now_s: float,
 ) -> Members:
-    """``members`` whose hosts say what lies there; ``report`` is replay's, ``here`` who asks.
+    """``members`` whose hosts say what lies there; ``report`` is replay's, ``here`` who asks, ``now_s`` when.
 
-    A host that ZooKeeper does not know (it may not answer) is there for its files.
+    A host that ZooKeeper does not know (it may not answer) is there for its files. A replay process that is there and
+    has told nothing for half a minute, since it is frozen or in a long round, is named with how long that is.
     """
     wal: dict[str, int] = {}
     landing: dict[str, int] = {}
@@ -92,6 +101,8 @@ def with_files(
         host = known[here]
         if not any(role.startswith("replay") for role in host.roles):  # alone, it stands for no office
             known[here] = replace(host, roles=(*host.roles, "replay"))
+    if report is not None and report.host in known:
+        known[report.host] = _silent(known[report.host], now_s - report.at)
     away = _away(known.values(), waits, report, "" if members.problem else here)
     return replace(
         members,
@@ -104,6 +115,19 @@ def with_files(
                 away=away.get(slot, ""),
             )
             for slot, host in sorted(known.items())
+        ),
+    )
+
+
+def _silent(host: Host, for_s: float) -> Host:
+    if for_s < _SILENT_S:
+        return host
+    said = f"silent for {for_s:.0f} s"
+    return replace(
+        host,
+        roles=tuple(
+            {"replay": f"replay ({said})", "replay (leads)": f"replay (leads, {said})"}.get(role, role)
+            for role in host.roles
         ),
     )
 

@@ -23,6 +23,7 @@ from replication.tables.base import SPARK
 from replication.tables.catalog import IcebergCatalog, configured_catalog
 from replication.tables.iceberg import IcebergTables
 from replication.tables.layout import LATEST
+from replication.tables.scratch import own_scratch
 from replication.tables.spark import open_session, settings_for_others
 
 _POLL_S = 0.2
@@ -80,18 +81,20 @@ def catch_up(
     thread.start()
     deadline = time.monotonic() + timeout_s
     try:
-        while (left := backlog_bytes(ledger)) and not failed:
+        while (left := backlog_bytes(ledger)) and not failed and time.monotonic() <= deadline:
             say(left)
-            if time.monotonic() > deadline:
-                raise WaitTimeoutError(
-                    f"{left} bytes are still to be replayed after {timeout_s:g} s", "See walship status; it goes on"
-                )
             time.sleep(_POLL_S)
     finally:
         stop.set()
         thread.join()
     if failed:
         raise failed[0]
+    if left:
+        stopped = "It stopped: run it again with a longer --timeout-s, or start replay: walship up"
+        raise WaitTimeoutError(
+            f"{left} bytes are still to be replayed after {timeout_s:g} s",
+            stopped if ran_here else "See walship status; it goes on",
+        )
     return ran_here
 
 
@@ -105,6 +108,9 @@ def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict
     folded: dict[str, FoldResult | None] = {}
     with _tables(config) as tables:
         for spec in specs:
+            if not tables.has(spec):
+                folded[spec.name] = None  # no row has come yet
+                continue
             for tries in range(1, _FOLD_TRIES + 1):
                 try:
                     hold_s = config.replay.fold_hold_s
@@ -152,7 +158,7 @@ def spark_settings(config: Config) -> dict[str, str]:
 def _tables(config: Config) -> Iterator[IcebergTables]:
     properties = configured_catalog(config)
     catalog = IcebergCatalog(properties)
-    scratch = config.run_dir / "spark-on-demand"
+    scratch = own_scratch(config.run_dir / "spark-on-demand")
     session = open_session(
         properties,
         scratch,
@@ -161,7 +167,7 @@ def _tables(config: Config) -> Iterator[IcebergTables]:
         jars=config.replay.jars,
         properties=config.replay.spark,
     )
-    tables = IcebergTables(catalog, session, scratch)
+    tables = IcebergTables(catalog, session, scratch, config.replay.small_bytes)
     try:
         yield tables
     finally:

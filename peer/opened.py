@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING
 
 from replication.config import Config
-from replication.coordination import zookeeper
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
@@ -35,6 +34,8 @@ class Opened:
     @property
     def coordination(self) -> Coordination:
         """A session with the cluster's ZooKeeper; CoordinationError when it does not answer."""
+        from replication.coordination import zookeeper  # deferred: reads need none
+
         with self._lock:
             if self._coordination is None:
                 self._check()

@@ -1,4 +1,4 @@
-"""What a person does to one peer while everything runs: pause it, let it go on, give it a rate.
+"""What a person does while everything runs: pause a peer, let it go on, give it a rate; forget a host that is gone.
 
 The ledger is changed first; the announcement has the workers act on it, and they show that they did.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from peer.contacts import known_peer
 from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
-from replication.errors import WaitTimeoutError
+from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
 
 HEARD_TIMEOUT_S = 15.0
@@ -20,7 +20,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations on the peers of one cluster."""
+    """Operations on the peers and hosts of one cluster."""
 
     ledger: Ledger
     coordination: Coordination
@@ -52,6 +52,25 @@ class Operations:
         known_peer(self.ledger, name)
         self.ledger.rules.set_rate(name, rate, self.ledger.terms.current())
         return self._tell(f"the rate of {name} is set", timeout_s)
+
+    def remove_host(self, slot: str) -> None:
+        """Forget a host of this cluster that is gone for good.
+
+        Raises:
+            RequestError: there is none, it is up, or the ledger has files that lie there.
+        """
+        if slot not in {host.slot for host in self.coordination.hosts()}:
+            raise RequestError(f"This cluster has no host {slot}", "See: walship status")
+        for kind in (Kind.WORKERS, Kind.RECEIVERS):
+            if slot in {member.name for member in self.coordination.members(kind)}:
+                raise RequestError(f"Host {slot} is up", "Stop it there first: walship down")
+        files = [row.file for row in self.ledger.files.all(slot) if not row.is_stored]
+        if files:
+            raise RequestError(
+                f"{len(files)} files of this cluster lie on host {slot}, {files[0].local} for one",
+                "They go once they have been shipped and applied; when the disk is lost: walship wal giveup FILE",
+            )
+        self.coordination.remove_host(slot)
 
     def _tell(self, what: str, timeout_s: float) -> tuple[str, ...]:
         """Announce, and wait until every live worker has acted on it."""

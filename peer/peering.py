@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from peer.contacts import Contacts, known_peer
+from peer.contacts import Contacts, known_peer, with_root
 from replication.core.define import unusable_name
 from replication.core.evolution import join
 from replication.core.schema import TableSpec
@@ -24,7 +24,7 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import Ledger, Peer, Rule
-from replication.worker.roads import roads_of
+from replication.worker.roads import ended_roads, roads_of
 
 
 class Announcer(Protocol):
@@ -43,20 +43,23 @@ class Peering:
     contacts: Contacts
 
     def define(self, name: str, zookeepers: str) -> Peer:
-        """Add a peer after it has answered.
+        """Add a peer after it has answered; or have one be reached at another ZooKeeper, with all that is owed to it.
+
+        Nothing is changed by what is so already.
+
+        Args:
+            name: the cluster's own.
+            zookeepers: ``host:port[,host:port…][/root]``; its root is ``/walship/NAME`` unless it is given.
 
         Raises:
-            ConfigError: ``zookeepers`` is no ``host:port[,host:port]/root``.
+            ConfigError: ``zookeepers`` is none.
             RequestError: it is this cluster, or another cluster than ``name``, or of another incarnation.
-            PeerExistsError: the name or the cluster is defined already.
+            PeerExistsError: the name is defined already, as another cluster.
             PeerUnavailableError: its ZooKeeper or receivers do not answer.
             PeerRefusedError: its version does not go with this one.
         """
-        for peer in self.ledger.rules.peers():
-            if peer.name == name:
-                raise PeerExistsError(
-                    f"Peer {name} is defined already, at {peer.zookeepers}", f"First: walship deletecluster {name}"
-                )
+        zookeepers = with_root(zookeepers, name)
+        known = next((peer for peer in self.ledger.rules.peers() if peer.name == name), None)
         reached = self.contacts.reach(name, zookeepers)
         there, own = reached.public.cluster, self.ledger.cluster
         if there == own:
@@ -68,10 +71,17 @@ class Peering:
             )
         if there.name != name:
             raise RequestError(f"The cluster at {zookeepers} is {there.name}, not {name}", f"Define it as {there.name}")
-        for peer in self.ledger.rules.peers():
-            if peer.cluster == there:
-                raise PeerExistsError(f"That cluster is defined already, as {peer.name}")
         made = Peer(name, str(reached.quorum), there)
+        if known is not None:
+            if known.cluster != there:
+                raise PeerExistsError(
+                    f"Peer {name} is defined already: {known.cluster} at {known.zookeepers}",
+                    f"First: walship deletecluster {name}",
+                )
+            if known.zookeepers != made.zookeepers:
+                self.ledger.rules.set_address(name, made.zookeepers, self.ledger.terms.current())
+                self.announcer.announce()
+            return replace(known, zookeepers=made.zookeepers)
         self.ledger.rules.define(made, self.ledger.terms.current())
         for gone in {road.source for road in self.ledger.landing.roads()}:
             if gone.name == there.name and gone != there:  # restored since: what it was sends nothing any more
@@ -82,16 +92,18 @@ class Peering:
     def delete(self, name: str) -> tuple[Peer, bool]:
         """Remove a peer and what is owed to it, and say whether it knows; UnknownPeerError when there is none."""
         peer = known_peer(self.ledger, name)
-        rules = [rule for rule in self.ledger.rules.all() if rule.peer == name]
         self.ledger.rules.delete(name, self.ledger.terms.current())
         self.announcer.announce()
-        return peer, not rules or self._tell_closed(peer, rules)
+        return peer, self._tell_ended(peer)
 
-    def _tell_closed(self, peer: Peer, rules: Sequence[Rule]) -> bool:
-        """Tell a peer that these rules owe it nothing more; False when it did not answer and sees roads go silent."""
+    def _tell_ended(self, peer: Peer) -> bool:
+        """Tell a peer of every road to it that has ended; False when it did not answer and sees roads go silent."""
+        roads = ended_roads(self.ledger, peer.cluster)
+        if not roads:
+            return True
         with suppress(ReplicationError), self.contacts.link(peer) as link:
-            for road in roads_of(self.ledger, rules, peer.cluster):
-                link.open_road(self.ledger.cluster, peer.cluster, replace(road, closed=True))
+            for road in roads:
+                link.open_road(self.ledger.cluster, peer.cluster, road)
             return True
         return False
 
@@ -229,18 +241,20 @@ class Peering:
             raise TableExistsError(f"that table is here already, as {known.name}", "Nothing to do; use that name here")
         return self.ledger.tables.alter(spec.uuid, lambda own: join(own, spec))
 
-    def disable(self, table: str, groups: Sequence[str], peer_name: str) -> list[str]:
-        """Send nothing more of groups of a table (all when empty); returns the groups that were sent until now."""
+    def disable(self, table: str, groups: Sequence[str], peer_name: str) -> tuple[list[str], bool]:
+        """Send nothing more of groups of a table (all when empty).
+
+        Returns:
+            The groups that were sent until now, and whether the peer knows; else workers tell it when it is back.
+        """
         peer = known_peer(self.ledger, peer_name)
         spec = self._sent(table, peer) or self.ledger.tables.get(table)
-        rules = [rule for rule in self._rules(spec, peer) if not groups or rule.group in groups]
-        ended = [rule.group for rule in rules]
+        ended = [rule.group for rule in self._rules(spec, peer) if not groups or rule.group in groups]
         if not ended:
             raise RequestError(f"{table} does not go to {peer_name}", "See walship status")
         self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
         self.announcer.announce()
-        self._tell_closed(peer, rules)
-        return ended
+        return ended, self._tell_ended(peer)
 
     def sent_to(self, peer_name: str) -> list[str]:
         """Names of the tables that go to a peer, those that were dropped here included."""

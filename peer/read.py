@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 
 import duckdb
 import pyarrow as pa
@@ -13,13 +14,14 @@ from peer.latest import CONSISTENT_TAG, Folded, Merge, now_us
 from replication.config import Config
 from replication.core.aging import horizon
 from replication.core.schema import TableSpec
-from replication.errors import RequestError
+from replication.errors import MissingFileError, RequestError, StorageError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
 
 BATCH_ROWS = 65_536
+_REMEDY = "Put it back from a backup, or have peers refill this site: deploy/cookbook/returning-from-a-backup.md"
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 
 
@@ -133,12 +135,17 @@ class Reader:
             as_of: only versions with a commit time up to this, in microseconds since 1970.
 
         Raises:
-            RequestError: the condition or a column does not fit the table, or ``as_of`` lies before the last fold.
+            RequestError: the condition or a column does not fit the table, ``as_of`` lies before the last fold, or
+                this cluster keeps no tables.
         """
+        self._check(spec)
         return read(self.catalog, spec, where, columns, limit, as_of)
 
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
         """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``, ``ops.flights__latest``).
+
+        Tables in ``system``, ``temp`` and ``memory`` are asked for as ``walship.system.…``; those in DuckDB's own
+        ``information_schema`` and ``pg_catalog`` by ``read`` alone.
 
         Raises:
             RequestError: what DuckDB says of the query.
@@ -149,16 +156,27 @@ class Reader:
         try:
             connection.execute("attach ':memory:' as walship; use walship")  # as Spark calls the catalog
             for spec in named_in(query, specs):
+                self._check(spec)
                 namespace, _, name = spec.name.partition(".")
-                connection.execute(f"create schema if not exists {DUCKDB.name(namespace)}")
                 attach_latest(connection, self.catalog, spec, spec.name)
-                for shown in (name, name + LATEST):
-                    target = f"{DUCKDB.name(namespace)}.{DUCKDB.name(shown)}"
-                    connection.execute(f"create view {target} as select * from {DUCKDB.name(spec.name)}")
+                schema = f"walship.{DUCKDB.name(namespace)}"
+                with suppress(duckdb.CatalogException):  # information_schema and pg_catalog are DuckDB's own
+                    connection.execute(f"create schema if not exists {schema}")
+                    for shown in (name, name + LATEST):
+                        target = f"{schema}.{DUCKDB.name(shown)}"
+                        connection.execute(f"create view {target} as select * from {DUCKDB.name(spec.name)}")
             return _result(connection, query)
-        except BaseException:
+        except BaseException as error:
             connection.close()
+            _refuse_lost(error)
             raise
+
+    def _check(self, spec: TableSpec) -> None:
+        if not self._config.replay.enabled and not self.catalog.has(spec):
+            raise RequestError(
+                f"{self._ledger.cluster.name} keeps no rows of {spec.name}: [replay] enabled is false here",
+                "Read it on a cluster or host that keeps tables",
+            )
 
     def close(self) -> None:
         """Let go of the catalog."""
@@ -191,8 +209,9 @@ def read(
         query += f" where {where}" if where else ""
         query += f" limit {int(limit)}" if limit is not None else ""
         return _result(connection, query)
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        _refuse_lost(error)
         raise
 
 
@@ -200,4 +219,16 @@ def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatch
     try:
         return connection.sql(query).to_arrow_reader(BATCH_ROWS)
     except duckdb.Error as error:
-        raise RequestError(str(error).strip().splitlines()[0]) from None
+        what = str(error).strip().splitlines()[0]
+        if ".parquet" in what and isinstance(error, duckdb.InvalidInputException):
+            raise StorageError(f"reading failed: {what}", f"The file is damaged. {_REMEDY}") from None
+        raise RequestError(what) from None
+
+
+def _refuse_lost(error: BaseException) -> None:
+    """MissingFileError for DuckDB's when a file of a table cannot be opened."""
+    if isinstance(error, duckdb.IOException):
+        raise MissingFileError(
+            f"reading failed: {str(error).strip().splitlines()[0]}",
+            f"Maintenance may just have removed it: try again. Else the disk lost it. {_REMEDY}",
+        ) from None

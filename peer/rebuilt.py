@@ -8,30 +8,39 @@ back by defining peers again, and from them by a bootstrap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from uuid import uuid4
+from pathlib import Path, PurePath
+from uuid import UUID, uuid4
 
+from peer.copied import copied
+from peer.giveup import claim_of, keep_remains
 from peer.latest import Folded, Merge
+from peer.legible import salvage
 from peer.replay.commit import Stamp
 from replication.config import Config
 from replication.core.coverage import Ranges
+from replication.core.evolution import join
 from replication.core.frame import FILE_HEADER_BYTES, Kind, check_payload, read_file_header
-from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.schema import TableSpec
-from replication.errors import CorruptFrameError, FormatError, RequestError
+from replication.errors import CorruptFrameError, RequestError
 from replication.files.base import Files
 from replication.files.frames import frames
-from replication.ledger.base import Claim
-from replication.ledger.sql_rebuild import Found, rebuild
+from replication.ledger.base import Claim, FileKind, FileRow
+from replication.ledger.definition_files import DefinitionFiles
+from replication.ledger.sql import open_ledger
+from replication.ledger.sql_rebuild import Found, move_database, rebuild
 from replication.tables.base import DUCKDB, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
+
+_SENT_AGAIN = (Kind.BOOTSTRAP, Kind.COVERAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a ledger was made from; ``damaged`` says of files that could not be read to their end where they break."""
+    """What a ledger was made from; ``damaged`` says what became of each file that could not be read to its end."""
 
     cluster: ClusterId
     former: tuple[ClusterId, ...]
@@ -47,11 +56,16 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
 
     Raises:
         RequestError: there is a ledger, or a table without key has several groups, whose rows do not tell theirs.
+        VersionError: a file is of a newer walship.
     """
     path = Path(config.ledger_url.removeprefix("sqlite:///"))
-    if config.ledger_url.startswith("sqlite:///") and path.exists():
+    if path.exists():
         raise RequestError(f"there is a ledger at {path}", "Move it away first, with its -wal and -shm files")
-    specs = catalog.specs()
+    part = path.with_name(f"{path.name}.part")
+    for left in path.parent.glob(f"{part.name}*"):  # of one that was broken off
+        left.unlink()
+    kept = DefinitionFiles(path)
+    specs = _definitions(catalog.specs(), kept.tables())
     applied: dict[StreamId, Ranges] = {}
     epoch = 0
     for spec in specs:
@@ -59,14 +73,20 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
             raise RequestError(
                 f"the rows of {spec.name} do not say which group they came with", "Move its Iceberg table away first"
             )
+        if not catalog.has(spec):  # it was made, and nothing of it replayed yet
+            continue
         applied |= _applied(catalog, spec)
         stamps = [Stamp.of(snapshot) for snapshot in catalog.history(landing_name(spec)).snapshots.values()]
         epoch = max([epoch, *(stamp.epoch for stamp in stamps if stamp is not None)])
-    found, damaged = _on_disk(config, files)
+    found, damaged, upcoming = on_disk(config, files)
     known = {each.file.cluster for each in found} | {stream.wal.cluster for stream in applied}
     former = tuple(sorted(each for each in known if each.name == config.cluster.name))
     cluster = ClusterId(config.cluster.name, uuid4())
-    rebuild(config.ledger_url, cluster, former, config.cluster.host, specs, applied, epoch, found)
+    url, host = f"sqlite:///{part}", config.cluster.host
+    rebuild(url, cluster, former, host, specs, kept.versions(), applied, epoch, found, upcoming)
+    told = save_whole(config, url, files, damaged)
+    move_database(part, path)
+    files.sync_directory(str(path.parent))
     return Rebuilt(
         cluster,
         former,
@@ -74,8 +94,15 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
         sum(ranges.total for ranges in applied.values()),
         len(found),
         sum(len(each.claims) for each in found),
-        tuple(damaged),
+        told,
     )
+
+
+def _definitions(found: Sequence[TableSpec], kept: Mapping[UUID, TableSpec]) -> list[TableSpec]:
+    """The tables as the catalog has them, with all that was defined since, and those that it has not got yet."""
+    made = [join(spec, kept[spec.uuid]) if spec.uuid in kept else spec for spec in found]
+    names = {spec.name for spec in made}
+    return [*made, *(s for u, s in kept.items() if s.name not in names and u not in {spec.uuid for spec in found})]
 
 
 def _applied(catalog: Catalog, spec: TableSpec) -> dict[StreamId, Ranges]:
@@ -95,44 +122,85 @@ def _applied(catalog: Catalog, spec: TableSpec) -> dict[StreamId, Ranges]:
     return {stream: Ranges.union_of(of_stream) for stream, of_stream in spans.items()}
 
 
-def _on_disk(config: Config, files: Files) -> tuple[list[Found], list[str]]:
+def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[Found], dict[str, str], int]:
+    """Files of frames, those that are damaged with what is wrong, and the first number above all of this host's.
+
+    Args:
+        config: this host's.
+        files: this host's.
+        since: only files with this number or a higher one; None for all.
+    """
     found: list[Found] = []
-    damaged: list[str] = []
+    damaged: dict[str, str] = {}
+    numbers = [-1]
     for folder in (str(config.wal_dir), str(config.landing_dir)):
         files.make_directory(folder)
         for name in sorted(files.names(folder)):
-            if name.endswith(".wal"):
-                each = _read(files, f"{folder}/{name}", damaged)
-                if each is not None:
-                    found.append(each)
-    return found, damaged
+            stem, dot, suffix = name.partition(".")
+            if suffix != "wal":
+                continue
+            path = f"{folder}/{name}"
+            if stem.isdigit():
+                numbers.append(int(stem))
+            if since is not None and numbers[-1] < since:
+                continue
+            try:
+                each = _read(files, path)
+            except CorruptFrameError as error:
+                damaged[path] = error.what
+                continue
+            if each is not None:
+                found.append(each)
+    return found, damaged, max(numbers) + 1
 
 
-def _read(files: Files, path: str, damaged: list[str]) -> Found | None:
-    """The intact frames of a file; None of bootstraps, which come again, and of what is no file of frames."""
+def _read(files: Files, path: str) -> Found | None:
+    """The frames of a file; None of bootstraps, which come again.
+
+    Raises:
+        CorruptFrameError: not all of it is intact.
+    """
     handle = files.open(path)
     claims: list[Claim] = []
     try:
         file, created = read_file_header(handle.read(0, FILE_HEADER_BYTES))
-        try:
-            for frame, payload in frames(handle, FILE_HEADER_BYTES, handle.size()):
-                check_payload(frame, payload)
-                header = frame.header
-                if header.kind in (Kind.BOOTSTRAP, Kind.COVERAGE):
-                    return None
-                place = (frame.begin, frame.end, header.commit_hi)
-                claims.append(Claim(header.stream, header.sequence, header.previous, frame.hash, *place))
-        except CorruptFrameError as error:
-            damaged.append(f"{path}: {error.what}")
-    except FormatError as error:
-        damaged.append(f"{path}: {error.what}")
-        return None
+        for frame, payload in frames(handle, FILE_HEADER_BYTES, handle.size()):
+            check_payload(frame, payload)
+            if frame.header.kind in _SENT_AGAIN:
+                return None
+            claims.append(claim_of(frame))
     finally:
         handle.close()
     return Found(file, path, created, tuple(claims))
 
 
+def save_whole(
+    config: Config, url: str, files: Files, damaged: Mapping[str, str], wanted: Callable[[UUID], bool] = lambda _: True
+) -> tuple[str, ...]:
+    """Copy what can be read of damaged files, before the damage and after it, and keep them beside the quarantine.
+
+    Only frames of tables that are ``wanted``. Returns a line for each.
+    """
+    told: list[str] = []
+    host, nobody = config.cluster.host, ClusterId(config.cluster.name, NIL_UUID)
+    with closing(open_ledger(url)) as ledger:
+        for path, what in damaged.items():
+            stem = PurePath(path).stem
+            named = FileId(nobody, host, int(stem) if stem.isdigit() else 0)
+            row = FileRow(named, FileKind.LANDING, host, path, False, 0, "", "", 0, 0, 0)
+            readable = [each for each in salvage(row, 0).frames.values() if each[0].header.kind not in _SENT_AGAIN]
+            whole = [each for each in readable if wanted(each[0].header.table)]
+            if whole:
+                with copied(config, ledger, files, None, whole) as made:
+                    end = made.claims[-1].end
+                    ledger.landing.register_own(made.row.file, FILE_HEADER_BYTES, end, made.claims)
+                    ledger.files.close(made.row.file, end)
+            kept = keep_remains(config, files, named, path)
+            told.append(f"{what}: {path} ({len(whole)} of {len(readable)} frames saved; the file is {kept} now)")
+    return tuple(told)
+
+
 def damage_lines(rebuilt: Rebuilt) -> Iterator[str]:
     """What a person should look at."""
     for line in rebuilt.damaged:
-        yield f"not all of a file could be read, and what follows there is lost unless a peer has it: {line}"
+        yield f"not all of a file could be read, and what is missing of it is lost unless a peer has it: {line}"

@@ -1,21 +1,46 @@
-"""A cluster that was restored becomes another incarnation, so that its peers give it back what it lost."""
+"""A cluster that was restored becomes another incarnation, so that its peers give it back what it lost.
+
+Where only the ledger was restored, this host's disk has files that are newer than it. They may hold acked rows that no
+peer has, so they are taken up: what they bring beyond what the ledger knows is pending for replay, and goes to peers.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from peer.rebuilt import on_disk, save_whole
 from replication.config import Config
-from replication.core.ids import ClusterId
+from replication.core.ids import NIL_UUID, ClusterId
+from replication.errors import CorruptFrameError, MissingFileError
+from replication.files.base import Files
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
-from replication.ledger.base import FileKind
+from replication.ledger.base import FileKind, FileRow, Ledger, Readable
 from replication.ledger.sql import open_ledger
+from replication.ledger.sql_rebuild import Found, adopt
 from replication.ledger.sql_reincarnate import reincarnate as change_id
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
 from replication.writer.recovery import recover_file, recover_writers
 
+_log = structlog.get_logger(__name__)
 
-def reincarnate(config: Config) -> tuple[ClusterId, ClusterId]:
-    """Close and register what was written here, then take a new incarnation; what the cluster was, and what it is now.
+
+@dataclass(frozen=True, slots=True)
+class Reincarnated:
+    """What the cluster was and is now; how many newer files of this host were taken up, and what was not of them."""
+
+    was: ClusterId
+    now: ClusterId
+    taken_up: int
+    kept_aside: tuple[str, ...]
+
+
+def reincarnate(config: Config) -> Reincarnated:
+    """Close and register what was written here, then take a new incarnation.
 
     Nothing of the cluster may run. From then on its earlier frames count as landed ones of another cluster: they go to
     peers that lack them, and come back from peers that have more of them.
@@ -30,9 +55,10 @@ def reincarnate(config: Config) -> tuple[ClusterId, ClusterId]:
     try:
         boot = boot_id()
         recover_writers(ledger, files, directory, host, boot)
-        for row in ledger.files.all(host, open_only=True):
+        for row in ledger.files.all(host):
             if row.kind is FileKind.CONTROL:
-                recover_file(ledger, files, row, boot)
+                _settle_control(ledger, files, row, boot)
+        taken_up, aside = _take_up(config, ledger, files)
         host_files = HostFiles(ledger, files, host, directory)
         try:
             Registrar(ledger, host_files).run_once()
@@ -40,4 +66,44 @@ def reincarnate(config: Config) -> tuple[ClusterId, ClusterId]:
             host_files.close()
     finally:
         ledger.close()
-    return change_id(config.ledger_url)
+    return Reincarnated(*change_id(config.ledger_url), taken_up, aside)
+
+
+def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
+    """Close a control log; forget one that was retired since the backup, or is damaged: nothing is lost with it."""
+    try:
+        if not row.closed:
+            recover_file(ledger, files, row, boot)
+            return
+    except (MissingFileError, CorruptFrameError) as error:
+        _log.warning("control_log_forgotten", file=str(row.file), error=str(error))
+    else:
+        if row.is_stored or files.exists(row.path):
+            return
+    ledger.landing.give_up_own(row.file, ledger.terms.current(), Readable(row.needed))
+
+
+def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[str, ...]]:
+    """Have the ledger know files of this host that are newer than it: how many, and a line for each that is kept aside.
+
+    Of those, what can be read of tables that the ledger knows is copied: nobody would replay frames of others, and
+    they would count as applied.
+    """
+    found, aside, above = on_disk(config, files, ledger.files.upcoming(config.cluster.host))
+
+    def is_known(table: UUID) -> bool:
+        return table == NIL_UUID or ledger.tables.by_uuid(table) is not None
+
+    known: list[Found] = []
+    for each in found:
+        if not all(is_known(table) for table in {claim.stream.table for claim in each.claims}):
+            aside[each.path] = "it has frames of a table that is younger than the ledger"
+        elif each.claims:
+            known.append(each)
+    adopt(config.ledger_url, config.cluster.host, known, above)
+    for each in known:
+        _log.warning("newer_file_taken_up", file=str(each.file), end=each.length)
+    kept = save_whole(config, config.ledger_url, files, aside, is_known)
+    for line in kept:
+        _log.error("newer_file_kept_aside", reason=line)
+    return len(known), kept

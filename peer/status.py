@@ -33,6 +33,7 @@ from replication.core.schema import TableSpec
 from replication.core.status import FileState, ReplicationStatus
 from replication.files.boot import boot_id
 from replication.ledger.base import FileKind, FileRow, Gap, Ledger, Peer, Phase, Progress, Quarantined, Rule, Standing
+from replication.ledger.batches import BatchConflict
 from replication.writer.durable_length import DurableLength
 
 
@@ -155,6 +156,7 @@ class ClusterStatus:
     unreadable: tuple[Unreadable, ...]
     lost: tuple[LostHere, ...]
     far_ahead: tuple[FarAhead, ...]
+    batch_conflicts: tuple[BatchConflict, ...]
 
     def of_peer(self, peer: str) -> ClusterStatus:
         """The same, of peers that one alone; what concerns this cluster stays."""
@@ -183,7 +185,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         cluster=ledger.cluster.name,
         id=str(ledger.cluster),
         location=config.cluster.location,
-        members=with_files(members, rows.values(), pending, report, config.cluster.host),
+        members=with_files(members, rows.values(), pending, report, config.cluster.host, now / 1e6),
         term=ledger.terms.current(),
         closed=ledger.time.closed(),
         replay_backlog_bytes=sum(p.end - p.begin for p in pending),
@@ -207,6 +209,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, report)),
         lost=tuple(lost_here(ledger.landing.waivers(), {table: spec.name for table, spec in specs.items()})),
         far_ahead=tuple(_far_ahead(ledger, now)),
+        batch_conflicts=tuple(ledger.batches.conflicts()),
     )
 
 

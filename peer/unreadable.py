@@ -46,7 +46,8 @@ def _missing(row: FileRow) -> str:
 def _remedy(row: FileRow) -> str:
     if row.source is not None:
         return f"Restore it, or have it sent again: walship wal giveup {row.file.local} --yes"
+    if row.is_redundant:
+        anew = "It is written anew after" if row.kind is FileKind.BOOTSTRAP else "Nothing is lost with it"
+        return f"{anew}: walship wal giveup {row.file.local} --yes"
     remedy = "Restore it: what it holds may exist nowhere else"
-    if row.kind in (FileKind.CONTROL, FileKind.BOOTSTRAP):
-        return remedy
     return f"{remedy}. What giving it up would lose is told by: walship wal giveup {row.file.local}"

@@ -163,8 +163,12 @@ def _read_at(table: str, left: Side, right: Side, suspects: Suspects, common: in
     beside = ThreadPoolExecutor(1, thread_name_prefix="verify")
     try:
         waiting = beside.submit(lambda: (opened := right.open(as_of), opened.digest()))
-        one = left.open(as_of)
-        left_digest = one.digest()
+        try:
+            one = left.open(as_of)
+            left_digest = one.digest()
+        except (RequestError, PeerRefusedError):
+            waiting.exception()  # the other side is asked again, so it must have answered
+            raise
         two, right_digest = waiting.result()
     finally:
         beside.shutdown(wait=False)  # who gives up here ends the conversation, and with it what is waited for

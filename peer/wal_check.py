@@ -22,6 +22,7 @@ from replication.core.frame import (
 from replication.core.ids import FileId, StreamId
 from replication.errors import CorruptFrameError, MissingFileError, StorageError
 from replication.files.boot import boot_id
+from replication.files.mapped import HEAD_BYTES_MAX, ask
 from replication.writer.durable_length import DurableLength
 
 END_TRAILER_BYTES = 12
@@ -64,9 +65,15 @@ class WalView:
         return read_file_header(self.content[:FILE_HEADER_BYTES])[0]
 
     def frames(self) -> Iterator[FrameView]:
-        """Every published frame, in order; CorruptFrameError at the first that is damaged or cut short."""
+        """Every published frame, in order.
+
+        Raises:
+            CorruptFrameError: the next one is damaged or cut short.
+            StorageError: the disk does not give it.
+        """
         at = FILE_HEADER_BYTES
         while at < self.length:
+            _ask(self.path, self.content, at, at + HEAD_BYTES_MAX)
             frame = read_frame(self.content[: self.length], at)
             if frame is None:
                 raise CorruptFrameError(
@@ -78,13 +85,17 @@ class WalView:
             at = frame.end
 
     def payload(self, frame: FrameView) -> memoryview:
-        """A frame's payload."""
+        """A frame's payload; StorageError when the disk does not give it."""
+        _ask(self.path, self.content, frame.payload_begin, frame.end)
         return self.content[frame.payload_begin : frame.end]
 
     def end_record(self) -> EndRecord | None:
-        """What closes the file; None when nothing does."""
+        """What closes the file; None when nothing does. StorageError when the disk does not give it."""
         start = end_start(self.content)
-        return None if start < 0 else read_end_record(self.content[start:])
+        if start < 0:
+            return None
+        _ask(self.path, self.content, start, len(self.content))
+        return read_end_record(self.content[start:])
 
 
 @contextmanager
@@ -97,6 +108,7 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
 
     Raises:
         MissingFileError: it is not there.
+        StorageError: the disk does not give its beginning or its end.
     """
     try:
         opened = path.open("rb")
@@ -110,6 +122,8 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
             return
         mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         content = memoryview(mapped)
+        _ask(path, content, 0, FILE_HEADER_BYTES)
+        _ask(path, content, len(content) - END_TRAILER_BYTES, len(content))
         view = WalView(path, content, _published(path, content, registered))
         try:
             yield view
@@ -140,12 +154,12 @@ def check_file(path: Path, registered: int | None = None) -> Checked:
                 problems += _chain_problem(frame, before)
                 last[frame.header.stream] = (frame.header.sequence, frame.hash)
                 rows += frame.header.row_count
-        except CorruptFrameError as error:
+        except (CorruptFrameError, StorageError) as error:
             problems.append(error.what)
         record: EndRecord | None = None
         try:
             record = view.end_record()
-        except CorruptFrameError as error:
+        except (CorruptFrameError, StorageError) as error:
             problems.append(error.what)
         if record is not None and not problems and dict(record.streams) != last:
             problems.append("the end record does not list the streams that are in the file")
@@ -189,12 +203,23 @@ def _published(path: Path, content: memoryview, registered: int | None) -> int:
             return max(counter.length, registered or 0)
         finally:
             counter.close()
-    return registered if registered is not None else _last_whole(content)
+    return registered if registered is not None else _last_whole(path, content)
 
 
-def _last_whole(content: memoryview) -> int:
+def _ask(path: Path, content: memoryview, begin: int, end: int) -> None:
+    """Before bytes of a mapping are touched: one that the disk does not give would end this process."""
+    mapped = content.obj
+    assert isinstance(mapped, mmap.mmap), "the view of a mapping"
+    try:
+        ask(mapped, max(0, begin), end)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}", "Look at the disk") from None
+
+
+def _last_whole(path: Path, content: memoryview) -> int:
     at = FILE_HEADER_BYTES
     while True:
+        _ask(path, content, at, at + HEAD_BYTES_MAX)
         try:
             frame = read_frame(content, at)
         except CorruptFrameError:

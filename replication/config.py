@@ -66,6 +66,11 @@ class Config(BaseModel):
         return self.cluster.data_dir
 
     @property
+    def config_file(self) -> Path:
+        """Where ``up`` says which file it was started with."""
+        return self.run_dir / "config"
+
+    @property
     def wal_dir(self) -> Path:
         """WALs of this host's writers."""
         return self.data_dir / "wal"
@@ -83,8 +88,8 @@ class Config(BaseModel):
 
     @property
     def warehouse(self) -> str:
-        """The same as an address, wherever it is."""
-        return self.catalog.warehouse or self.warehouse_dir.as_uri()
+        """The same as an address, wherever it is; not escaped, for Iceberg takes it as it is written."""
+        return self.catalog.warehouse or f"file://{self.warehouse_dir}"
 
     @property
     def catalog_file(self) -> Path:

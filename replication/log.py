@@ -83,6 +83,8 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
     root.setLevel(level.upper())
     for chatty in ("kazoo", "py4j", "pyiceberg", "sqlalchemy", "asyncio", "urllib3"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
+    # warns only that a metadata file which Spark has just deleted could not be
+    logging.getLogger("pyiceberg.catalog").setLevel(logging.ERROR)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -75,6 +75,7 @@ PathFromFile = Annotated[Path, AfterValidator(_path)]
 OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
 Bytes = Annotated[PositiveInt, BeforeValidator(_bytes)]  # 1048576 or "1 MiB"
+OptionalBytes = Annotated[Bytes | None, BeforeValidator(lambda value: None if value == "" else value)]
 Seconds = Annotated[float, Field(gt=0, le=WAIT_MAX_S)]  # that something waits
 Age = Annotated[float, Field(gt=0, le=AGE_MAX_S)]  # that something is kept
 
@@ -183,11 +184,21 @@ class ReplaySection(_Section):
     history_s: Age = Field(3 * 86400.0, description="default of new tables: how late a version may come")
     maintenance_interval_s: Seconds = Field(300.0, description="removes what is older than is kept after this")
     spark_master: str = Field("local[2]", description="local[CORES], or the URL of a Spark cluster")
+    driver_bytes_max: OptionalBytes = Field(
+        None, description="replay decodes this much itself, executors more; empty: 256 MiB, 16 with a Spark cluster"
+    )
     driver_memory: str = Field(
         "1g", pattern=r"^\d+[kmgt]$", description="heap of Spark's driver; local[...]: of it all"
     )
     jars: tuple[PathFromFile, ...] = Field((), description="Iceberg and JDBC jars; empty means the fetched ones")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
+
+    @property
+    def small_bytes(self) -> int:
+        """How much of a commit replay decodes itself: whole rounds, unless executors have hosts of their own."""
+        if self.driver_bytes_max is not None:
+            return self.driver_bytes_max
+        return 256 * _MIB if self.spark_master.startswith("local") else 16 * _MIB
 
 
 class TlsSection(_Section):

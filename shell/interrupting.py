@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -136,24 +136,37 @@ class _Leaving:
 
 
 def end_children() -> None:
-    """Kill every process that this one started, and theirs: a JVM that is just starting heeds nothing else."""
+    """Kill every process that this one started, and theirs: a JVM that is just starting heeds nothing else.
+
+    All are stopped before any is killed: one that its parent starts just before that ends would be nobody's.
+    """
+    stopped: set[int] = set()
     for _ in range(_KILL_TRIES):
         found = _descendants(os.getpid())
         if not found:
             return
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
+        fresh = [pid for pid in found if pid not in stopped]
+        _signal(fresh or found, signal.SIGSTOP if fresh else signal.SIGKILL)
+        stopped.update(fresh)
+        if not fresh:
+            time.sleep(0.01)
+    _signal(_descendants(os.getpid()), signal.SIGKILL)  # none that is stopped stays so
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _descendants(pid: int) -> list[int]:
     parents = _parents()
-    found, before = [pid], 0
+    found = {pid: None}
+    before = 0
     while len(found) > before:
         before = len(found)
-        found += [child for child, parent in parents.items() if parent in found and child not in found]
-    return found[1:]
+        found.update({child: None for child, parent in parents.items() if parent in found})
+    return list(found)[1:]
 
 
 def _parents() -> dict[int, int]:

@@ -40,9 +40,9 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 _TIMEOUT_S_MAX = 1e9
 
 
-def timeout_option(help_text: str, name: str = "--timeout-s", metavar: str = "SECONDS") -> Any:
+def timeout_option(help_text: str, *names: str, metavar: str = "SECONDS") -> Any:
     """An option of so many seconds to wait at most, from 0 on; anything else is a wrong command line."""
-    return typer.Option(name, parser=_seconds, metavar=metavar, help=help_text)
+    return typer.Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
 
 
 def _seconds(given: str | float) -> float:

@@ -6,6 +6,7 @@ something unforeseen, 2 also a wrong command line, 130 Ctrl-C. ``--debug`` shows
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -15,7 +16,8 @@ from typing import Annotated
 import typer
 
 from replication import __version__, log
-from replication.errors import ConfigError, ReplicationError
+from replication.errors import ConfigError, NoSpaceError, ReplicationError
+from shell.descriptors import have_standard
 from shell.find import Found
 from shell.help import Sections
 from shell.interrupting import INTERRUPTED, leave_now, say
@@ -65,7 +67,8 @@ def shell(invocation: Invocation) -> None:
         if invocation.cluster is not None:
             raise
     printer = invocation.printer
-    raise typer.Exit(interact(Shell(run, make_app(), found, printer), printer))
+    flags = [*(["--json"] if invocation.as_json else []), *(["--debug"] if invocation.debug else [])]
+    raise typer.Exit(interact(Shell(run, make_app(), found, printer, flags), printer))
 
 
 def _print_version(asked: bool) -> None:
@@ -97,15 +100,22 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        printer.error(
-            ReplicationError(f"{type(error).__name__}: {error}", "Unforeseen; run again with --debug for the traceback")
-        )
-        return 1
+        told = _foreseen(error)
+        printer.error(told)
+        return told.exit_code
     return 0
+
+
+def _foreseen(error: Exception) -> ReplicationError:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what it holds has no room, and would be tried again
+        return NoSpaceError(f"No space left for {error.filename or 'the output'}", "Make room, or write elsewhere")
+    return ReplicationError(f"{type(error).__name__}: {error}", "Unforeseen; run again with --debug for the traceback")
 
 
 def main() -> None:
     """The ``walship`` command."""
+    have_standard()
     if sys.argv[1:2] == ["_role"]:
         from shell.role_process import leave, serve_arguments
 

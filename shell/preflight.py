@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -11,13 +12,18 @@ from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 
+import structlog
+
 from replication.config import Config
-from replication.coordination.embedded import find_java
+from replication.coordination.embedded import find_jars, find_java
 from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.ledger.base import Ledger
 from replication.tables.local_io import local_path
 
+_log = structlog.get_logger(__name__)
+_SENDING_NEEDS = 16 << 20
 _NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
 
 
@@ -25,22 +31,22 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
     """Make the data directory ready, and look for whatever would keep ``roles`` from running.
 
     Raises:
-        ConfigError: Java is missing or wrong, the data directory cannot be used, or an earlier run was left half made.
+        ConfigError: Java or ZooKeeper is missing or wrong, the data directory cannot be used, or an earlier run was
+            left half made.
         NoSpaceError: too little disk is free.
         SparkMissingError: PySpark is not installed.
     """
     _make_directories(config)
-    _check_space(config)
+    _check_space(config, roles)
     _check_leftovers(config)
     _check_moved(config)
-    spark = "replay" in roles
-    if spark or ("zookeeper" in roles and config.zookeeper.embedded):
+    spark, embedded = "replay" in roles, "zookeeper" in roles and config.zookeeper.embedded
+    if spark or embedded:
         find_java()
     if spark and not _installed("pyspark"):
-        raise SparkMissingError(
-            "PySpark is not installed, and the replay role needs it",
-            "pip install 'walship[spark]', or leave replay to another host: --roles zookeeper,master,worker,receiver",
-        )
+        raise SparkMissingError("PySpark is not installed, and the replay role needs it", _spark_remedy(config))
+    if embedded:
+        find_jars()
 
 
 class DataDirLock:
@@ -106,12 +112,17 @@ def _make_directories(config: Config) -> None:
         raise ConfigError(f"The data directory {config.data_dir} is not writable", "Correct its permissions")
 
 
-def _check_space(config: Config) -> None:
-    free, needed = shutil.disk_usage(config.data_dir).free, config.receiver.disk_free_min_bytes
+def _check_space(config: Config, roles: Sequence[str]) -> None:
+    fills = bool({"receiver", "replay"}.intersection(roles))
+    free = shutil.disk_usage(config.data_dir).free
+    needed = config.receiver.disk_free_min_bytes if fills else _SENDING_NEEDS
     if free < needed:
         raise NoSpaceError(
-            f"Only {free >> 20} MiB are free under {config.data_dir}; {needed >> 20} MiB are needed",
-            "Make room, or choose another [cluster] data_dir",
+            f"Only {free >> 20} MiB are free under {config.data_dir}; {needed >> 20} MiB are needed"
+            + (" ([receiver] disk_free_min_bytes)" if fills else ""),
+            "Make room; what peers lack can be sent, and goes then: walship up --roles master,worker"
+            if fills
+            else "Make room, or choose another [cluster] data_dir",
         )
 
 
@@ -145,10 +156,31 @@ def check_ledger_age(config: Config, ledger: Ledger) -> None:
         raise ConfigError(
             f"The ledger is older than the files beside it: it has none from number {upcoming} on, but there is"
             f" {min(newer)}",
-            "Put back a newer copy of the database, or else keep this host's files for who restores it"
+            "Put back a newer copy of the database; or take them up, on each host while all are down: walship"
+            " reincarnate --yes"
             if config.shares_ledger
             else f"Make it anew: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes",
         )
+
+
+def follow_files(config: Config, ledger: Ledger) -> None:
+    """Have the ledger know this host's files by the paths that they have now, before anything of the host runs.
+
+    A data directory may be moved where no table names it, or reached by another path than before, as through a link.
+    """
+    host = config.cluster.host
+    there = {f.name: f for folder in (config.wal_dir, config.landing_dir) for f in folder.glob("*.wal")}
+    paths: dict[FileId, str] = {}
+    for row in ledger.files.all(host):
+        before = Path(row.path)
+        now = there.get(before.name)
+        if now is None or now == before or row.is_stored or row.file.slot != host:
+            continue
+        if not before.exists() or before.samefile(now):
+            paths[row.file] = str(now)
+    if paths:
+        ledger.files.relocate(paths)
+        _log.info("files_relocated", files=len(paths), folder=str(config.data_dir))
 
 
 def _check_moved(config: Config) -> None:
@@ -166,10 +198,20 @@ def _check_moved(config: Config) -> None:
         file = Path(local_path(location))
         if file.parts[-5:-4] == ("warehouse",) and not file.resolve().is_relative_to(here):
             was = file.parents[4]  # warehouse/NAMESPACE/TABLE/metadata/FILE
+            link = ("ln", "-s", str(config.data_dir), str(was))
             raise ConfigError(
                 f"{config.data_dir} was moved or copied: its tables name their files in {was}",
-                f"Move it back; or, when nothing is there any more: ln -s {config.data_dir} {was}",
+                f"Move it back; or, when nothing is there any more: {shlex.join(link)}",
             )
+
+
+def _spark_remedy(config: Config) -> str:
+    install = "pip install 'walship[spark]'"
+    if config.zookeeper.embedded:
+        return f"{install}; the embedded ZooKeeper is part of it, too"
+    if config.shares_ledger:
+        return f"{install}, or leave replay to another host: --roles master,worker,receiver"
+    return f"{install}, or keep no tables and only pass rows on: [replay] enabled = false"
 
 
 def _installed(module: str) -> bool:

@@ -29,6 +29,7 @@ from replication import config as configuration
 from replication import log
 from replication.config import Config
 from replication.errors import ReplicationError
+from shell.descriptors import raise_limit
 from shell.heap import keep_freed
 from shell.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
 
@@ -85,6 +86,7 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
         lifeline: file descriptor of the pipe whose end means that the supervisor is gone; None without a supervisor.
     """
     faulthandler.register(signal.SIGUSR1)
+    raise_limit()
     if role in _CARRIERS:
         keep_freed()
     with stopping_on_signals() as stop:

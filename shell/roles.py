@@ -24,7 +24,7 @@ from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.ledger.sql import initialise, open_ledger
 from replication.log import redact
-from shell.preflight import check_ledger_age
+from shell.preflight import check_ledger_age, follow_files
 
 Ready = Callable[[], None]
 Role = Callable[[Config, threading.Event, Ready], None]
@@ -56,6 +56,7 @@ def make_ledger(config: Config) -> ClusterId:
                 "Give each cluster a data directory of its own, or correct [cluster] name",
             )
         check_ledger_age(config, ledger)
+        follow_files(config, ledger)
         return ledger.cluster
     finally:
         ledger.close()
@@ -147,7 +148,8 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
             connect_timeout_s=_CONNECT_TIMEOUT_S,
         ) as coordination,
     ):
-        coordination.establish(ledger.cluster, __version__, ledger.former)
+        coordination.establish(ledger.cluster, __version__, ledger.former, ledger.terms.role())
+        ledger.terms.keep_role(coordination.role().state)
         coordination.put_host(host_record(config))
         yield ledger, coordination
 

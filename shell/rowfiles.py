@@ -47,13 +47,14 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
         opened: BinaryIO = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115  closed below
     except OSError as error:
         raise RequestError(f"{source} cannot be read: {error.strerror}", "Check the path") from None
+    name = "standard input" if source == "-" else source
     with opened:
         try:
             yield from json_batches(opened.read(), schema) if chosen == "json" else _piped(opened, chosen, schema)
         except FormatError as error:
-            raise FormatError(f"{source}, {error.what}", error.hint) from None
+            raise FormatError(f"{name}, {error.what}", error.hint) from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
-            raise FormatError(f"{source} is not readable as {chosen}: {error}", "Say --format, or correct it") from None
+            raise FormatError(f"{name} is not readable as {chosen}: {error}", "Say --format, or correct it") from None
 
 
 def schema_of(file: Path) -> pa.Schema:

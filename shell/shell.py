@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -129,10 +130,14 @@ class Shell:
         app: whose verbs are completed and explained.
         found: the cluster in use at first; None when none was found yet.
         printer: where the shell's own words go.
+        flags: options that every line has, such as --json.
     """
 
-    def __init__(self, run: Run, app: typer.Typer, found: Found | None, printer: Printer) -> None:
+    def __init__(
+        self, run: Run, app: typer.Typer, found: Found | None, printer: Printer, flags: Sequence[str] = ()
+    ) -> None:
         self._run = run
+        self._flags = flags
         self._verbs = verbs_of(app)
         self._found = found
         self._printer = printer
@@ -173,7 +178,11 @@ class Shell:
     def _on_cluster(self, words: Sequence[str]) -> int:
         self.names.forget()
         target = ["--cluster", self._found.target] if self._found else []
-        return self._run([*target, *words])
+        try:
+            return self._run([*target, *self._flags, *words])
+        except Exception as error:  # with --debug: it is shown whole, and the next line may be typed
+            traceback.print_exc()
+            return error.exit_code if isinstance(error, ReplicationError) else 1
 
     def _help(self, words: Sequence[str]) -> int:
         if words:

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from replication.tables.jars import heed_any_path
+
 
 def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[bytes], int]:
     """Start ``walship ARGUMENTS``, appending what it says to ``output``; the process, and its lifeline's end here."""
@@ -40,6 +42,5 @@ def _environment() -> dict[str, str]:
     source = str(Path(__file__).resolve().parent.parent)
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     made = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
-    if made.get("LC_ALL") in ("C", "POSIX"):  # in these Java finds no file whose path is not ASCII
-        made["LC_ALL"] = "C.UTF-8"
+    heed_any_path(made)
     return made

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,17 +57,26 @@ class RoleSupervisor:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
     def start(self) -> RoleEvent:
-        """Start the process. Call it from the main thread: the kernel's parent-death signal follows the thread."""
+        """Start the process, or say that it ended at once when this host has no room for it: it is tried again.
+
+        Call it from the main thread: the kernel's parent-death signal follows the thread.
+        """
+        try:
+            self._process, self._lifeline = self._spawned()
+        except OSError as error:  # a full disk, or too many processes or open files
+            return self._put_off(0, f"cannot be started: {error}")
+        self._started = time.monotonic()
+        self._was_ready = False
+        return RoleEvent(self.role, "started", self._process.pid)
+
+    def _spawned(self) -> tuple[subprocess.Popen[bytes], int]:
         self._config.log_dir.mkdir(parents=True, exist_ok=True)
         output = self._config.log_dir / f"{self.role}.out"
         if output.exists() and output.stat().st_size > _LOG_BYTES_MAX:
             output.replace(output.with_suffix(".out.1"))
         (self._config.run_dir / f"{self.role}.json").unlink(missing_ok=True)
         arguments = ("_role", self.role, "--config", str(self._file))
-        self._process, self._lifeline = spawn(arguments, output)
-        self._started = time.monotonic()
-        self._was_ready = False
-        return RoleEvent(self.role, "started", self._process.pid)
+        return spawn(arguments, output)
 
     def state(self) -> RoleState | None:
         """What the running process last said of itself."""
@@ -119,12 +129,14 @@ class RoleSupervisor:
         self._let_go(process)
         if said is not None and said.exit_code == ConfigError.exit_code and not self._was_ready and not self.restarts:
             raise ConfigError(f"{self.role}: {said.what}", said.hint)
-        reason = _reason(process.returncode, said)
+        return self._put_off(process.pid, _reason(process.returncode, said))
+
+    def _put_off(self, pid: int, reason: str) -> RoleEvent:
         self.restarts += 1
         self._again = time.monotonic() + self._backoff_s
         detail = f"{reason}; starts again in {self._backoff_s:.1f} s"
         self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
-        return RoleEvent(self.role, "ended", process.pid, detail)
+        return RoleEvent(self.role, "ended", pid, detail)
 
     def _let_go(self, process: subprocess.Popen[bytes]) -> None:
         _kill_group(process.pid)
@@ -168,13 +180,14 @@ class Supervisor:
             while not stop.wait(poll_s if running else 0):
                 for role in running:
                     for event in role.poll():
-                        self._say(event)
+                        self._tell(event)
                 if waiting and all(self._is_ready(role) for role in running if role.role == "zookeeper"):
                     running.append(waiting.pop(0))
-                    self._say(running[-1].start())
+                    self._tell(running[-1].start())
                 if not told and not waiting and all(self._is_ready(role) for role in running):
                     told = True
-                    ready()
+                    with suppress(OSError):
+                        ready()
                 if told and dormant and time.monotonic() - looked > _LOOK_S:
                     looked = time.monotonic()
                     woken = [role for role in dormant if self._later[role.role]()]
@@ -197,8 +210,12 @@ class Supervisor:
             for role in group:
                 role.request_stop()
             for role in group:
-                self._say(role.finish(deadline))
+                self._tell(role.finish(deadline))
             deadline += STOP_GRACE_S / 2
+
+    def _tell(self, event: RoleEvent) -> None:
+        with suppress(OSError):  # a full disk takes no events, which is no reason to end what runs
+            self._say(event)
 
 
 def _reason(code: int, said: RoleState | None) -> str:

@@ -29,10 +29,11 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
 
     Args:
         config: leaves out what it disables (an embedded ZooKeeper, the master, replay).
-        wanted: names with commas between; empty for all. An embedded ZooKeeper runs with those that need one.
+        wanted: names with commas between; empty for all. An embedded ZooKeeper runs with those that need one; where
+            there is none, its name means nothing.
 
     Raises:
-        ConfigError: an unknown name.
+        ConfigError: an unknown name, or nothing to run.
     """
     if wanted:
         names = [name.strip() for name in wanted.split(",") if name.strip()]
@@ -42,7 +43,10 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         without = set() if config.shares_ledger else {"replay"}
         if config.zookeeper.embedded and not without.issuperset(names):
             names.append("zookeeper")
-        return tuple(role for role in ROLES if role in names)
+        elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}
+        if elsewhere.issuperset(names):
+            raise ConfigError("No role is named that runs here", "ZooKeeper runs elsewhere ([zookeeper] servers)")
+        return tuple(role for role in ROLES if role in names and role not in elsewhere)
     disabled = {
         "zookeeper": not config.zookeeper.embedded,
         "master": not config.master.enabled,
@@ -82,21 +86,27 @@ def up(
             watch_lifeline(lifeline, stop)
         check_host(config, roles)
         make_ledger(config)
+        config.config_file.write_text(f"{file.absolute()}\n", encoding="utf-8")
         if one_process:
-            derive = () if wanted or "replay" not in roles else ("derive",)  # as a thread it costs next to nothing
+            derive = ("derive",) if _may_derive(roles) else ()  # as a thread it costs next to nothing
             with stopping_on_thread_errors(stop) as failed:
                 _run_threads(config, (*roles, *derive), stop, say, ready)
             if failed:
                 raise ReplicationError(f"walship up ended: {failed[0]}", f"See {config.log_dir}/up.log")
         else:
-            with _later(config, roles, wanted) as later:
+            with _later(config, roles) as later:
                 Supervisor(config, file.absolute(), (*roles, *later), say, later).run(stop, ready)
 
 
+def _may_derive(roles: Sequence[str]) -> bool:
+    """Whether the derive role comes unasked: where replay runs, whose tables it reads."""
+    return "replay" in roles and "derive" not in roles
+
+
 @contextmanager
-def _later(config: Config, roles: Sequence[str], named: str) -> Iterator[dict[str, Callable[[], bool]]]:
-    """Roles that start when there is something for them to do, and how to tell; none when roles are named."""
-    if named or "replay" not in roles:
+def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[[], bool]]]:
+    """Roles that start when there is something for them to do, and how to tell."""
+    if not _may_derive(roles):
         yield {}
         return
     ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from peer.derive.define import derive_table
 from peer.derive.turn import Deriver, Writing
@@ -29,11 +30,13 @@ class DerivingSite(TableSite):
     def __init__(self, folder: Path, name: str, stack: ExitStack, **sections: dict[str, Any]) -> None:
         super().__init__(folder, name, **sections)
         stack.callback(self.close)
-        self.coordination.enrol(Kind.WORKERS, "h0", {})
+        self.membership = self.coordination.enrol(Kind.WORKERS, "h0", {})
         self._stack = stack
         self._writer: Writer | None = None
         self.kill_at = ""
         self.batches = 0
+        self.now_us = 1
+        self.aged: dict[UUID, int] = {}
 
     def writer(self) -> Writer:
         """A writer, opened when first asked for."""
@@ -46,7 +49,9 @@ class DerivingSite(TableSite):
 
     def deriver(self) -> Deriver:
         """As a new process of the role has it."""
-        return Deriver(self.ledger, self.tables, self._writing, self._wait, self.config.run_dir, lambda: 1)
+        return Deriver(
+            self.ledger, self.tables, self._writing, self._wait, self.config.run_dir, lambda: self.now_us, self.aged
+        )
 
     def define(
         self, name: str, source: str = "", hook: str = "", options: Mapping[str, str] | None = None

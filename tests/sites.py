@@ -6,6 +6,7 @@ import contextlib
 import copy
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,7 @@ class Wal:
         self._handle = site.files.create(self.path)
         append(self._handle, [encode_file_header(self.file, self.row.created)])
         self._counters = DurableLength.create(self.path, site.boot, FILE_HEADER_BYTES, self.row.created, site.files)
+        weakref.finalize(self, self._counters.close)  # its bell is a socket
         self._streams: dict[StreamId, tuple[int, bytes]] = {}
         self._index: list[int] = []
         self.length = FILE_HEADER_BYTES

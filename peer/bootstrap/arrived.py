@@ -9,6 +9,7 @@ from uuid import UUID
 from peer.replay.decode import FrameRef
 from peer.replay.hosts import HostReader
 from replication.core.bootstrap import Coverage
+from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES, Kind
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ReplicationError
@@ -28,11 +29,18 @@ class Arrived:
 @dataclass(slots=True)
 class _Stream:
     rows: dict[int, FrameRef] = field(default_factory=dict)
-    last: tuple[FrameRef, Coverage] | None = None
+    parts: dict[int, tuple[FrameRef, Coverage]] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
-        return self.last is not None and len(self.rows) == self.last[0].sequence
+        last = max(self.parts, default=-1)
+        return last >= 0 and not self.parts[last][1].continues and len(self.rows) + len(self.parts) == last + 1
+
+    @property
+    def coverage(self) -> tuple[FrameRef, Coverage]:
+        """The last frame, with all that its stream covers."""
+        of_frames = [self.parts[at] for at in sorted(self.parts)]
+        return of_frames[-1][0], Coverage.joined([part for _, part in of_frames])
 
 
 class Arrivals:
@@ -57,7 +65,10 @@ class Arrivals:
     def ended(
         self, reader: HostReader, pending: Sequence[Pending], roads: Container[tuple[ClusterId, UUID]]
     ) -> dict[UUID, dict[FileId, tuple[int, int]]]:
-        """By table, what came of bootstraps of which the rest will not: no road brings the table from there any more.
+        """By table, what came of bootstraps of which the rest will not.
+
+        No road brings the table from there any more, or another one is whole that the same cluster wrote in its place,
+        or that covers what has come of it: the rest, which it covers too, counts as there already and lands no more.
 
         Args:
             reader: as for ``whole``.
@@ -65,13 +76,24 @@ class Arrivals:
             roads: (source, table) of the open ones.
         """
         made: dict[UUID, dict[FileId, tuple[int, int]]] = {}
-        for parts in self._by_bootstrap(reader, pending)[0]:
-            if self._of(reader, parts) is not None:
+        bootstraps = self._by_bootstrap(reader, pending)[0]
+        frames = [[frame for part in parts for frame, _ in self._frames(reader, part)] for parts in bootstraps]
+        first = [of_bootstrap[0] for of_bootstrap in frames]
+        whole = [self._of(reader, parts) for parts in bootstraps]
+        for at, parts in enumerate(bootstraps):
+            if whole[at]:
                 continue
-            table = self._frames(reader, parts[0])[0][0].table
-            if not any(part.row.source is None or (part.row.source.cluster, table) in roads for part in parts):
-                closed = {part.row.file: (part.begin, part.end) for part in parts if part.row.closed}
-                made[table] = made.get(table, {}) | closed
+            table = first[at].table
+            gone: list[Pending] = []
+            if any(
+                each is not None and (_replaces(first[of], first[at], of > at) or _covers(each, frames[at]))
+                for of, each in enumerate(whole)
+            ):
+                gone = parts
+            elif not any(part.row.source is None or (part.row.source.cluster, table) in roads for part in parts):
+                gone = [part for part in parts if part.row.closed]
+            if gone:
+                made[table] = made.get(table, {}) | {part.row.file: (part.begin, part.end) for part in gone}
         return made
 
     def _by_bootstrap(
@@ -103,11 +125,11 @@ class Arrivals:
                 if coverage is None:
                     stream.rows[frame.sequence] = frame
                 else:
-                    stream.last = (frame, coverage)
+                    stream.parts[frame.sequence] = (frame, coverage)
         if not streams or not all(stream.is_whole for stream in streams.values()):
             return None
         rows = tuple(stream.rows[at] for stream in streams.values() for at in sorted(stream.rows))
-        coverages = tuple(stream.last for stream in streams.values() if stream.last is not None)
+        coverages = tuple(stream.coverage for stream in streams.values())
         return Arrived(next(iter(streams)).table, rows, coverages, ranges)
 
     def _frames(self, reader: HostReader, part: Pending) -> list[tuple[FrameRef, Coverage | None]]:
@@ -124,3 +146,23 @@ class Arrivals:
             found = [*found, *fresh]
             self._seen[row.file] = (part.end, found)
         return found
+
+
+def _replaces(one: FrameRef, other: FrameRef, came_later: bool) -> bool:
+    """Whether the bootstrap of ``one`` was written in the place of the one of ``other``, by a frame of each.
+
+    A cluster has one at a time of a table for a peer, and those for a peer go on through the same clusters.
+    """
+    if (one.wal.cluster, one.table, one.through) != (other.wal.cluster, other.table, other.through):
+        return False
+    return one.wal.number > other.wal.number if one.wal.slot == other.wal.slot else came_later
+
+
+def _covers(one: Arrived, frames: Iterable[FrameRef]) -> bool:
+    """Whether a bootstrap has what all of these frames brought, since its source took them."""
+    covered = {stream: spans for _, coverage in one.coverages for stream, spans in coverage.sequences().items()}
+    none = Ranges()
+    return all(
+        covered.get(StreamId(frame.wal, frame.table, frame.group), none).contains(frame.sequence, frame.sequence + 1)
+        for frame in frames
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import PurePath
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from peer.bootstrap.room import DiskRoom
-from peer.bootstrap.snapshot import rows_of
+from peer.bootstrap.snapshot import HOLD, held
+from peer.maintenance import forgotten
 from replication.core.batch import FRAME_PAYLOAD_BYTES, encode_payload
 from replication.core.bootstrap import Coverage, bootstrap_schema
 from replication.core.frame import (
@@ -54,9 +56,10 @@ def export(
     handle = files.create(row.path)
     try:
         writing = _Writing(handle, row)
-        hold = f"walship_bootstrap_{row.file.number}"
-        with rows_of(tables, spec, coverages, hold) as batches:
-            for batch in batches:
+        hold = f"{HOLD}{row.file.number}"
+        with held(tables, spec, hold) as rows:
+            coverages = _told(ledger, spec, coverages)
+            for batch in rows(coverages):
                 for coverage in coverages:
                     writing.rows(spec.versions[coverage.group], _of_group(batch, coverage.group))
                 room.grow(writing.length)
@@ -70,6 +73,19 @@ def export(
         raise
     finally:
         handle.close()
+
+
+def _told(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> list[Coverage]:
+    """Coverages as they are told once the snapshots are held: what is missing there is forgotten by now.
+
+    Rows that came since have their WALs there, so that their keys are not missed at the peer.
+    """
+    lacking = forgotten(ledger, ledger.tables.by_uuid(spec.uuid) or spec, time.time_ns() // 1000)
+    claimed = ledger.landing.coverage(spec.uuid)
+    return [
+        coverage.beside((stream.wal for stream in claimed if stream.group == coverage.group), lacking)
+        for coverage in coverages
+    ]
 
 
 class _Writing:
@@ -93,9 +109,10 @@ class _Writing:
             self._frame(Kind.BOOTSTRAP, stream, version.hash, Codec.LZ4, memoryview(payload), piece.num_rows, span)
 
     def coverage(self, coverage: Coverage) -> None:
-        """The last frame of a group's stream."""
+        """The last frame of a group's stream, or frames."""
         stream = StreamId(self._row.file, coverage.table, coverage.group)
-        self._frame(Kind.COVERAGE, stream, _NO_SCHEMA, Codec.NONE, memoryview(coverage.encode()), 0, (0, 0))
+        for part in coverage.parts():
+            self._frame(Kind.COVERAGE, stream, _NO_SCHEMA, Codec.NONE, memoryview(part.encode()), 0, (0, 0))
 
     def finish(self) -> None:
         """Write the end record; everything is durable when this returns."""

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 COPY_FACTOR = 3.0
 #: What a bootstrap certainly does a second, written here, shipped, and applied there.
 BYTES_PER_S = 10e6
+#: How a table goes to a peer without its rows from before, whether it goes there already or not.
+ONLY_LATER = (
+    "send only what is written from now on: enablereplication --from-now, after disablereplication if it is sent"
+)
 _TOTAL = "total-files-size"  # in an Iceberg snapshot's summary
 _MORE_BYTES = 16 << 20
 
@@ -67,7 +71,7 @@ class Room:
                 f" {'has' if one else 'have'} needs about {_mib(needed)} here:"
                 f" {_mib(copies)} for {'a copy' if one else 'copies'}, {_mib(self.wal_bytes)} of WAL kept meanwhile"
                 f"{begun}; {_mib(self.free_bytes)} are free, and {_mib(self.keep_free_bytes)} are to stay free",
-                "Free disk space here, or send only what is written from now on (--from-now)",
+                f"Free disk space here, or {ONLY_LATER}",
             )
 
 

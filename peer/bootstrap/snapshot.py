@@ -6,49 +6,50 @@ they have beyond that is owed as frames anyway, and left out by whoever takes th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 import duckdb
 import pyarrow as pa
 
 from peer.latest import Folded, Merge, group_of_family
-from replication.core.bootstrap import Coverage
+from replication.core.bootstrap import FORGOTTEN_ROW, Coverage
 from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError
 from replication.tables.base import DUCKDB, Tables, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, shown_columns
 
 BATCH_ROWS = 65_536
+HOLD = "walship_bootstrap_"  # the number of the file that is written follows
 _TRIES = 10
+RowsOf: TypeAlias = Callable[[Sequence[Coverage]], Iterator[pa.RecordBatch]]
 
 
 @contextmanager
-def rows_of(
-    tables: Tables, spec: TableSpec, coverages: Sequence[Coverage], hold: str
-) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Batches of the table's rows, read while the context lasts.
+def held(tables: Tables, spec: TableSpec, hold: str) -> Iterator[RowsOf]:
+    """Hold the table's snapshots; gives what reads batches of the rows of some groups once, while the context lasts.
 
     They have the table's columns, ``_op`` and ``_ts`` if it has a key, ``_group``, ``_commit``, ``_seq``, ``_row`` and
-    ``_at``: which of the WALs of its group's coverage a row came from.
+    ``_at``: which of the WALs of its group's coverage a row came from. Those of other WALs are left out, and deletes
+    that stand for forgotten ones: whoever takes the rows makes them anew.
 
     Args:
         tables: the warehouse; a table that is not there has no rows.
         spec: the table.
-        coverages: of the groups to read, read from the ledger before this is called.
         hold: the tag that keeps the snapshots.
 
     Raises:
         CommitConflictError: folds came one after another; try again.
     """
     if not tables.has(spec):
-        yield iter(())
+        yield lambda coverages: iter(())
         return
     names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]
     with open_duckdb() as connection:
         try:
             query = _attached(tables, connection, spec, hold)
-            yield iter(_reader(connection, spec, coverages, query))
+            yield lambda coverages: iter(_reader(connection, spec, coverages, query))
         finally:
             for name in names:
                 tables.untag(name, hold)
@@ -100,7 +101,7 @@ def _reader(
     group = _group_of(spec)
     return connection.sql(
         f"select {columns}, {places}, {group} as _group, w._at from ({query}) v"
-        f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal"
+        f" join wals w on w.g = {group} and w.o = v._origin and w.w = v._wal where v._row < {FORGOTTEN_ROW}"
     ).to_arrow_reader(BATCH_ROWS)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
-from peer.derive.hooks import Hook, load, version_of
+from peer.derive.hooks import LOST, Hook, load, lost_place, version_of
 from peer.derive.names import as_known, check_key, fitted, shown_schema
 from replication.core.aging import MAX_AGE
 from replication.core.define import cell_table, typed_table
@@ -30,8 +30,8 @@ def derive_table(
     """Make a table whose rows a hook makes out of another table's, those that are there already too.
 
     It has a uuid, one group and streams of its own, and goes to peers by rules of its own. Of a table that is derived
-    here already the hook is replaced: all rows go through the new one, and what it changes is rewritten. Durable in the
-    ledger when this returns; the ``derive`` role does the rest.
+    here already the hook is replaced: all rows go through the new one, and what it changes is rewritten; without a key
+    those that come from now on. Durable in the ledger when this returns; the ``derive`` role does the rest.
 
     Args:
         ledger: of the cluster that writes or receives the source, and keeps its table.
@@ -68,7 +68,13 @@ def derive_table(
     _check_rows(known, as_known(spec, names), made, names)
     version = version_of(made, ledger.cluster, spec)
     given = options or (was.options if was is not None else {})
-    ledger.derivations.define(Derivation(spec.uuid, origin.uuid, made.name, dict(given), names, version))
+    derivation = Derivation(spec.uuid, origin.uuid, made.name, dict(given), names, version)
+    if spec.key or was is None:
+        ledger.derivations.define(derivation)
+    elif was.version == LOST:
+        raise lost_place(spec)
+    elif (was.hook, was.options, was.version) != (made.name, given, version):
+        ledger.derivations.define(derivation, anew=False)
     return Derived(spec, origin, next(d for d in ledger.derivations.all() if d.table == spec.uuid))
 
 

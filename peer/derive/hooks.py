@@ -55,6 +55,10 @@ class Hook:
         return made
 
 
+#: The version of a derived table without a key of which nothing tells any more what of its source it has.
+LOST = "lost"
+
+
 def version_of(hook: Hook, cluster: ClusterId, spec: TableSpec) -> str:
     """What all rows of a derived table have been through: when it changes, they are compared anew.
 
@@ -62,6 +66,20 @@ def version_of(hook: Hook, cluster: ClusterId, spec: TableSpec) -> str:
     """
     columns = sha256(b"".join(sorted(column.uuid.bytes for column in spec.columns))).hexdigest()[:16]
     return f"{hook.version}/{cluster.incarnation}/{columns}"
+
+
+def is_restored(before: str, now: str) -> bool:
+    """Whether two versions are of two incarnations of the cluster, or nothing is known any more of the one before."""
+    return before == LOST or before.rsplit("/", 2)[-2] != now.rsplit("/", 2)[-2]
+
+
+def lost_place(spec: TableSpec) -> RequestError:
+    """Of a derived table without a key whose source went back, or may get again what it had."""
+    return RequestError(
+        f"the table that {spec.name} is derived from went back to before what has been derived from it",
+        f"Without a key nothing tells which rows are there: walship droptable {spec.name}, and derive it under another"
+        " name",
+    )
 
 
 def known() -> list[str]:

@@ -52,7 +52,7 @@ def derived_here(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> I
             {name: value for name, value in found.options.items() if name != "salt"},
             behind,
             upto,
-            round((now - upto) / 1e6, 3) if upto else None,
+            round(max(0, now - upto) / 1e6, 3) if upto else None,
             found.error,
             found.error_since,
         )

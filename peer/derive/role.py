@@ -1,6 +1,7 @@
 """The derive role: a thread for each derived table, so that a hook that fails or hangs holds that table only.
 
-One host of a cluster derives, the first by name of those with a live worker; when it goes, the next one takes over.
+One host of a cluster derives, the first in a line in ZooKeeper; when it goes, the next one takes over. A host stands in
+line while it has a live worker: without one, nobody would ship or replay what it derives.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 from peer.cluster import Cluster
 from peer.derive.turn import Deriver
 from replication.config import Config
-from replication.coordination.paths import Kind
+from replication.coordination.paths import Kind, Office
 from replication.coordination.session import Coordination
 from replication.core.position import Position
 from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError
@@ -62,11 +63,17 @@ class DeriveRole:
     def run(self) -> None:
         """Have a thread for every derived table."""
         deriver: Deriver | None = None
+        candidacy = self._coordination.stand(self._config.cluster.host, Office.DERIVERS)
         try:
             while not self._stop.wait(_LOOK_S):
                 with suppress(CoordinationError):  # as it was when the ledger or ZooKeeper does not answer
-                    members = [member.name for member in self._coordination.members(Kind.WORKERS)]
-                    self._leads = min(members, default="") == self._config.cluster.host
+                    if self._has_worker():
+                        self._leads = candidacy.leads()
+                    else:
+                        self._leads = False
+                        candidacy.withdraw()
+                    if not self._leads:  # ids that its writer has begun are the leader's to write
+                        self._drop_writer()
                     if derives(self._ledger):
                         deriver = deriver or self._deriver()
                         self._have_threads(deriver)
@@ -74,6 +81,11 @@ class DeriveRole:
             for thread in self._threads.values():
                 thread.join()
             self._drop_writer()
+            with suppress(CoordinationError):
+                candidacy.withdraw()
+
+    def _has_worker(self) -> bool:
+        return any(member.name == self._config.cluster.host for member in self._coordination.members(Kind.WORKERS))
 
     def _deriver(self) -> Deriver:
         cluster = Cluster(self._config, self._ledger)

@@ -8,26 +8,29 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+from uuid import UUID
 
 import duckdb
 import structlog
 
 from peer.derive.compare import Pair, compare
-from peer.derive.hooks import Hook, load, version_of
+from peer.derive.hooks import LOST, Hook, is_restored, load, lost_place, version_of
 from peer.derive.names import as_known, widenings
 from peer.digest import bound
+from replication.core.aging import horizon
 from replication.core.alter import widen_column
 from replication.core.batch import LogBatch
 from replication.core.position import Position
 from replication.core.schema import TableSpec
-from replication.errors import HookError, ReplicationError, RequestError
+from replication.errors import HookError, RequestError
 from replication.ledger.base import Derivation, Ledger
 from replication.tables.base import Catalog, open_duckdb
 
+_OVERSTAY = 0.05  # of the age that the source's rows may reach
 MEMORY_BYTES_MAX = 512 << 20  # of a comparison; what is more goes to the scratch directory
 _log = structlog.get_logger(__name__)
 
@@ -53,6 +56,7 @@ class Deriver:
         wait: returns once everything up to a position is visible here; WaitTimeoutError when that takes too long.
         scratch: a directory for what does not fit into memory.
         now: microseconds since 1970.
+        aged: up to which age, as a timestamp, the source's rows had gone when all was last compared for that.
     """
 
     ledger: Ledger
@@ -61,6 +65,7 @@ class Deriver:
     wait: Callable[[Position], None]
     scratch: Path
     now: Callable[[], int]
+    aged: dict[UUID, int] = field(default_factory=dict)
 
     def step(self, derivation: Derivation) -> bool:
         """Do what is next for one table; whether there was something to do.
@@ -84,6 +89,9 @@ class Deriver:
         if version != derivation.version or newest < derivation.position:
             self._renew(derivation, spec, version, newest)
             return True
+        if self._has_outlived(spec, source):
+            self.ledger.derivations.renew(spec.uuid)
+            return True
         if newest == derivation.position:
             return False
         upto = min((reached.t for reached in self.ledger.time.replicated(source.uuid).values()), default=0)
@@ -105,7 +113,16 @@ class Deriver:
         _log.info("derived", table=spec.name, rows=found.count, position=newest)
         self.wait(position)
         begun = replace(derivation, pending=batch_id, pending_position=newest)
-        self.ledger.derivations.settle(begun, newest, upto, self.now())
+        self.ledger.derivations.settle(begun, newest, upto, self.now(), keyless=not spec.key)
+        return True
+
+    def _has_outlived(self, spec: TableSpec, source: TableSpec) -> bool:
+        """Whether rows of the source may have grown too old since all was compared; that brings no replay commit."""
+        now = self.now()
+        old = horizon(source, now)
+        if old is None or not spec.key or old - self.aged.get(spec.uuid, 0) < (now - old) * _OVERSTAY:
+            return False
+        self.aged[spec.uuid] = old
         return True
 
     def _spec(self, derivation: Derivation) -> TableSpec:
@@ -119,17 +136,15 @@ class Deriver:
         position = derivation.position
         if there is not None:
             self.wait(there)
-            if derivation.pending == _batch_id(derivation, derivation.pending_position):
+            if not spec.key or derivation.pending == _batch_id(derivation, derivation.pending_position):
                 position = derivation.pending_position  # else the hook was changed since, and all is compared anew
-        self.ledger.derivations.settle(derivation, position, derivation.upto, self.now())
+        self.ledger.derivations.settle(derivation, position, derivation.upto, self.now(), keyless=not spec.key)
 
     def _renew(self, derivation: Derivation, spec: TableSpec, version: str, newest: int) -> None:
-        behind = newest < derivation.position
-        if behind and not spec.key:
-            raise ReplicationError(
-                f"the table that {spec.name} is derived from went back to before what has been derived from it",
-                f"Without a key nothing tells which rows are there: drop {spec.name} and derive it anew",
-            )
+        if not spec.key and (newest < derivation.position or is_restored(derivation.version, version)):
+            if derivation.version != LOST:  # from then on, however far the source comes
+                self.ledger.derivations.renew(spec.uuid, LOST, anew=False)
+            raise lost_place(spec)
         _log.info("derived_anew", table=spec.name, hook=derivation.hook, version=version)
         self.ledger.derivations.renew(spec.uuid, version, anew=bool(spec.key))
 

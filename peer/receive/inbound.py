@@ -39,7 +39,7 @@ class InboundStream:
         self._reply: Callable[[Reply], None] | None = reply
         self._source_name = source_name
         self._generation = generation
-        self._coming: dict[FileId, Ranges] = {}  # handed to landing, durable or not
+        self._coming: dict[FileId, Ranges] = {}  # handed to landing and not yet answered
         self._lock = threading.Lock()
 
     def data(self, message: Data) -> None:
@@ -52,7 +52,9 @@ class InboundStream:
             return
         self._gate.look_at_clocks(arrival.frames)
         with self._lock:
-            self._coming[message.file] = self._coming.get(message.file, Ranges()).add(message.begin, message.end)
+            coming = self._coming.get(message.file, Ranges()).add(message.begin, message.end)
+            if coming:
+                self._coming[message.file] = coming
         self._landing.submit(Item(arrival, self._generation, self._answer))
 
     def schemas(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
@@ -67,10 +69,12 @@ class InboundStream:
         self._reply = None
 
     def _answer(self, reply: Reply) -> None:
-        if isinstance(reply, Refusal) and reply.file is not None:
+        if reply.file is not None:
+            spans = ((reply.begin, reply.end),) if isinstance(reply, Refusal) else reply.spans
             with self._lock:
-                coming = self._coming.get(reply.file, Ranges())
-                self._coming[reply.file] = coming.subtract(Ranges.of((reply.begin, reply.end)))
+                coming = self._coming.pop(reply.file, Ranges()).subtract(Ranges.of(*spans))
+                if coming:
+                    self._coming[reply.file] = coming
         out = self._reply
         if out is not None:
             out(reply)
@@ -103,8 +107,9 @@ class InboundStream:
             )
 
     def _expected(self, data: Data, *, fresh: bool) -> int:
-        have = self._landing.received.of(data.file, fresh=fresh).union(self._coming.get(data.file, Ranges()))
-        return have.prefix(data.chunk_begin)
+        with self._lock:  # before what is registered is read: what is answered meanwhile is among that
+            coming = self._coming.get(data.file, Ranges())
+        return self._landing.received.of(data.file, fresh=fresh).union(coming).prefix(data.chunk_begin)
 
 
 def _refused(data: Data, reason: Reason, what: str, remedy: str, expected: int = -1) -> RefusedData:

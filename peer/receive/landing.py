@@ -146,6 +146,12 @@ class Landing:
         if full:
             item.refuse(Reason.DISK_FULL, full, "Free disk space there, or let its replay catch up")
             return False
+        table = next((f.header.table for f in item.arrival.frames if f.header.table in self.room.held), None)
+        if table is not None:
+            item.refuse(
+                Reason.DISK_FULL, self.room.held[table], "See there what holds the table: walship status", table
+            )
+            return False
         try:
             item.landed = self._open.take(item.arrival).write(item.arrival, self._cluster)
             return True

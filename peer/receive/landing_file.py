@@ -5,6 +5,8 @@ Not safe for threads; ``open_files.py`` owns it. Offsets are bytes of this file,
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from peer.receive.arrival import Arrival
 from replication.core.coverage import Span
 from replication.core.frame import (
@@ -16,9 +18,9 @@ from replication.core.frame import (
     encode_file_header,
 )
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.errors import NoSpaceError
+from replication.errors import ClosedFileError, NoSpaceError
 from replication.files.base import AppendFile, Files, append, reserve
-from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger
+from replication.ledger.base import Claim, FileRow, Landed, Ledger
 from replication.writer.wal_file import refuse_others
 
 _RESERVE_BYTES = 32 << 20
@@ -39,30 +41,19 @@ class LandingFile:
         self._index: list[int] = []
 
     @staticmethod
-    def create(
-        ledger: Ledger,
-        files: Files,
-        directory: str,
-        host: str,
-        boot: str,
-        source: FileId,
-        now_s: float,
-        kind: FileKind = FileKind.LANDING,
-    ) -> LandingFile:
-        """Draw the next number and make the file, durably, with its header.
+    def create(files: Files, row: FileRow, source: FileId, now_s: float) -> LandingFile:
+        """Make the file of a row that was just allocated, durably, with its header.
 
         Raises:
             StorageError: it could not be made, or another file is there.
         """
-        files.make_directory(directory)
-        row = ledger.files.allocate(host, kind, directory, boot, source=source)
         refuse_others(files, row)
         files.remove(row.path)
         handle = files.create(row.path)
         try:
             append(handle, [encode_file_header(row.file, row.created)])
             handle.sync()
-            files.sync_directory(directory)
+            files.sync_directory(str(PurePath(row.path).parent))
         except BaseException:
             handle.close()
             raise
@@ -134,8 +125,11 @@ class LandingFile:
 def cut_and_close(ledger: Ledger, files: Files, row: FileRow) -> Span:
     """Close a landing file that an earlier process left OPEN, at its registered length; returns what was cut from it.
 
-    It gets no end record: its readers then look at every frame.
+    It is closed before it is cut: a registration that still lands is waited for, and counts. After a crash in between,
+    what was not cut lies past the closed length, where nobody reads, and goes with the file. It gets no end record: its
+    readers then look at every frame.
     """
+    row = _closed(ledger, row)
     cut = (row.length, row.length)
     if files.exists(row.path):
         handle = files.open(row.path)
@@ -147,5 +141,16 @@ def cut_and_close(ledger: Ledger, files: Files, row: FileRow) -> Span:
                 cut = (row.length, size)
         finally:
             handle.close()
-    ledger.files.close(row.file, row.length)
     return cut
+
+
+def _closed(ledger: Ledger, row: FileRow) -> FileRow:
+    while True:
+        try:
+            ledger.files.close(row.file, row.length)
+            return row
+        except ClosedFileError:
+            now = ledger.files.get(row.file)
+            if now is None or now.length <= row.length:
+                raise
+            row = now  # an earlier connection's commit landed since it was read

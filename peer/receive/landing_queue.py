@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from peer.receive.arrival import Arrival
 from replication.ledger.base import Landed
@@ -29,10 +30,10 @@ class Item:
         data = self.arrival.data
         self.reply(Ack(data.file, ((data.begin, data.end),)))
 
-    def refuse(self, reason: Reason, what: str, remedy: str) -> None:
-        """It did not land."""
+    def refuse(self, reason: Reason, what: str, remedy: str, table: UUID | None = None) -> None:
+        """It did not land; because of ``table`` alone, when one is named."""
         data = self.arrival.data
-        self.reply(Refusal(reason, what, remedy, data.file, data.begin, data.end))
+        self.reply(Refusal(reason, what, remedy, data.file, data.begin, data.end, table=table))
 
 
 class LandingQueue:

@@ -57,13 +57,19 @@ class OpenFiles:
             self._close(landing)  # what was skipped before its first frame
             landing = None
         if landing is None:
-            limits = self._limits
-            landing = LandingFile.create(
-                self._ledger, self._files, limits.directory, limits.host, limits.boot, source, time.monotonic(), kind
-            )
-            self._open[source] = landing
+            landing = self._open[source] = self._made(source, kind)
             _log.info("landing_opened", file=str(landing.row.file), source=str(source))
         return landing
+
+    def _made(self, source: FileId, kind: FileKind) -> LandingFile:
+        limits = self._limits
+        self._files.make_directory(limits.directory)
+        row = self._ledger.files.allocate(limits.host, kind, limits.directory, limits.boot, source=source)
+        try:
+            return LandingFile.create(self._files, row, source, time.monotonic())
+        except BaseException:
+            self._abandoned[row.file] = False  # what is there may be another ledger's
+            raise
 
     def close_when_done(self, landing: LandingFile, closed_length: int) -> None:
         """Close a file that is long enough, or whose source is wholly here; ``closed_length`` is 0 while it is OPEN."""
@@ -71,6 +77,7 @@ class OpenFiles:
         whole = end > 0 and self._received.of(landing.source).contains(FILE_HEADER_BYTES, end)
         if whole:
             self._ends.pop(landing.source, None)
+            self._received.forget(landing.source)
         elif end:
             self._ends[landing.source] = end
         if whole or landing.registered >= self._limits.file_bytes_max:

@@ -10,8 +10,9 @@ import os
 import threading
 from collections.abc import Iterator
 
-from replication.core.frame import FILE_HEADER_BYTES, Buffer, scan
+from replication.core.frame import FILE_HEADER_BYTES, Buffer
 from replication.errors import FormatError, PeerRefusedError, ReplicationError
+from replication.files.mapped import scan_mapped
 from replication.ledger.base import FileRow, Ledger
 from replication.link import ranges
 from replication.link.base import Reason, Refusal
@@ -97,10 +98,9 @@ def _heads(path: str, begin: int, end: int) -> Iterator[Buffer]:
     """Envelopes and sealed headers, gathered into pieces."""
     with open(path, "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped with its last view
-    view = memoryview(mapped)[: min(end, len(mapped))]
     gathered = bytearray()
-    for frame in scan(view, begin):
-        gathered += view[frame.begin : frame.payload_begin]
+    for frame in scan_mapped(mapped, begin, min(end, len(mapped))):
+        gathered += mapped[frame.begin : frame.payload_begin]
         if len(gathered) >= _HEADS_BYTES:
             yield bytes(gathered)
             gathered.clear()

@@ -17,6 +17,7 @@ from peer.receive.arrival import Known
 from peer.receive.inbound import Gate, InboundStream
 from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
+from peer.receive.received import REMEMBERED
 from replication import __version__
 from replication.core.coverage import Span
 from replication.core.define import unusable_name
@@ -103,7 +104,12 @@ class Reception:
         self._check_caller(source, expected, caller)
         full = self._landing.room.lacking_for(road.bootstrap_bytes)
         if full:
-            raise Refusal(Reason.DISK_FULL, full, "Free disk space there, or enable the table --from-now").error()
+            raise Refusal(
+                Reason.DISK_FULL,
+                full,
+                "Free disk space there, or send only what is written from now on: enablereplication --from-now, after"
+                " disablereplication if it is sent",
+            ).error()
         self.refresh()
         self._open_road(source, road, self._declared(source))
 
@@ -133,6 +139,7 @@ class Reception:
                 refused[road.spec.uuid, road.group] = replace(Refusal.of(error), table=road.spec.uuid)
         files: dict[FileId, tuple[Span, ...]] = {}
         lost = self.lost([file for file, _ in hello.files])
+        self._landing.received.forget_former(hello.former)
         self._landing.received.heed({file: loss.count for file, loss in lost.items()})
         generation = max((road.generation for road in hello.roads), default=0)
         if hello.files:
@@ -273,8 +280,8 @@ class Reception:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
                 f"{self._ledger.cluster.name} has another table named {spec.name}",
-                f"Make it there from this one (droptable {spec.name}, then createtable {spec.name} --like"
-                f" {source.name}), or send it under another name (enablereplication --remote-table)",
+                f"droptable {spec.name} there, then enablereplication again if that was refused; or send it under"
+                " another name (enablereplication --remote-table)",
             ).error() from None
         _log.info("table_created", table=spec.name, uuid=str(spec.uuid), source=str(source))
         self._tables |= {spec.uuid}
@@ -325,5 +332,7 @@ class Reception:
         accepted = self._ledger.landing.accept_term(file, term)
         if accepted:
             with self._lock:
+                if len(self._terms) >= REMEMBERED:
+                    self._terms.clear()
                 self._terms[file] = max(term, self._terms.get(file, 0))
         return accepted

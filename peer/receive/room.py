@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import shutil
 import time
+from uuid import UUID
 
 import structlog
 
 from peer.receive.limits import LandingLimits
+from peer.replay.report import ReplayReport
 from replication.ledger.base import FileKind, Ledger
 
 _LOOK_S = 1.0
+_PAUSE = 10  # so many times as long as a look takes, until the next one
 _log = structlog.get_logger(__name__)
 
 
 class Room:
-    """Room on this host; ``cluster`` is its name, for people to read."""
+    """Room on this host; ``cluster`` is its name, for people to read.
+
+    ``held``: while too much waits, tables that replay holds, and why no more of them is taken; others do not wait.
+    """
 
     def __init__(self, ledger: Ledger, cluster: str, limits: LandingLimits) -> None:
         self._ledger = ledger
         self._cluster = cluster
         self._limits = limits
+        self.held: dict[UUID, str] = {}
         self._lacking = ""
-        self._looked_s = 0.0
+        self._look_at_s = 0.0
 
     def lacking_for(self, size: int) -> str:
         """Why ``size`` bytes more cannot land and be kept in tables here, in figures; "" when they can."""
@@ -37,13 +44,15 @@ class Room:
 
     def lacking(self, *, between_groups: bool = False) -> str:
         """Why no more bytes are taken; "" when they are. Looked at once a second, between groups if possible."""
-        now = time.monotonic()
-        if now >= self._looked_s + _LOOK_S * (1 if between_groups else 2):
-            self._looked_s, limits = now, self._limits
+        begun_s = time.monotonic()
+        if begun_s >= self._look_at_s + (0 if between_groups else _LOOK_S):
+            limits = self._limits
             free = shutil.disk_usage(limits.directory).free
             rows = self._ledger.files.all(limits.host)
             waiting = sum(row.length - row.applied for row in rows if row.kind is FileKind.LANDING)
-            self._lacking = ""
+            self._lacking, self.held = "", {}
+            if waiting > limits.waiting_bytes_max:
+                waiting = self._leave_out_held(waiting)
             if free < limits.disk_free_min_bytes:
                 self._lacking = (
                     f"only {free >> 20} MiB are free, {limits.disk_free_min_bytes >> 20} MiB are to stay free"
@@ -52,4 +61,19 @@ class Room:
                 self._lacking = f"{waiting >> 20} MiB wait for replay, {limits.waiting_bytes_max >> 20} MiB are allowed"
             if self._lacking:
                 _log.error("landing_refused", host=limits.host, reason=self._lacking)
+            now_s = time.monotonic()
+            self._look_at_s = now_s + max(_LOOK_S, _PAUSE * (now_s - begun_s))
         return self._lacking
+
+    def _leave_out_held(self, waiting: int) -> int:
+        """Note the tables that replay holds, if any, and return how many bytes wait for others."""
+        report = ReplayReport.load(self._ledger.replay)
+        told = report.held if report is not None else {}
+        names = {spec.uuid: spec.name for spec in self._ledger.tables.all() if spec.name in told}
+        if not names:
+            return waiting
+        allowed = f"{waiting >> 20} MiB wait for replay, {self._limits.waiting_bytes_max >> 20} MiB are allowed"
+        self.held = {table: f"{allowed}, and {name} is held there: {told[name]}" for table, name in names.items()}
+        for table, why in self.held.items():
+            _log.error("landing_refused", host=self._limits.host, table=str(table), reason=why)
+        return self._ledger.replay.waiting_bytes(self._limits.host, names.keys())

@@ -12,6 +12,8 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import pyarrow as pa
 import structlog
@@ -29,7 +31,12 @@ from replication.tables.layout import landing_name
 
 REPLAY_SUMMARY = "walship.replay"
 _RETRIES = 3
+_Run: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 _CONTROL = pa.schema([(LABEL, pa.int32()), (OP, pa.int32())])
+_ROLLED_BACK = (
+    "Roll the table forward again if you can; else have the ledger be made anew from what tables hold (walship"
+    " rebuildledger), and a peer send the rest (enablereplication --bootstrap)"
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -128,9 +135,7 @@ class TableReplay:
                 hosts,
             )
             try:
-                snapshot = self._tables.append(self.name, decode, self._expect, stamp.to_summary())
-                self.number = stamp.number
-                self._expect = snapshot
+                snapshot = self._append(decode, stamp)
                 break
             except PoisonFrameError as error:
                 poison = {frame: why for frame, why in find_poison(decode, left)}
@@ -157,15 +162,31 @@ class TableReplay:
             PoisonFrameError: a frame cannot be decoded; nothing was changed.
         """
         stamp = Stamp(self._epoch, self.number + 1, ranges)
-        snapshot = self._tables.append(self.name, plan(stamp.number), self._expect, stamp.to_summary())
-        self.number, self._expect = stamp.number, snapshot
-        self._mark(snapshot, ranges)
+        self._mark(self._append(plan(stamp.number), stamp), ranges)
         show_latest(self._tables, self.spec)
+
+    def bury(self, tombstones: pa.Table) -> None:
+        """Commit rows of ``__changes`` that no frame brought, less ``_replay`` and ``_applied``, applying no range.
+
+        Raises:
+            CommitConflictError: as ``apply``.
+        """
+        zeros = pa.repeat(pa.scalar(0, pa.int32()), tombstones.num_rows)
+        made = tombstones.append_column(LABEL, zeros)
+        self._commit_own(partial(_given_rows, made), made.schema, {"_applied": time.time_ns() // 1000})
 
     def follows(self) -> bool:
         """Whether the table is as this replayer left it but for maintenance, which adds no rows."""
         history = self._tables.history(self.name)
         return self._expect in (history.current, None) or any(s.id == self._expect for s in history.chain())
+
+    def _append(self, rows: Decode, stamp: Stamp) -> int:
+        """Commit; 0 where there is no row, and so no commit: its number could not be told from the rows."""
+        snapshot = self._tables.append(self.name, rows, self._expect, stamp.to_summary())
+        if snapshot is None:
+            return 0
+        self.number, self._expect = stamp.number, snapshot
+        return snapshot
 
     def _mark(self, snapshot: int, ranges: Mapping[FileId, tuple[int, int]], number: int | None = None) -> None:
         positions = {file: end for file, (_, end) in ranges.items()}
@@ -173,9 +194,9 @@ class TableReplay:
         self._ledger.replay.mark_applied(ReplayMark(self.spec.uuid, self._epoch, at, snapshot, positions))
 
     def _settle(self) -> bool:
+        mark = self._ledger.replay.mark(self.spec.uuid)  # first: another replayer may commit and mark meanwhile
         history = self._tables.history(self.name)
         stamped = [(snapshot, stamp) for snapshot in history.chain() if (stamp := Stamp.of(snapshot)) is not None]
-        mark = self._ledger.replay.mark(self.spec.uuid)
         marked = mark.commit if mark is not None else 0
         newest = max((stamp.number for _, stamp in stamped), default=0)
         for _, stamp in stamped:
@@ -216,7 +237,7 @@ class TableReplay:
             raise ForeignMaintenanceError(
                 f"{self.name} has rows up to replay commit {found or 0}, but {marked} was applied: it was rolled back,"
                 " and its snapshots have expired since",
-                "Restore the table from a snapshot or a peer, or drop it so that it is bootstrapped anew",
+                _ROLLED_BACK,
             )
 
     def _rewind(self, history: History, every: Sequence[Stamp], newest: int, marked: int) -> None:
@@ -227,7 +248,7 @@ class TableReplay:
             raise ForeignMaintenanceError(
                 f"{self.name} was rolled back to replay commit {newest}, and what commit {min(missing)} applied can no"
                 " longer be told: its snapshot has expired",
-                "Restore the table from a snapshot or a peer, or drop it so that it is bootstrapped anew",
+                _ROLLED_BACK,
             )
         starts: dict[FileId, int] = {}
         for stamp in lost:
@@ -237,21 +258,29 @@ class TableReplay:
         if gone:
             raise ForeignMaintenanceError(
                 f"{self.name} was rolled back to replay commit {newest}, but {gone[0]} with what it lost is deleted",
-                "Roll the table forward again to the newest snapshot, or restore it from a peer",
+                _ROLLED_BACK,
             )
         _log.warning("table was rolled back, replaying again", table=self.name, commit=newest, lost=len(lost))
         self._ledger.replay.rewind(self.spec.uuid, starts)
 
     def _take_epoch(self) -> None:
         """Commit one row that every view hides, since the table's check sees only added rows."""
+        self._commit_own(_control_rows, _CONTROL, {})
+
+    def _commit_own(self, run: _Run, schema: pa.Schema, constants: Mapping[str, int]) -> None:
         stamp = Stamp(self._epoch, self.number + 1, {})
-        row = Decode(pa.table({"row": [0]}), _control_rows, _CONTROL, (), ((),), {"_replay": stamp.number}, size=0)
-        snapshot = self._tables.append(self.name, row, self._expect, stamp.to_summary())
-        self.number, self._expect = stamp.number, snapshot
-        self._mark(snapshot, {})
+        given = {"_replay": stamp.number, **constants}
+        rows = Decode(pa.table({"row": [0]}), run, schema, (), ((),), given, size=0)
+        self._mark(self._append(rows, stamp), {})
 
 
 def _control_rows(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """A row for each task, as rows are decoded, so that taking over needs no query, which a cold JVM is slow at."""
     for batch in tasks:
         yield pa.record_batch([[0] * batch.num_rows, [-1] * batch.num_rows], schema=_CONTROL)
+
+
+def _given_rows(rows: pa.Table, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows, for the one task."""
+    for _ in tasks:
+        yield from rows.to_batches()

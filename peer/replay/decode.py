@@ -16,7 +16,7 @@ from replication.core.evolution import carried_uuids, lacking
 from replication.core.frame import Buffer, FrameView, check_payload, read_frame
 from replication.core.ids import FileId
 from replication.core.schema import OP, TS, SchemaVersion, TableSpec, column_uuid, user_field
-from replication.errors import HostAwayError, PoisonFrameError, ReplicationError, SchemaError
+from replication.errors import HostAwayError, PoisonFrameError, ReplicationError, SchemaError, StorageError
 from replication.tables.base import LABEL, Decode
 
 TASKS = pa.schema(
@@ -229,6 +229,7 @@ def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[tuple[FrameR
 
     Raises:
         HostAwayError: some cannot be looked at now.
+        StorageError: as HostAwayError, on this host.
     """
     assert isinstance(decode.run, Decoder)
     found: list[tuple[FrameRef, str]] = []
@@ -237,7 +238,7 @@ def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[tuple[FrameR
             try:
                 (content,) = reader.read(frame.path, [(frame.begin, frame.end)])
                 decode.run.rows(content, frame.begin)
-            except HostAwayError:
+            except (HostAwayError, StorageError):
                 raise
             except ReplicationError as error:
                 found.append((frame, error.what))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
 from replication.core.coverage import Span
-from replication.core.frame import Buffer, FrameView, read_frame, scan
+from replication.core.frame import Buffer, FrameView, read_frame
 from replication.core.ids import NIL_UUID, ClusterId, FileId
 from replication.errors import (
     CorruptFrameError,
@@ -22,7 +23,9 @@ from replication.errors import (
     PeerRefusedError,
     PeerUnavailableError,
     ReplicationError,
+    StorageError,
 )
+from replication.files.mapped import read_mapped, scan_mapped
 from replication.ledger.base import FileRow
 from replication.link.base import PeerLink, Reason
 from replication.settings import TlsSection
@@ -106,14 +109,14 @@ class HostReader:
 
         Raises:
             HostAwayError: they lie on a host that does not answer; it is not asked again by this reader.
-            MissingFileError: the file is not there, or not to be read; says why.
+            MissingFileError: the file is not there, or that host cannot read it; says why.
+            StorageError: this host's disk does not give it.
         """
         if not spans:
             return
         if not place.startswith(_SCHEME):
-            mapped = memoryview(_opened(place))  # unmapped with its last view
-            for begin, end in spans:
-                yield mapped[begin:end]
+            with _naming(place):
+                yield from read_mapped(_opened(place), spans)  # unmapped with the last view
             return
         host, file = _parse(place)
         yield from self._asked(host, place, lambda link: link.read(self.hosts.cluster, file, spans))
@@ -125,7 +128,8 @@ class HostReader:
             CorruptFrameError: something else lies there.
         """
         if not place.startswith(_SCHEME):
-            yield from scan(memoryview(_opened(place))[:end], begin)
+            with _naming(place):
+                yield from scan_mapped(_opened(place), begin, end)
             return
         host, file = _parse(place)
         pieces = self._asked(host, place, lambda link: link.read_heads(self.hosts.cluster, file, begin, end))
@@ -170,12 +174,22 @@ def _parse(place: str) -> tuple[str, FileId]:
 
 def _opened(path: str) -> mmap.mmap:
     try:
-        with open(path, "rb") as source:
+        with _naming(path), open(path, "rb") as source:
             return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+    except ValueError as error:  # an empty file cannot be mapped
+        raise GapError(f"{path} is empty, but has registered frames: {error}") from None
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
         raise MissingFileError(
             f"{path} is gone, but not all of it has been applied",
             "Restore it, or give it up with: walship wal giveup",
         ) from None
-    except ValueError as error:  # an empty file cannot be mapped
-        raise GapError(f"{path} is empty, but has registered frames: {error}") from None
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be read: {error.strerror}", "Look at the disk; walship wal verify tells more"
+        ) from None

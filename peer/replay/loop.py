@@ -139,7 +139,7 @@ class Housekeeping:
         fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s)
 
     def _tidy(self, spec: TableSpec) -> None:
-        tidy(self._tables, spec, _now())
+        tidy(self._tables, self._ledger, spec, _now())
 
     def _trim(self, spec: TableSpec) -> None:
         trim(self._tables, self._ledger, spec, _now(), Retention(self._settings.changes_retention_s))
@@ -164,13 +164,14 @@ def run_replay(
     """
     from replication.tables.catalog import IcebergCatalog, configured_catalog
     from replication.tables.iceberg import IcebergTables
+    from replication.tables.scratch import own_scratch
     from replication.tables.spark import open_session
 
     settings = config.replay
     with alone(config.run_dir):
         properties = configured_catalog(config)
         catalog = IcebergCatalog(properties)
-        scratch = config.run_dir / "spark"
+        scratch = own_scratch(config.run_dir / "spark")
         session = open_session(
             properties,
             scratch,
@@ -179,7 +180,7 @@ def run_replay(
             jars=settings.jars,
             properties=settings.spark,
         )
-        tables = IcebergTables(catalog, session, scratch)
+        tables = IcebergTables(catalog, session, scratch, settings.small_bytes)
         watch = HostWatch(config, ledger.cluster, coordination).start() if coordination is not None else None
         try:
             replay_until(stop, tables, ledger, config, ready, watch)
@@ -220,10 +221,11 @@ def replay_until(
         return threading.Thread(target=run, name=name)
 
     epoch = ledger.replay.raise_epoch()
+    scratch = config.run_dir / "bootstraps"
     if watch is None:
-        replayer = Replayer(ledger, tables, quarantine, epoch)
+        replayer = Replayer(ledger, tables, quarantine, epoch, scratch=scratch)
     else:
-        replayer = Replayer(ledger, tables, quarantine, epoch, hosts=watch.hosts, failed=watch.failed)
+        replayer = Replayer(ledger, tables, quarantine, epoch, hosts=watch.hosts, failed=watch.failed, scratch=scratch)
     report = ReplayReport(host=host, pid=os.getpid())
     threads = [again(housekeeping.turn, "housekeeping", 1.0), again(bootstraps.turn, "bootstraps", 0.2)]
     for thread in threads:

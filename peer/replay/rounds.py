@@ -7,16 +7,18 @@ back-off on a pass of its own, and rejoins when level; it never holds the others
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from uuid import UUID
 
 import structlog
 
 from peer.bootstrap.arrived import Arrivals, Arrived
 from peer.bootstrap.decode import plan_bootstrap
+from peer.bootstrap.forgotten import buried, forgotten_of, is_awaited
 from peer.establish import establish
 from peer.quarantine import Quarantine
 from peer.replay.commit import TableReplay
@@ -72,6 +74,7 @@ class Replayer:
         tasks: executor tasks per commit.
         parallel: commits of different tables at a time.
         round_bytes: about how many bytes of frames a round takes.
+        scratch: a directory for what of a comparison does not fit into memory; None when all of it is to.
 
     Attributes:
         hosts: as the last round read them.
@@ -89,6 +92,7 @@ class Replayer:
         tasks: int = 2,
         parallel: int = 4,
         round_bytes: int = ROUND_BYTES,
+        scratch: Path | None = None,
     ) -> None:
         self._ledger = ledger
         self._tables = tables
@@ -99,6 +103,7 @@ class Replayer:
         self.hosts = Hosts()
         self._tasks = tasks
         self._round_bytes = round_bytes
+        self._scratch = scratch
         self._open: dict[UUID, TableReplay] = {}
         self._held: dict[UUID, _Held] = {}
         self._arrivals = Arrivals()
@@ -169,7 +174,7 @@ class Replayer:
     def _apply_one(self, table: UUID, selection: Selection) -> int | Exception:
         """Frames applied, or why the table is now held."""
         try:
-            replay = self._opened(table)
+            replay = self._opened(table, ((frame.file, frame.begin) for frame in selection.frames[table]))
             if replay is None:  # dropped here, or never known: nobody waits for its rows
                 return 0
             return replay.apply(selection.frames[table], selection.ranges, self.hosts)
@@ -179,7 +184,8 @@ class Replayer:
             self._open.pop(table, None)
             return error
 
-    def _opened(self, table: UUID) -> TableReplay | None:
+    def _opened(self, table: UUID, selected: Iterable[tuple[FileId, int]]) -> TableReplay | None:
+        """A table as it stands; _PositionsMoved when it is opened just now and what was ``selected`` is void."""
         spec = self._spec(table)
         if spec is None:
             return None
@@ -191,9 +197,14 @@ class Replayer:
             replay = TableReplay(spec, self._tables, self._ledger, self._quarantine, self._epoch, self._tasks)
             moved = replay.open()
             self._open[table] = replay
-            if moved:
+            if moved or self._was_applied(table, selected):
                 raise _PositionsMoved(f"positions of {spec.name} were settled anew")
         return replay
+
+    def _was_applied(self, table: UUID, selected: Iterable[tuple[FileId, int]]) -> bool:
+        """Whether a replayer before this one applied some of it after it was selected here."""
+        left = {part.row.file: part.behind.get(table, part.begin) for part in self._ledger.replay.pending()}
+        return any(file not in left or left[file] > begin for file, begin in selected)
 
     def _report_broken(self, selection: Selection, result: RoundResult) -> None:
         for file, error in selection.broken.items():
@@ -226,47 +237,57 @@ class Replayer:
         result.held |= {f"file {file.local}": reason for file, reason in broken.items()}
         roads = {(road.source, road.table) for road in self._ledger.landing.roads()}
         ended = self._arrivals.ended(reader, pending, roads)
+        for table, ranges in ended.items():  # first: once a later one is taken, nothing tells that it was replaced
+            self._tried(table, partial(self._pass_over, table, ranges))
         for arrived in whole:
-            if self._tried(arrived.table, partial(self._take_bootstrap, arrived)):
+            if self._tried(arrived.table, partial(self._take_bootstrap, arrived, result)):
                 result.frames += len(arrived.rows)
                 result.tables += 1
-        for table, ranges in ended.items():
-            self._tried(table, partial(self._pass_over, table, ranges))
 
-    def _tried(self, table: UUID, act: Callable[[], None]) -> bool:
+    def _tried(self, table: UUID, act: Callable[[], bool]) -> bool:
         """Whether ``act`` was done for a table; one table's trouble never stops another."""
         if table in self._held:
             return False
         try:
-            act()
-            return True
+            return act()
         except Exception as error:
             if not isinstance(error, _PositionsMoved):
                 self._open.pop(table, None)
             self._hold(table, error)
             return False
 
-    def _pass_over(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:
+    def _pass_over(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> bool:
         """Let go of what came of bootstraps that were ended."""
-        replay = self._opened(table) if ranges else None
+        replay = self._opened(table, ()) if ranges else None
         if replay is not None:
             replay.apply([], ranges, self.hosts)
             _log.warning("bootstrap ended before it was whole", table=replay.spec.name, files=len(ranges))
+        return True
 
-    def _take_bootstrap(self, arrived: Arrived) -> None:
-        spec, replay = self._spec(arrived.table), self._opened(arrived.table)
+    def _take_bootstrap(self, arrived: Arrived, result: RoundResult) -> bool:
+        begins = ((file, begin) for file, (begin, _) in arrived.ranges.items())
+        spec, replay = self._spec(arrived.table), self._opened(arrived.table, begins)
         if spec is None or replay is None:
-            return
+            return True
         claimed: dict[StreamId, Ranges] = {}
         for frame, coverage in arrived.coverages:
             claimed |= self._ledger.bootstraps.adopt(frame.file, frame.begin, frame.end, coverage)
         versions = self._ledger.tables.schemas(arrived.table)
+        if forgotten := forgotten_of(arrived):
+            if is_awaited(self._ledger, arrived, claimed):
+                result.held[spec.name] = "a bootstrap waits until frames that landed before are replayed"
+                return False
+            self._ledger.bootstraps.forget(spec.uuid, forgotten)
+            for tombstones in buried(self._tables, spec, versions, arrived, self.hosts, self._scratch):
+                replay.bury(tombstones)
+                _log.info("forgotten deletes made up for", table=spec.name, rows=tombstones.num_rows)
         now = time.time_ns() // 1000
         replay.take(
             lambda number: plan_bootstrap(spec, versions, arrived, claimed, number, self._tasks, now, self.hosts),
             arrived.ranges,
         )
         _log.info("bootstrap taken", table=spec.name, frames=len(arrived.rows), streams=len(claimed))
+        return True
 
     def _own_passes(self, reader: HostReader, result: RoundResult) -> None:
         for table, held in list(self._held.items()):

@@ -137,7 +137,7 @@ def _scan(
         if reached < end and max(begin, FILE_HEADER_BYTES) < end:
             raise GapError(
                 f"{place} has no whole frame at offset {reached}, but is registered up to {end}",
-                "The file was damaged or cut after it was registered; fetch it again from the peer",
+                "It was damaged or cut after it was registered. Restore it, or save what is whole: walship wal giveup",
             )
         reached = max(reached, end)
     made.ranges[file] = (begin, reached)

@@ -41,6 +41,9 @@ class Tree(Protocol):
     def close(self) -> None:
         """End the session, its ephemeral nodes with it. Idempotent."""
 
+    def begin_anew(self) -> None:
+        """Take what the store has now, be it older than what was seen: its data were lost, or put back from a copy."""
+
     def session(self) -> int:
         """The id of the session when connected, else 0."""
 

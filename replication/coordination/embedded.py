@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -154,7 +155,7 @@ class EmbeddedZookeeper:
         return self._directory / "pid"
 
     def _command(self) -> list[str]:
-        jars = _pyspark_jars()
+        jars = find_jars()
         names = _JARS if self._tls is None else _JARS_TLS
         wanted = sorted(str(jar) for jar in jars.glob("*.jar") if jar.name.startswith(names))
         return [
@@ -174,7 +175,7 @@ class EmbeddedZookeeper:
         prefix = "clientPort" if self._tls is None else "secureClientPort"
         return "\n".join(
             (
-                f"dataDir={self._directory / 'data'}",
+                "dataDir=./data",  # of its working directory: Java reads this file as Latin-1
                 f"{prefix}={self._port}",
                 f"{prefix}Address={self._host}",
                 *(() if self._tls is None else self._tls_lines(self._tls)),
@@ -194,9 +195,9 @@ class EmbeddedZookeeper:
         both.write_text(Path(tls.key).read_text() + Path(tls.certificate).read_text())
         return [
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
-            f"ssl.keyStore.location={both}",
+            f"ssl.keyStore.location={_property(both)}",
             "ssl.keyStore.type=PEM",
-            f"ssl.trustStore.location={tls.ca}",
+            f"ssl.trustStore.location={_property(tls.ca)}",
             "ssl.trustStore.type=PEM",
             "ssl.clientAuth=need",
             "ssl.enabledProtocols=TLSv1.3,TLSv1.2",
@@ -248,6 +249,11 @@ class EmbeddedZookeeper:
         return " | ".join(lines[-3:]) or "it said nothing"
 
 
+def _property(path: str | Path) -> str:
+    """A path as Java's property files have text: escaped past ASCII."""
+    return json.dumps(str(path))[1:-1]
+
+
 def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None = None, timeout_s: float = 1.0) -> str:
     """ZooKeeper's answer to ``word``; empty when there is none."""
     answer = b""
@@ -288,7 +294,8 @@ def find_java() -> str:
     return java
 
 
-def _pyspark_jars() -> Path:
+def find_jars() -> Path:
+    """The folder of PySpark's jars, of which the embedded ZooKeeper is one; ConfigError when there is none."""
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         raise ConfigError(

@@ -7,6 +7,7 @@ passing of ``reread_s``, should a watch be lost).
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -14,6 +15,8 @@ from replication import log
 from replication.coordination.base import Tree, Woken
 from replication.errors import CoordinationError, ReplicationError
 
+#: Servers that are back by then, but refuse a client that has seen more, have lost data.
+ANEW_AFTER_S = 60.0
 _T = TypeVar("_T")
 _log = log.get(__name__)
 
@@ -76,17 +79,21 @@ class Keeper:
         self.tree.close()
 
     def _run(self) -> None:
-        lost = False
+        lost_s: float | None = None
         while not self._closing:
             self._woken.wait(self._reread_s)
             self._woken.clear()
             try:
                 self._refresh_all()
-                lost = False
+                lost_s = None
             except CoordinationError as error:
-                if not lost:
+                now_s = time.monotonic()
+                if lost_s is None:
                     _log.warning("coordination_lost", root=self._root, error=str(error))
-                lost = True
+                    lost_s = now_s
+                elif now_s - lost_s >= ANEW_AFTER_S and not self.session():
+                    self.tree.begin_anew()
+                    lost_s = now_s
 
     def _refresh_all(self) -> None:
         self.session()

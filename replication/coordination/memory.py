@@ -135,6 +135,9 @@ class MemoryTree:
             self.number = 0
             self._ensemble._trees = [tree for tree in self._ensemble._trees if tree is not self]
 
+    def begin_anew(self) -> None:
+        """Nothing is remembered of what was seen."""
+
     def session(self) -> int:
         """The id of the session when connected, else 0."""
         return 0 if self.cut else self.number

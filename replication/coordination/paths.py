@@ -6,7 +6,7 @@
     <root>/role                 json: ACTIVE or STANDBY, with its epoch
     <root>/peers                empty; its version is bumped when rules or peers change in the ledger
     <root>/masters/<id>-<seq>   ephemeral, sequential: candidates; the lowest leads
-    <root>/replayers/<id>-<seq> the same, for replay
+    <root>/replayers/<id>-<seq> the same, for replay       <root>/derivers/<id>-<seq>   and for deriving tables
     <root>/workers/<slot>       ephemeral      <root>/receivers/<slot>  ephemeral, json: address
     <root>/writers/<id>         ephemeral      <root>/hosts/<slot>      json: data directory, ledger, store
     <root>/assignments/<slot>   json: what one worker ships; written by the master, versioned, < 256 KiB
@@ -39,6 +39,7 @@ class Office(StrEnum):
 
     MASTERS = "masters"
     REPLAYERS = "replayers"
+    DERIVERS = "derivers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ assignments and roles change conditionally on a version; and the role that a lea
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from replication.coordination.base import (
@@ -44,6 +46,7 @@ class Coordination:
         self.paths = Paths(root)
         self._tree = tree
         self._keeper = Keeper(tree, root, reread_s, connect_timeout_s)
+        self._root: _Root | None = None
 
     def __enter__(self) -> Coordination:
         """The session itself."""
@@ -61,17 +64,23 @@ class Coordination:
         """Whether a session is alive as far as this end knows."""
         return self._keeper.session() != 0
 
-    def establish(self, cluster: ClusterId, version: str, former: Collection[ClusterId] = ()) -> None:
-        """Make the cluster's nodes where they are missing: public part, role ACTIVE, announcements. Idempotent.
+    def establish(
+        self, cluster: ClusterId, version: str, former: Collection[ClusterId] = (), role: RoleState | None = None
+    ) -> None:
+        """Make the cluster's nodes where they are missing: public part, role, announcements. Idempotent.
 
-        A root that belongs to one of ``former``, earlier incarnations of the cluster, becomes its own.
+        A root that belongs to one of ``former``, earlier incarnations of the cluster, becomes its own. The role is
+        ACTIVE at first; one with a lower epoch than ``role`` is of data that were lost, and becomes that.
 
         Raises:
             ConfigError: the root belongs to another cluster, or to another incarnation of this one.
         """
+        if self._root is None:
+            self._root = _Root(partial(self.establish, cluster, version, former), self._tree, self.paths, role)
+            self._keeper.keep(self._root)
         for path in self.paths.parents:
             self._tree.create(path, b"")
-        self._tree.create(self.paths.role, RoleState().encode())
+        self._tree.create(self.paths.role, (role or RoleState()).encode())  # never ACTIVE in between
         self._tree.create(self.paths.announcements, b"")
         self._tree.create(self.paths.public, Public(cluster, version).encode())
         there = self.public()
@@ -83,6 +92,10 @@ class Coordination:
                 f"the ZooKeeper root {self.paths.root} belongs to {there.cluster}, not to {cluster}",
                 "Give each cluster its own root or ZooKeeper",
             )
+        read = self.role()
+        if role is not None and read.state.epoch < role.epoch:
+            with contextlib.suppress(StaleEpochError):  # another role of this cluster was faster
+                self.set_role(role, read.version)
 
     def public(self) -> Public:
         """The public part; CoordinationError when no cluster was established at this root."""
@@ -142,6 +155,8 @@ class Coordination:
             )
         if self._create(path, host.encode()) is None and self._set(path, host.encode(), -1) is None:
             raise self._no_cluster()
+        if self._root is not None:
+            self._root.host = partial(self.put_host, host)
 
     def hosts(self) -> tuple[HostRecord, ...]:
         """Every host registered and not removed, by slot."""
@@ -254,3 +269,25 @@ def _check_size(path: str, content: bytes) -> None:
         raise RequestError(
             f"{path} would hold {len(content)} bytes, more than {NODE_BYTES_MAX}", "Fewer or larger chunks"
         )
+
+
+class _Root:
+    """Makes what a role of the cluster found or made at its start again, when ZooKeeper has lost it meanwhile."""
+
+    def __init__(self, establish: Callable[..., None], tree: Tree, paths: Paths, role: RoleState | None) -> None:
+        self._establish = establish
+        self._tree = tree
+        self._paths = paths
+        self._role = role
+        self.host: Callable[[], None] | None = None
+
+    def refresh(self) -> None:
+        """Look, and make it; also where another role, which knew an older state, was faster."""
+        node = self._tree.get(self._paths.role)
+        there = None if node is None else RoleState.decode(node.content)
+        if there is not None and (self._role is None or there.epoch >= self._role.epoch):
+            self._role = there
+            return
+        self._establish(role=self._role)
+        if self.host is not None:
+            self.host()

@@ -70,6 +70,10 @@ class ZookeeperTree:
         self._client.stop()
         self._client.close()
 
+    def begin_anew(self) -> None:
+        """Connect also to servers that have seen less than this client: they close its connection otherwise."""
+        self._client.last_zxid = 0
+
     def session(self) -> int:
         """The id of the session when connected, else 0."""
         identity = self._client.client_id if self._client.connected else None

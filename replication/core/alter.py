@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from replication.core.aging import MAX_AGE, kept_as
+from replication.core.aging import HISTORY, MAX_AGE, kept_as
 from replication.core.define import check_column_name
 from replication.core.evolution import latest_stamp, places_of, rebuilt, widened
 from replication.core.ids import check_name
@@ -27,6 +27,7 @@ PROPERTIES = {
     "sort": "columns that data files are sorted by: COL[ desc],…",
     "codec": "compression of data files: zstd, lz4, snappy, gzip or uncompressed",
 }
+AGE_MAX_S = 100 * 365 * 86_400
 CODECS = ("zstd", "lz4", "snappy", "gzip", "uncompressed")
 
 
@@ -151,8 +152,11 @@ def set_properties(spec: TableSpec, given: Mapping[str, str], now: int) -> Table
     at = _next(spec, now)
     settings = dict(spec.settings)
     for name, value in given.items():
+        if name == HISTORY and name not in settings:
+            made = Setting(str(spec.history_s), 0)
+            settings[kept_as(name, made)] = made
         settings[name] = Setting(_checked(spec, name, value.strip()), at)
-        if name == MAX_AGE:
+        if name in (HISTORY, MAX_AGE):
             settings[kept_as(name, settings[name])] = settings[name]
     return rebuilt(spec, spec.columns, places_of(spec), spec.dropped, settings)
 
@@ -171,8 +175,8 @@ def _checked(spec: TableSpec, name: str, value: str) -> str:
         return value
     if name == "sort":
         return ",".join(_sort_part(spec, part) for part in value.split(","))
-    if not value.isdecimal() or int(value) == 0:
-        raise SchemaError(f"{name} is a number of seconds, not {value!r}")
+    if not value.isdecimal() or len(value) > len(str(AGE_MAX_S)) or not 0 < int(value) <= AGE_MAX_S:
+        raise SchemaError(f"{name} is a number of seconds up to {AGE_MAX_S} (100 years), not {value[:40]!r}")
     return str(int(value))
 
 

@@ -263,15 +263,22 @@ def _check_names(names: Sequence[str], spec: TableSpec) -> None:
             f"table {spec.name} has no column {', '.join(map(repr, unknown))}", f"It has {', '.join(spec.by_name)}"
         )
     if len(set(names)) != len(names):
-        raise SchemaError(f"a column was given twice for table {spec.name}")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise SchemaError(f"table {spec.name} was given {', '.join(map(repr, twice))} twice", "Give each column once")
 
 
 def _check_keys(arrays: Mapping[str, pa.Array], spec: TableSpec) -> None:
     for name in spec.key:
         if name not in arrays:
-            raise SchemaError(f"key column {name!r} of table {spec.name} is missing")
+            raise SchemaError(
+                f"key column {name!r} of table {spec.name} is missing",
+                f"Its key is {', '.join(spec.key)}: give all of it",
+            )
         if arrays[name].null_count:
-            raise NullKeyError(f"key column {name!r} of table {spec.name} is NULL in {arrays[name].null_count} rows")
+            raise NullKeyError(
+                f"key column {name!r} of table {spec.name} is NULL in {arrays[name].null_count} rows",
+                "A row is found by its key: give each row one, or leave these out",
+            )
 
 
 def split(log: LogBatch) -> Iterator[LogBatch]:
@@ -286,7 +293,10 @@ def split(log: LogBatch) -> Iterator[LogBatch]:
         return
     if rows == 1:
         if size > ROW_BYTES_MAX:
-            raise SchemaError(f"one row has {size} bytes; {ROW_BYTES_MAX} is the most")
+            raise SchemaError(
+                f"one row has {size} bytes; {ROW_BYTES_MAX} is the most",
+                "Keep what is so large in a file, and its address in the row; or make several rows of it",
+            )
         yield log
         return
     half = rows // 2

@@ -109,6 +109,8 @@ def typed_table(
         if any(g.name == DEFAULT_GROUP for g in made):
             problems.append(f"columns {', '.join(rest)} are in no group, and {DEFAULT_GROUP!r} is taken")
         made.append(Group(DEFAULT_GROUP, rest))
+    if len(made) > 1 and not key:
+        problems.append("it has no key to put the groups of a row together by: give it one, or no groups")
     problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
     if history_s < 1:
         problems.append(f"history_s is {history_s}, and must be a second at least")

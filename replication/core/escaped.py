@@ -9,7 +9,6 @@ import re
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from replication.errors import FormatError
 
@@ -74,6 +73,8 @@ def unescaped_column(column: pa.Array, name: str, first_row: int) -> pa.Array:
     Raises:
         FormatError: as ``unescaped``; names row and column.
     """
+    import pyarrow.compute as pc  # deferred: it takes longer to load than what prints rows takes to run
+
     column = column.cast(pa.binary())
     if not pc.any(pc.match_substring(column, "\\")).as_py():
         return column

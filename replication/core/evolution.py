@@ -89,8 +89,12 @@ def common(one: TableSpec, two: TableSpec, groups: Sequence[str]) -> TableSpec:
 
 
 def without_properties(spec: TableSpec) -> TableSpec:
-    """``spec`` as a cluster sees it that is to choose properties for itself."""
-    return replace(spec, history_s=HISTORY_S_DEFAULT, sort=(), properties={}, settings={})
+    """``spec`` as a cluster sees it that is to choose properties for itself.
+
+    ``history_s`` is not for it to choose: with another one there it would forget deletes that still count here.
+    """
+    kept = {name: setting for name, setting in spec.settings.items() if name.partition("@")[0] == "history_s"}
+    return replace(spec, sort=(), properties={}, settings=kept)
 
 
 def clashes(spec: TableSpec) -> list[str]:

@@ -171,6 +171,8 @@ def encode_envelope(provenance: Sequence[ClusterId], sealed_bytes: int) -> bytes
     """The envelope that goes before ``sealed_bytes`` bytes of sealed part; the only part a hop rewrites."""
     if len(provenance) > HOPS_MAX:
         raise FormatError(f"a frame has been through {len(provenance)} clusters", f"{HOPS_MAX} is the most")
+    if sealed_bytes > FRAME_BYTES_MAX:  # nobody could read it
+        raise FormatError(f"a frame of {sealed_bytes} bytes cannot be written", f"{FRAME_BYTES_MAX} is the most")
     hops = b"".join(_short(cluster.name, "cluster name") + cluster.incarnation.bytes for cluster in provenance)
     body = _ENVELOPE.pack(
         FRAME_MAGIC, FORMAT_VERSION, len(provenance), _ENVELOPE.size + len(hops) + _CRC.size, sealed_bytes
@@ -365,13 +367,8 @@ class EndRecord:
 
 def encode_end_record(record: EndRecord) -> bytes:
     """The end record's bytes, readable from either end."""
-    body = json.dumps(
-        {
-            "streams": [[str(stream), sequence, digest.hex()] for stream, (sequence, digest) in record.streams.items()],
-            "index": list(record.index),
-        },
-        separators=(",", ":"),
-    ).encode()
+    streams = [[str(stream), sequence, digest.hex()] for stream, (sequence, digest) in record.streams.items()]
+    body = json.dumps({"streams": streams, "index": list(record.index)}, separators=(",", ":")).encode()
     head = _END.pack(_END_MAGIC, len(body))
     crc = google_crc32c.value(head + body)
     return head + body + _END_TRAILER.pack(crc, _END.size + len(body) + _END_TRAILER.size, _END_MAGIC)

@@ -9,6 +9,7 @@ required. Pure.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,9 +20,14 @@ from replication.core.frame import Buffer
 from replication.core.ids import FileId, StreamId
 from replication.errors import FormatError, VersionError
 
-NOTICE_VERSION = 1
+NOTICE_VERSION = 2
 _HEAD = struct.Struct("<BqHHI")  # version, t, files, tables, streams
 _STREAM = struct.Struct("<HHQ")  # file index, table index, last sequence; the group follows
+_PLAIN_MAX = 0xFFFF  # files, and tables, of version 1
+_PLAIN_BYTES_MAX = 32 << 20
+_WIDE_HEAD = struct.Struct("<qIII")  # of version 2, compressed with all that follows
+_WIDE_STREAM = struct.Struct("<IIQ")
+_WIDE_BYTES_MAX = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +41,27 @@ class ClosedNotice:
     streams: tuple[tuple[StreamId, int], ...]
 
     def encode(self) -> bytes:
-        """The payload's bytes: names of files and tables once, then 13 bytes and the group's name per stream."""
+        """The payload's bytes: names of files and tables once, then 13 bytes and the group's name per stream.
+
+        Of more files than version 1 can count, and of so many streams that a frame could not hold them: version 2.
+        """
         files = {stream.wal: None for stream, _ in self.streams}
         tables = {stream.table: None for stream, _ in self.streams}
+        counts = len(files), len(tables), len(self.streams)
+        if max(counts[:2]) <= _PLAIN_MAX:
+            plain = _HEAD.pack(1, self.t, *counts) + self._body(files, tables, _STREAM)
+            if len(plain) <= _PLAIN_BYTES_MAX:
+                return plain
+        wide = _WIDE_HEAD.pack(self.t, *counts) + self._body(files, tables, _WIDE_STREAM)
+        return bytes((NOTICE_VERSION,)) + zlib.compress(wide, 1)
+
+    def _body(self, files: Iterable[FileId], tables: Iterable[UUID], layout: struct.Struct) -> bytes:
         file_at = {file: at for at, file in enumerate(files)}
         table_at = {table: at for at, table in enumerate(tables)}
-        parts = [_HEAD.pack(NOTICE_VERSION, self.t, len(files), len(tables), len(self.streams))]
-        parts += [_short(str(file)) for file in files]
-        parts += [table.bytes for table in tables]
+        parts = [_short(str(file)) for file in file_at]
+        parts += [table.bytes for table in table_at]
         for stream, last in self.streams:
-            parts += (_STREAM.pack(file_at[stream.wal], table_at[stream.table], last), _short(stream.group))
+            parts += (layout.pack(file_at[stream.wal], table_at[stream.table], last), _short(stream.group))
         return b"".join(parts)
 
     @staticmethod
@@ -59,8 +76,13 @@ class ClosedNotice:
         if raw and raw[0] > NOTICE_VERSION:
             raise VersionError(f"a closed notice has version {raw[0]}", "Upgrade walship here first")
         try:
-            _, t, file_count, table_count, stream_count = _HEAD.unpack_from(raw)
-            at = _HEAD.size
+            if raw and raw[0] == NOTICE_VERSION:
+                raw = _unpacked(raw[1:])
+                at, layout = _WIDE_HEAD.size, _WIDE_STREAM
+                t, file_count, table_count, stream_count = _WIDE_HEAD.unpack_from(raw)
+            else:
+                at, layout = _HEAD.size, _STREAM
+                _, t, file_count, table_count, stream_count = _HEAD.unpack_from(raw)
             files: list[FileId] = []
             for _ in range(file_count):
                 text, at = _read_short(raw, at)
@@ -69,14 +91,22 @@ class ClosedNotice:
             at += 16 * table_count
             streams: list[tuple[StreamId, int]] = []
             for _ in range(stream_count):
-                file, table, last = _STREAM.unpack_from(raw, at)
-                group, at = _read_short(raw, at + _STREAM.size)
+                file, table, last = layout.unpack_from(raw, at)
+                group, at = _read_short(raw, at + layout.size)
                 streams.append((StreamId(files[file], tables[table], group), last))
-        except (struct.error, IndexError, ValueError) as error:
+        except (struct.error, zlib.error, IndexError, ValueError) as error:
             raise FormatError(f"the payload of a CLOSED frame cannot be read: {error}") from None
         if at != len(raw):
             raise FormatError(f"the payload of a CLOSED frame has {len(raw) - at} bytes too many")
         return ClosedNotice(t, tuple(streams))
+
+
+def _unpacked(packed: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    raw = stream.decompress(packed, _WIDE_BYTES_MAX)
+    if not stream.eof or stream.unused_data:
+        raise FormatError("the payload of a CLOSED frame is cut short, or has bytes too many")
+    return raw
 
 
 def _short(text: str) -> bytes:

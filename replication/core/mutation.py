@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from replication.core.aging import accepted_from
+from replication.core.schema import TableSpec
 from replication.errors import ConditionalMutationError, HistoryError, SchemaError
 
 
@@ -71,19 +73,19 @@ def cells_of(mutations: Iterable[Mutation], table: str) -> list[dict[str, Any]]:
     return made
 
 
-def check_history(cells: Iterable[Mapping[str, Any]], table: str, history_s: int, now: int) -> None:
-    """HistoryError when a user timestamp is older than ``history_s`` at ``now``.
+def check_history(cells: Iterable[Mapping[str, Any]], spec: TableSpec, now: int) -> None:
+    """HistoryError when a user timestamp is older than the table's ``history_s`` allows at ``now``.
 
     ``now`` is the later of the wall clock and the newest commit time, in microseconds since 1970: how long tombstones
     stay is reckoned from commit times.
     """
-    oldest = now - history_s * 1_000_000
+    oldest = accepted_from(spec, now)
     for cell in cells:
         timestamp = cell.get("timestamp")
         if timestamp is not None and timestamp < oldest:
             raise HistoryError(
-                f"{table}: timestamp {timestamp} of row {cell['row']!r} is {(now - timestamp) / 1e6:.0f} s old, "
-                f"more than the table's history_s ({history_s})",
+                f"{spec.name}: timestamp {timestamp} of row {cell['row']!r} is {(now - timestamp) / 1e6:.0f} s old, "
+                f"more than the table's history_s allows ({(now - oldest) // 1_000_000})",
                 "Tombstones that old may be gone; write it with a newer timestamp, or none",
             )
 

@@ -29,7 +29,7 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A peer that the rules name: who it must be, and what its public part says (None: not known now)."""
+    """A peer that the rules name, or named: who it must be, and what its public part says (None: not known now)."""
 
     name: str
     cluster: ClusterId

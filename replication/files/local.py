@@ -8,12 +8,13 @@ import fcntl
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from replication.errors import LockedFileError, MissingFileError, NoSpaceError, StorageError
 from replication.files.base import Buffer
 
 _IOV_MAX = 1024
+_F_FULLFSYNC = getattr(fcntl, "F_FULLFSYNC", 51)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -31,11 +32,17 @@ def _naming(path: str, doing: str) -> Iterator[None]:
         raise StorageError(f"cannot {doing} {path}: {error.strerror or error}") from error
 
 
-def _sync(fd: int) -> None:
-    if sys.platform == "darwin":  # fsync there leaves bytes in the drive's cache
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(fd)
+def _sync(fd: int, elsewhere: Callable[[int], None]) -> None:
+    """F_FULLFSYNC on macOS, where fsync leaves bytes in the drive's cache."""
+    if sys.platform != "darwin":
+        elsewhere(fd)
+        return
+    try:
+        fcntl.fcntl(fd, _F_FULLFSYNC)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.ENOTTY, errno.EINVAL):  # of file systems that know no other way
+            raise
+        os.fsync(fd)
 
 
 def sync_path(path: str) -> None:
@@ -43,7 +50,7 @@ def sync_path(path: str) -> None:
     with _naming(path, "sync"):
         fd = os.open(path, os.O_RDONLY)
         try:
-            _sync(fd)
+            _sync(fd, os.fdatasync)
         finally:
             os.close(fd)
 
@@ -98,7 +105,7 @@ class LocalFile:
     def sync(self) -> None:
         """Fdatasync or F_FULLFSYNC; the file's length is included."""
         with _naming(self.path, "sync"):
-            _sync(self._fd)
+            _sync(self._fd, os.fdatasync)
 
     def lock(self) -> None:
         """An exclusive flock."""
@@ -163,7 +170,7 @@ class LocalFiles:
         with _naming(path, "sync directory"):
             fd = os.open(path, os.O_RDONLY)
             try:
-                os.fsync(fd)
+                _sync(fd, os.fsync)
             finally:
                 os.close(fd)
 
@@ -172,7 +179,11 @@ class LocalFiles:
         with _naming(path, "map"):
             fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
             try:
-                if os.fstat(fd).st_size < count * 8:
+                if (
+                    create and sys.platform == "linux"
+                ):  # on a full disk, a store to a hole would end this process: SIGBUS
+                    os.posix_fallocate(fd, 0, count * 8)
+                elif os.fstat(fd).st_size < count * 8:
                     if not create:
                         raise MissingFileError(f"{path} is cut short")
                     os.ftruncate(fd, count * 8)

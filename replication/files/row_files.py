@@ -16,6 +16,7 @@ from pyarrow import csv, orc
 
 from replication.core.escaped import unescaped_column
 from replication.errors import FormatError, RequestError
+from replication.files.quotes import Quoted
 
 FORMATS = ("parquet", "arrow", "orc", "csv")
 BATCH_ROWS = 65_536
@@ -62,6 +63,10 @@ class RowFile:
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+    def fileno(self) -> int:
+        """The descriptor that is read, whatever its path names by now."""
+        return self._opened.fileno()
 
     def close(self) -> None:
         """Let go of the file. Idempotent."""
@@ -125,10 +130,12 @@ def read(
 
 def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
     types = {} if schema is None else {field.name: _csv_type(field.type) for field in schema}
+    delimiter = "\t" if tabs else ","
+    quoted = Quoted(opened, delimiter)
     with csv.open_csv(
-        opened,
+        quoted,
         read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
-        parse_options=csv.ParseOptions(delimiter="\t" if tabs else ","),
+        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         convert_options=csv.ConvertOptions(
             column_types=types,
             null_values=["", "NULL", "NA"],
@@ -138,8 +145,10 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
     ) as reader:
         row = 1
         for batch in reader:
+            quoted.check()  # it has seen more than what the batch was made of
             yield _unescaped(batch, row)
             row += batch.num_rows
+        quoted.check()
         if row == 1:
             yield pa.RecordBatch.from_pylist([], reader.schema)
 

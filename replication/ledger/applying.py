@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 from uuid import UUID
 
@@ -21,6 +21,9 @@ class Replay(Protocol):
 
         Tables that are level share the file's prefix. An older mark never replaces a newer one.
         """
+
+    def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
+        """Bytes of a host's landing files that tables of this cluster, other than ``held``, have yet to apply."""
 
     def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
         """The table was rolled back: of these files it now has only what lies before these offsets."""

@@ -15,6 +15,7 @@ from uuid import UUID
 from replication.core.ids import ClusterId
 from replication.core.lineage import Lineage
 from replication.core.phase import Phase
+from replication.core.roles import RoleState
 from replication.core.schema import SchemaVersion, TableSpec
 from replication.ledger.applying import Replay
 from replication.ledger.batches import Batches, BatchPart
@@ -102,7 +103,7 @@ __all__ = [
 
 
 class Terms(Protocol):
-    """The master's term."""
+    """The master's term, and what else tells one cluster's past from another's."""
 
     def current(self) -> int:
         """The highest term raised; 0 at first."""
@@ -118,6 +119,12 @@ class Terms(Protocol):
 
         It may be a copy of it, or the one that was copied; "" when nothing speaks against it.
         """
+
+    def role(self) -> RoleState:
+        """The newest role that was kept, ACTIVE with epoch 1 at first; ZooKeeper has the one in force."""
+
+    def keep_role(self, state: RoleState) -> None:
+        """Remember a role, for when ZooKeeper's data are lost; one with a lower epoch changes nothing."""
 
 
 class Tables(Protocol):
@@ -176,6 +183,9 @@ class Rules(Protocol):
 
     def delete(self, name: str, term: int) -> None:
         """Remove a peer, its rules and statuses; UnknownPeerError."""
+
+    def set_address(self, name: str, zookeepers: str, term: int) -> None:
+        """Say where the same peer's ZooKeeper is now."""
 
     def set_paused(self, name: str, paused: bool, term: int) -> None:
         """Stop or go on assigning work for a peer."""
@@ -248,11 +258,10 @@ class Rules(Protocol):
     def standing(self) -> list[Standing]:
         """Every standing rule, by peer and pattern."""
 
-    def settle(self, term: int, now: int) -> list[Rule]:
+    def settle(self, term: int) -> list[Rule]:
         """End the rules of tables that were dropped here, whose peers have all that was written to them.
 
-        Those dropped less than ten seconds before ``now`` (microseconds since 1970) wait: what was written last may not
-        be registered yet.
+        They wait until closed time is ten seconds past the drop: before, what was written last may not be registered.
         """
 
     def all(self) -> list[Rule]:

@@ -33,6 +33,16 @@ class BatchPart:
         return Position(cluster, {self.wal: self.end}, {StreamId(self.wal, table, self.group): self.sequence})
 
 
+@dataclass(frozen=True, slots=True)
+class BatchConflict:
+    """Rows of a table that are in ``wal`` under an id which had other rows; found at commit time ``at``."""
+
+    table: str
+    batch_id: str
+    wal: FileId
+    at: int
+
+
 class Batches(Protocol):
     """Batch ids, by table; parts are remembered for the table's ``history_s``."""
 
@@ -43,8 +53,12 @@ class Batches(Protocol):
         """Remember parts found at commit time ``at``; when the batch is complete with them, its hold ends.
 
         Raises:
-            BatchConflictError: a part is there with another count of parts or other content.
+            BatchConflictError: a part is there with another count of parts or other content; those before it are
+                remembered, and so is the conflict.
         """
+
+    def conflicts(self) -> list[BatchConflict]:
+        """Those that were found within the tables' ``history_s``, the oldest first."""
 
     def hold(self, table: UUID, batch_id: str, writer: str, host: str) -> str:
         """Keep an id for a registered writer, until its batch is complete; returns who has it now.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from replication.core.bootstrap import Coverage
+from replication.core.bootstrap import Coverage, Forgotten
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
 from replication.ledger.records import Bootstrap, FileRow, PassedOn
@@ -52,3 +52,12 @@ class Bootstraps(Protocol):
         Raises:
             DivergenceError: the hashes contradict what is claimed already. Nothing was changed.
         """
+
+    def forget(self, table: UUID, forgotten: Forgotten) -> None:
+        """Remember, before they are removed, of which timestamps deletes and rows of a table are missing from now on.
+
+        Of the source of a bootstrap, before that is taken, too: what it lacks is lacking here.
+        """
+
+    def forgotten(self, table: UUID) -> Forgotten:
+        """All that was ever said to ``forget``, joined."""

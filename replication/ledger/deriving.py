@@ -41,8 +41,8 @@ class Derivation:
 class Derivations(Protocol):
     """Derived tables. Every step is stored before the next one, so that whoever is killed goes on where it was."""
 
-    def define(self, made: Derivation) -> None:
-        """Add a derived table, or give one another hook: its generation grows, and all is compared anew."""
+    def define(self, made: Derivation, *, anew: bool = True) -> None:
+        """Add a derived table, or give one another hook: its generation grows. If ``anew`` all is compared again."""
 
     def all(self) -> list[Derivation]:
         """Those whose table was not dropped, by table."""
@@ -53,8 +53,11 @@ class Derivations(Protocol):
         False, with nothing changed, when somebody else has gone on from ``was`` meanwhile.
         """
 
-    def settle(self, was: Derivation, position: int, upto: int, at: int) -> bool:
-        """The table is at ``position``, and nothing is pending. False when somebody else has gone on from ``was``."""
+    def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
+        """The table is at ``position``, and nothing is pending. False when somebody else has gone on from ``was``.
+
+        When the hook was changed meanwhile it stays where it is, unless ``keyless``: then nothing is compared again.
+        """
 
     def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
         """Note another version of the hook, when given, and have all of the source compared again, if ``anew``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from replication.core.ids import FileId
@@ -56,7 +56,7 @@ class Files(Protocol):
         """What is known, per file and peer."""
 
     def failing(self) -> frozenset[str]:
-        """Peers that something of a file could not be shipped to when it was last tried."""
+        """Peers that something of a file could not be shipped to when it was last tried, withheld tables aside."""
 
     def lacking(self) -> list[FileView]:
         """Files that some peer lacks something of, and what; costs what changed since the last time it was asked."""
@@ -89,18 +89,24 @@ class Files(Protocol):
     def move(self, file: FileId, path: str) -> bool:
         """Say where a CLOSED file lies now, once it does; False when the ledger has no such file any more."""
 
+    def relocate(self, paths: Mapping[FileId, str]) -> None:
+        """Say by what paths files of a host are found now, OPEN ones too; for when nothing of that host runs."""
+
     def backlogs(self) -> list[Backlog]:
         """What each peer that rules name lacks, by peer."""
 
     def lacked(self) -> dict[str, list[FileId]]:
-        """CLOSED files of frames that each peer lacks something of, oldest first, less those that a bootstrap pins."""
+        """CLOSED files of frames that each peer lacks something of, oldest first."""
 
     def let_go(self, budget: int, term: int) -> list[LetGo]:
         """Have files wait no more for peers that lack more than ``budget`` bytes of local files, oldest files first.
 
         In one transaction the tables with frames in what a peer lacks of them become NEEDS_BOOTSTRAP there, and these
         files, and others with frames of no other table, count as shipped and applied for the peer. Files with nothing
-        that it lacks go first. What is pinned for a bootstrap, in a store, OPEN or not wholly registered stays.
+        that it lacks go first. What is in a store, OPEN or not wholly registered stays.
+
+        Files with frames of a table that the peer is being bootstrapped with are counted apart, and stay. Where they
+        are more than ``budget`` bytes, those tables with frames in the oldest of them become NEEDS_BOOTSTRAP.
 
         Raises:
             StaleTermError: a newer master was elected.

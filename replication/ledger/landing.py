@@ -85,7 +85,7 @@ class Landing(Protocol):
 
         Raises:
             MissingFileError: no such file.
-            RequestError: it came from a peer, or holds no rows.
+            RequestError: it came from a peer.
         """
 
     def give_up_own(

@@ -109,6 +109,11 @@ class FileRow:
         return "://" in self.path
 
     @property
+    def is_redundant(self) -> bool:
+        """Whether nothing is lost with it: later control logs say the same, a bootstrap is written anew."""
+        return self.kind is FileKind.CONTROL or (self.kind is FileKind.BOOTSTRAP and self.source is None)
+
+    @property
     def needed(self) -> int:
         """How far it must get to peers: the closed length when CLOSED, else what is registered."""
         return max(self.length, self.closed_length)
@@ -278,7 +283,7 @@ class Progress:
 class Backlog:
     """Files that a peer lacks something of, in whole files; ``oldest`` is when the oldest was made, 0 without any.
 
-    Those that are pinned for a bootstrap are not counted.
+    ``pinned_bytes`` of ``local_bytes`` are in files with frames of a table that the peer is being bootstrapped with.
     """
 
     peer: str
@@ -287,6 +292,12 @@ class Backlog:
     stored_files: int
     stored_bytes: int
     oldest: int
+    pinned_bytes: int = 0
+
+    @property
+    def counted_bytes(self) -> int:
+        """What the peer's disk budget is compared with: pinned files have one of their own, of the same size."""
+        return max(self.pinned_bytes, self.local_bytes - self.pinned_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from replication.core.ids import FileId
 from replication.core.schema import HISTORY_S_DEFAULT
 from replication.errors import BatchConflictError
 from replication.ledger import sql_schema as schema
-from replication.ledger.batches import BatchPart
+from replication.ledger.batches import BatchConflict, BatchPart
 from replication.ledger.sql_store import Store, execute_many
 from replication.ledger.sql_tables import table_spec
 
 _b, _h, _f, _w = (t.c for t in (schema.batches, schema.batch_holds, schema.files, schema.writers))
+_x = schema.batch_conflicts.c
 
 
 class SqlBatches:
@@ -35,14 +36,16 @@ class SqlBatches:
         """See ``batches.Batches``."""
         with self._store.write() as connection:
             kept = {(part.group, part.part): part.content for part in _parts(connection, str(table), batch_id)}
-            new = [part for part in parts if (part.group, part.part) not in kept]
+            new: list[BatchPart] = []
+            other: BatchPart | None = None
             for part in parts:
-                if kept.get((part.group, part.part), part.content) != part.content:
-                    raise BatchConflictError(
-                        f"part {part.part} of batch {batch_id!r} (table {table}, group {part.group!r}) has other "
-                        "content already",
-                        "Use a new batch id for other rows, or repeat the batch exactly as it was",
-                    )
+                key = (part.group, part.part)
+                if key not in kept:
+                    kept[key] = part.content
+                    new.append(part)
+                elif kept[key] != part.content:
+                    other = part
+                    break
             rows = [
                 {
                     "table_uuid": str(table),
@@ -59,10 +62,29 @@ class SqlBatches:
                 for part in new
             ]
             execute_many(connection, schema.batches.insert(), rows)
-            if parts and len(kept) + len(new) == parts[0].parts:
+            if kept and len(kept) == next(iter(kept.values()))[0]:
                 connection.execute(schema.batch_holds.delete().where(_held(table, batch_id)))
+            if other is not None:
+                found = {"table_uuid": str(table), "batch_id": batch_id, "wal": str(other.wal), "at": at}
+                insert = self._store.insert(schema.batch_conflicts).values(found)
+                connection.execute(insert.on_conflict_do_nothing())
             stale = at - _history_us(connection, str(table))
             connection.execute(schema.batches.delete().where(_b.table_uuid == str(table), _b.at < stale))
+            connection.execute(schema.batch_conflicts.delete().where(_x.table_uuid == str(table), _x.at < stale))
+        if other is not None:
+            raise BatchConflictError(
+                f"part {other.part} of batch {batch_id!r} (table {table}, group {other.group!r}) has other content "
+                "already",
+                "Use a new batch id for other rows, or repeat the batch exactly as it was",
+            )
+
+    def conflicts(self) -> list[BatchConflict]:
+        """See ``batches.Batches``."""
+        wanted = sa.select(schema.tables.c.name, _x.batch_id, _x.wal, _x.at)
+        of_table = schema.tables.c.uuid == _x.table_uuid
+        with self._store.read() as connection:
+            rows = connection.execute(wanted.where(of_table, ~schema.tables.c.dropped).order_by(_x.at)).all()
+        return [BatchConflict(row.name, row.batch_id, FileId.parse(row.wal), row.at) for row in rows]
 
     def hold(self, table: UUID, batch_id: str, writer: str, host: str) -> str:
         """See ``batches.Batches``."""

@@ -8,7 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.bootstrap import Coverage
+from replication.core.bootstrap import Coverage, Forgotten
 from replication.core.coverage import Interval, Ranges, conflict
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.status import is_applied as status_is_applied
@@ -21,10 +21,12 @@ from replication.ledger.sql_freshness import is_applied
 from replication.ledger.sql_names import Names, file_id, file_row, missing
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_statuses import statuses
-from replication.ledger.sql_store import Store, chunked, execute_many
+from replication.ledger.sql_store import Store, chunked, counter, execute_many, raise_counter
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
 _p, _q, _rule, _start = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.starts))
+
+_AGED, _FORGOTTEN = "aged", "forgotten"
 
 _CLAIMS = (
     schema.claims.join(schema.streams, _s.id == _c.stream_id)
@@ -174,6 +176,20 @@ class SqlBootstraps:
             execute_many(connection, schema.claims.insert(), made)
         names.keep()
         return {stream: Ranges.union_of(mine.get(of_stream, ())) for stream, of_stream in keys.items()}
+
+    def forget(self, table: UUID, forgotten: Forgotten) -> None:
+        """See ``bootstraps.Bootstraps``."""
+        known = self.forgotten(table)
+        if known.join(forgotten) == known:  # both only grow: the usual answer needs no writing
+            return
+        with self._store.write() as connection:
+            raise_counter(connection, f"{_AGED} {table}", forgotten.since)
+            raise_counter(connection, f"{_FORGOTTEN} {table}", forgotten.before)
+
+    def forgotten(self, table: UUID) -> Forgotten:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.read() as connection:
+            return Forgotten(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_FORGOTTEN} {table}"))
 
 
 def _file_of(connection: Connection, wanted: Bootstrap) -> FileRow | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -19,6 +19,7 @@ from replication.ledger import sql_schema as schema
 from replication.ledger import sql_schema_sending as sending
 from replication.ledger.base import FileKind, FileRow, LetGo, Rule
 from replication.ledger.sql_names import file_row
+from replication.ledger.sql_pinned import pins
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_statuses import statuses
 from replication.ledger.sql_store import Store
@@ -28,21 +29,18 @@ _f, _c, _s, _p, _rule = (t.c for t in (schema.files, schema.claims, schema.strea
 
 @dataclass(frozen=True, slots=True)
 class _Lacked:
-    """A file with frames that a peer lacks, and the statuses that say so."""
+    """A file with frames that a peer lacks, the statuses that say so, and tables of which a bootstrap pins it."""
 
     key: int
     row: FileRow
     statuses: tuple[tuple[Rule, ReplicationStatus], ...]
-
-    @property
-    def is_pinned(self) -> bool:
-        return any(rule.phase is Phase.BOOTSTRAPPING for rule, _ in self.statuses)
+    pinned_for: frozenset[UUID]
 
 
 def lacked_files(connection: Connection, book: RuleBook) -> dict[str, list[FileId]]:
     """See ``base.Files.lacked``."""
     return {
-        peer: [each.row.file for each in lacked if each.row.closed and not each.is_pinned]
+        peer: [each.row.file for each in lacked if each.row.closed]
         for peer, lacked in _lacked(connection, book).items()
     }
 
@@ -51,17 +49,21 @@ def let_go(store: Store, connection: Connection, book: RuleBook, budget: int) ->
     """Of each peer past its budget: tables with frames in the oldest files need a bootstrap; see ``Files``."""
     done = []
     for peer, lacked in sorted(_lacked(connection, book).items()):
-        free = [e for e in lacked if e.row.closed and not (e.is_pinned or e.row.is_stored)]
-        free = [e for e in free if e.row.length >= e.row.closed_length]
+        here = [e for e in lacked if e.row.closed and not e.row.is_stored and e.row.length >= e.row.closed_length]
+        pinned = [e for e in here if e.pinned_for]
+        oldest = past_budget(((e.row.file, e.row.needed) for e in pinned), budget)
+        broken = {table for e in pinned if e.row.file in oldest for table in e.pinned_for}
+        if broken:
+            _need_bootstrap(connection, peer, broken)
+            done.append(LetGo(peer, (), 0, tuple(sorted(broken))))
+        free = [e for e in here if not e.pinned_for]
         if sum(each.row.needed for each in free) <= budget:
             continue
         lost = {each.row.file: _lost(connection, each) for each in free}
         gone = past_budget(((e.row.file, e.row.needed) for e in free if lost[e.row.file]), budget)
         tables = {table for file in gone for table in lost[file]}
         files = [each for each in free if lost[each.row.file] <= tables]  # nobody waits for the rest of these
-        for table in tables:
-            here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
-            connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))
+        _need_bootstrap(connection, peer, tables)
         for each in files:
             whole = Ranges.of((FILE_HEADER_BYTES, each.row.needed)).to_json()
             values = {"shipped": whole, "applied": each.row.needed, "commit": 0, "error": ""}
@@ -73,18 +75,34 @@ def let_go(store: Store, connection: Connection, book: RuleBook, budget: int) ->
     return done
 
 
+def _need_bootstrap(connection: Connection, peer: str, tables: Iterable[UUID]) -> None:
+    for table in tables:
+        of_table = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+        connection.execute(sending.rules.update().where(of_table).values(phase=Phase.NEEDS_BOOTSTRAP.value))
+
+
 def _lacked(connection: Connection, book: RuleBook) -> Mapping[str, Sequence[_Lacked]]:
     """Files of frames that each peer lacks something of, oldest first."""
     wanted = sa.select(schema.files).where(_f.kind.in_((FileKind.WAL, FileKind.LANDING))).order_by(_f.created, _f.file)
     rows = {row.id: file_row(row) for row in connection.execute(wanted)}
     keys = {row.file: key for key, row in rows.items()}
     found: dict[str, dict[int, list[tuple[Rule, ReplicationStatus]]]] = {}
+    lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
     for file, rule, status in statuses(connection, book, list(rows.items())):
         lacks = status.remaining > 0 if not rows[keys[file]].closed else not is_fully_replicated(status)
         if lacks:
             found.setdefault(rule.peer, {}).setdefault(keys[file], []).append((rule, status))
+            lacking.append((file, rule, status))
+    pinned: dict[tuple[str, int], set[UUID]] = {}
+    for file, peer, table, _ in pins(connection, {row.file: (key, row) for key, row in rows.items()}, lacking):
+        pinned.setdefault((peer, keys[file]), set()).add(table)
     return {
-        peer: [_Lacked(key, rows[key], tuple(found[peer][key])) for key in rows if key in found[peer]] for peer in found
+        peer: [
+            _Lacked(key, rows[key], tuple(of_peer[key]), frozenset(pinned.get((peer, key), ())))
+            for key in rows
+            if key in of_peer
+        ]
+        for peer, of_peer in found.items()
     }
 
 

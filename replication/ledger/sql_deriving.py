@@ -21,7 +21,7 @@ class SqlDerivations:
         """For the ledger in ``store``."""
         self._store = store
 
-    def define(self, made: Derivation) -> None:
+    def define(self, made: Derivation, *, anew: bool = True) -> None:
         """See ``deriving.Derivations``."""
         given = {
             "source_uuid": str(made.source),
@@ -29,14 +29,15 @@ class SqlDerivations:
             "options": json.dumps(dict(made.options)),
             "names": json.dumps({str(uuid): name for uuid, name in made.names.items()}),
             "version": made.version,
-            "position": ANEW,
             "error": "",
             "error_since": 0,
         }
         with self._store.write() as connection:
             before = connection.scalar(sa.select(_d.generation).where(_d.table_uuid == str(made.table)))
             given["generation"] = 1 if before is None else before + 1
-            insert = self._store.insert(schema.derivations).values(table_uuid=str(made.table), **given)
+            first = {"table_uuid": str(made.table), "position": ANEW, **given}
+            insert = self._store.insert(schema.derivations).values(first)
+            given |= {"position": ANEW} if anew else {}
             connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=given))
 
     def all(self) -> list[Derivation]:
@@ -67,11 +68,12 @@ class SqlDerivations:
 
     def begin(self, was: Derivation, batch_id: str, position: int) -> bool:
         """See ``deriving.Derivations``."""
-        return self._changed(was, pending=batch_id, pending_position=position)
+        return self._changed(was, {"pending": batch_id, "pending_position": position})
 
-    def settle(self, was: Derivation, position: int, upto: int, at: int) -> bool:
+    def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
         """See ``deriving.Derivations``."""
-        return self._changed(was, pending="", position=position, upto=upto, at=at, error="", error_since=0)
+        there = {"pending": "", "position": position, "upto": upto, "at": at, "error": "", "error_since": 0}
+        return self._changed(was, there, keyless=keyless)
 
     def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
         """See ``deriving.Derivations``."""
@@ -88,7 +90,7 @@ class SqlDerivations:
             here = (_d.table_uuid == str(table)) & (_d.error != error)
             connection.execute(schema.derivations.update().where(here).values(error=error, error_since=since))
 
-    def _changed(self, was: Derivation, **values: object) -> bool:
+    def _changed(self, was: Derivation, values: dict[str, object], *, keyless: bool = False) -> bool:
         """Set values if all that is decided by is as it was; what is pending is settled under any generation."""
         with self._store.write() as connection:
             row = connection.execute(
@@ -99,7 +101,8 @@ class SqlDerivations:
             if row.generation != was.generation:
                 if not was.pending:
                     return False
-                values = {"pending": ""}  # the hook was changed since: only what it wrote counts
+                if not keyless:
+                    values = {"pending": ""}  # the hook was changed since: only what it wrote counts
             elif row.position != was.position:
                 return False
             connection.execute(schema.derivations.update().where(_d.table_uuid == str(was.table)).values(**values))

@@ -31,7 +31,7 @@ from replication.ledger.sql_statuses import keep_apart, statuses
 from replication.ledger.sql_store import Store, counter, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
-_rule, _start, _slot = sending.rules.c, sending.starts.c, schema.slots.c
+_rule, _start, _slot, _h = sending.rules.c, sending.starts.c, schema.slots.c, sending.held_tables.c
 
 _BY_NAME = sa.select(schema.files).where(_f.file == sa.bindparam("file"))
 
@@ -152,8 +152,9 @@ class SqlFiles:
 
     def failing(self) -> frozenset[str]:
         """See ``base.Files``."""
+        held = sa.exists().where(_h.peer == _p.peer, _h.reason == _p.error)
         with self._store.read() as connection:
-            return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "").distinct()))
+            return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "", ~held).distinct()))
 
     def statuses(self, peer: str | None = None) -> list[tuple[FileId, Rule, ReplicationStatus]]:
         """See ``base.Files``."""
@@ -219,6 +220,12 @@ class SqlFiles:
         here = (_f.file == str(file)) & (_f.closed_length >= 0)
         with self._store.write() as connection:
             return connection.execute(schema.files.update().where(here).values(path=path)).rowcount > 0
+
+    def relocate(self, paths: Mapping[FileId, str]) -> None:
+        """See ``base.Files``."""
+        with self._store.write() as connection:
+            for file, path in paths.items():
+                connection.execute(schema.files.update().where(_f.file == str(file)).values(path=path))
 
     def backlogs(self) -> list[Backlog]:
         """See ``base.Files``."""

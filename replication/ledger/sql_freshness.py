@@ -31,6 +31,7 @@ from replication.ledger.sql_store import Store, chunked
 
 NOTICES_MAX = 256
 NOTICES_FRESH = 128
+NOTICE_LARGE_BYTES = 1 << 18
 _Sequences = dict[StreamId, Ranges]
 
 _n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
@@ -62,8 +63,11 @@ def keep_notice(store: Store, connection: Connection, origin: str, notice: Close
     connection.execute(
         insert.on_conflict_do_update(index_elements=["origin", "closed"], set_={"payload": insert.excluded.payload})
     )
-    count = connection.scalar(sa.select(sa.func.count()).select_from(schema.notices).where(_n.origin == origin))
-    if count is not None and count > NOTICES_MAX:
+    kept = sa.select(sa.func.count(), sa.func.max(sa.func.length(_n.payload))).where(_n.origin == origin)
+    count, largest = connection.execute(kept).one()
+    # A worker's first notice lists all that its cluster ever wrote, and every look at replicated time reads it.
+    is_turn = count >= 4 and count & (count - 1) == 0
+    if count > NOTICES_MAX or is_turn and largest > NOTICE_LARGE_BYTES:
         thin(connection, ClusterId.parse(origin))
 
 

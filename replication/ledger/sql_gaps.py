@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
+from replication.core.phase import Phase
 from replication.ledger import sql_schema as schema
 from replication.ledger import sql_schema_sending as sending
 from replication.ledger.records import Gap
@@ -75,15 +76,26 @@ def lacking(connection: Connection, rule: Any) -> Lacking:
 
 
 def note_end(store: Store, connection: Connection, rule: Any, now: int) -> None:
-    """Keep where a rule's streams stand, before its row is deleted."""
+    """Keep where a rule's streams stand, before its row is deleted.
+
+    Of one that never got as far as to be live, or needs a bootstrap, that is where they stood before, or nowhere.
+    """
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == rule.peer))
-    left = lacking(connection, rule)
-    positions = {
-        stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in _covered(connection, rule).items()
-    }
+    here = (_e.cluster == to) & (_e.table_uuid == rule.table_uuid) & (_e.grp == rule.grp)
+    if rule.phase != Phase.LIVE.value:
+        stood = sending.ended.update().where(here).values(generation=rule.generation)
+        if connection.execute(stood).rowcount:
+            return
+    at, positions = 0, dict[FileId, int]()
+    if rule.phase == Phase.LIVE.value:
+        left = lacking(connection, rule)
+        at = min(now, left.since) if left.since else now
+        positions = {
+            stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in _covered(connection, rule).items()
+        }
     values = {
         "generation": rule.generation,
-        "at": min(now, left.since) if left.since else now,
+        "at": at,
         "positions": json.dumps({str(wal): sequence for wal, sequence in positions.items()}),
         "gaps": rule.gaps,
     }

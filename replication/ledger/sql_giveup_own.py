@@ -17,7 +17,7 @@ from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.errors import RequestError
 from replication.ledger import sql_schema as schema
 from replication.ledger import sql_schema_sending as sending
-from replication.ledger.base import Claim, FileKind, FileRow, OwnLoss, Phase, Readable, Rule, Waiver
+from replication.ledger.base import Claim, FileRow, OwnLoss, Phase, Readable, Rule, Waiver
 from replication.ledger.claiming import by_stream, judge
 from replication.ledger.giving_up import Fate, Legible, Owing, Stretch, decide, illegible_in, missing_at
 from replication.ledger.sql_freshness import waived
@@ -155,6 +155,8 @@ class SqlGivingUpOwn(SqlGivingUp):
     def _plan(self, connection: Connection, file: FileId, readable: Readable, keeps_tables: bool) -> _Plan:
         key, row = _own_file(connection, file)
         reached = Reached.load(connection, key, row)
+        if row.is_redundant:
+            return _Plan(key, row, reached, {})
         end = max(row.needed, readable.end)
         illegible = illegible_in(FILE_HEADER_BYTES, end, readable.frames)
         legible = {stream: Legible(claims) for stream, claims in by_stream(readable.frames).items()}
@@ -263,13 +265,6 @@ def _own_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
     row = file_row(found)
     if row.source is not None:
         raise RequestError(f"{file} came from {row.source.cluster.name}, which can send it again")
-    if row.kind is FileKind.BOOTSTRAP:
-        raise RequestError(f"{file} is a bootstrap, which can be written anew", "walship bootstrap writes it anew")
-    if row.kind is FileKind.CONTROL:
-        raise RequestError(
-            f"{file} holds no rows, and what it says is said again by later ones",
-            "Restart the worker of its host, which says everything anew",
-        )
     return int(found.id), row
 
 

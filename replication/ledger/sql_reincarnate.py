@@ -44,7 +44,8 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
             if left:
                 raise RequestError(
                     f"{len(left)} files that were written here are not closed and registered, {left[0]} first",
-                    "See walship wal verify; one that cannot be read: walship wal giveup",
+                    "On another host: walship reincarnate there, too. See walship wal verify; one that cannot be read:"
+                    " walship wal giveup",
                 )
             old = ClusterId.parse(connection.scalar(sa.select(_meta.value).where(_meta.name == "cluster")) or "")
             new = ClusterId(old.name, uuid4())

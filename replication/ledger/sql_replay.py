@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.ledger import sql_schema as schema
-from replication.ledger.base import Claim, Pending, Quarantined, ReplayMark
+from replication.ledger.base import Claim, FileKind, Pending, Quarantined, ReplayMark
 from replication.ledger.sql_moving import quarantined_row, requeue
 from replication.ledger.sql_names import Names, file_id, file_row
 from replication.ledger.sql_runs import join_claims, join_received
@@ -77,6 +77,11 @@ _HAS_DUPLICATES = (
     .where(_d.file_id == _f.id, _d.end > _f.applied, _s.table_uuid == sa.bindparam("table"))
     .correlate(schema.files)
 )
+_WAITING = (
+    sa.select(_f.id, _s.table_uuid, _c.begin, _c.end, _f.applied, sa.func.coalesce(_p.applied, 0))
+    .select_from(_UNAPPLIED.join(schema.files, _f.id == _c.file_id))
+    .where(_f.host == sa.bindparam("host"), _f.kind == FileKind.LANDING, _f.applied < _f.length, _IS_UNAPPLIED)
+)
 _AWAITING_TABLE = sa.select(_f.id).where(_f.applied < _f.length, _HAS_DUPLICATES.exists())
 
 
@@ -133,6 +138,16 @@ class SqlReplay:
             )
             for row in rows
         ]
+
+    def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
+        """See ``base.Replay``."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        names = {str(table) for table in held}
+        with self._store.read() as connection:
+            for key, table, begin, end, *applied in connection.execute(_WAITING, {"host": host}):
+                if table not in names:
+                    spans.setdefault(key, []).append((max(begin, *applied), end))
+        return sum(Ranges.union_of(each).total for each in spans.values())
 
     def mark_applied(self, mark: ReplayMark) -> None:
         """See ``base.Replay``."""

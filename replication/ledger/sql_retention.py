@@ -12,8 +12,9 @@ from replication.core.ids import FileId
 from replication.core.retention import FileFacts, PeerHold, RetentionPolicy, past_budget
 from replication.core.status import is_applied, is_fully_replicated
 from replication.ledger import sql_schema as schema
-from replication.ledger.base import FileRow, Phase
+from replication.ledger.base import FileRow
 from replication.ledger.sql_names import file_row
+from replication.ledger.sql_pinned import pins
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_statuses import statuses
 
@@ -44,8 +45,10 @@ def facts(connection: Connection, book: RuleBook, rows: Keyed, policy: Retention
 
 def _statuses(connection: Connection, book: RuleBook, rows: Keyed) -> Statuses:
     found: Statuses = {}
-    for file, rule, status in statuses(connection, book, rows):
-        hold = PeerHold(rule.peer, status, bootstrapping=rule.phase is Phase.BOOTSTRAPPING)
+    every = statuses(connection, book, rows)
+    pinned = pins(connection, {row.file: (key, row) for key, row in rows}, every)
+    for file, rule, status in every:
+        hold = PeerHold(rule.peer, status, bootstrapping=(file, rule.peer, rule.table, rule.group) in pinned)
         found.setdefault((file, rule.peer), []).append(hold)
     return found
 

@@ -70,19 +70,23 @@ class SqlRules:
             connection.execute(sending.standing.delete().where(sending.standing.c.peer == name))
             connection.execute(sending.peers.delete().where(_peer.name == name))
 
+    def set_address(self, name: str, zookeepers: str, term: int) -> None:
+        """See ``base.Rules``."""
+        self._set_peer(name, term, zookeepers=zookeepers)
+
     def set_paused(self, name: str, paused: bool, term: int) -> None:
         """See ``base.Rules``."""
-        with self._store.write() as connection:
-            check_term(connection, term)
-            self._known_peer(connection, name)
-            connection.execute(sending.peers.update().where(_peer.name == name).values(paused=paused))
+        self._set_peer(name, term, paused=paused)
 
     def set_rate(self, name: str, rate: int, term: int) -> None:
         """See ``base.Rules``."""
+        self._set_peer(name, term, rate=rate)
+
+    def _set_peer(self, name: str, term: int, **values: str | bool | int) -> None:
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, name)
-            connection.execute(sending.peers.update().where(_peer.name == name).values(rate=rate))
+            connection.execute(sending.peers.update().where(_peer.name == name).values(values))
 
     def peers(self) -> list[Peer]:
         """See ``base.Rules``."""
@@ -155,7 +159,7 @@ class SqlRules:
             for rule in rules:
                 if rule.phase is not Phase.BOOTSTRAPPING:
                     here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.grp == rule.group)
-                    connection.execute(sending.rules.delete().where(here))
+                    self._end(connection, here)
                     self._begin(connection, replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING))
             return self._of_table(connection, peer, table)
 
@@ -259,13 +263,13 @@ class SqlRules:
             lacking = {group.name for group in spec.groups} - {rule.group for rule in there}
             self._begin_all(connection, there[0], [g.name for g in spec.groups if g.name in lacking])
         known = {rule.peer for rule in rules}
-        for standing in stands:
-            if standing.peer not in known and is_chosen(spec.name, standing.pattern, standing.excluded):
-                groups = [g.name for g in spec.groups if not standing.groups or g.name in standing.groups]
-                taken, every = standing.with_properties, not standing.groups
-                like = Rule(standing.peer, spec.uuid, "", spec.name, 0, with_properties=taken, every_group=every)
-                self._begin_all(connection, like, groups)
-                known.add(standing.peer)
+        meant = [standing for standing in stands if is_chosen(spec.name, standing.pattern, standing.excluded)]
+        for peer in sorted({standing.peer for standing in meant} - known):
+            mine = [standing for standing in meant if standing.peer == peer]
+            every = not all(standing.groups for standing in mine)
+            named = {group for standing in mine for group in standing.groups}
+            like = Rule(peer, spec.uuid, "", spec.name, 0, with_properties=mine[0].with_properties, every_group=every)
+            self._begin_all(connection, like, [g.name for g in spec.groups if every or g.name in named])
 
     def _begin_all(self, connection: Connection, like: Rule, groups: Sequence[str]) -> None:
         """Rules like another for groups of which nothing has been written yet."""
@@ -302,11 +306,12 @@ class SqlRules:
         with self._store.read() as connection:
             return read_standing(connection)
 
-    def settle(self, term: int, now: int) -> list[Rule]:
+    def settle(self, term: int) -> list[Rule]:
         """See ``base.Rules``."""
-        dropped = sa.select(_t.uuid).where(_t.dropped, _t.dropped_at < now - SETTLE_US)
-        wanted = sa.select(sending.rules).where(_rule.table_uuid.in_(dropped))
         with self._store.read() as connection:
+            closed = counter(connection, "closed")
+            dropped = sa.select(_t.uuid).where(_t.dropped, _t.dropped_at < closed - SETTLE_US)
+            wanted = sa.select(sending.rules).where(_rule.table_uuid.in_(dropped))
             if connection.execute(wanted.limit(1)).one_or_none() is None:
                 return []
         with self._store.write() as connection:

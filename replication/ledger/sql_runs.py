@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.ledger import sql_schema as schema
+from replication.ledger.sql_names import REMEMBERED
 from replication.ledger.sql_store import chunked, execute_many, raise_counter
 
 LOOK_EVERY = 1024
@@ -42,9 +43,11 @@ class Coalescer:
 
     def after_registration(self, connection: Connection, file_key: int) -> None:
         """Count one registration; now and then join the oldest rows of the file in blocks."""
-        count = self._since.get(file_key, 0) + 1
-        self._since[file_key] = 0 if count >= LOOK_EVERY else count
+        count = self._since.pop(file_key, 0) + 1
         if count < LOOK_EVERY:
+            if len(self._since) >= REMEMBERED:
+                self._since.clear()  # their next look comes later
+            self._since[file_key] = count
             return
         rows = connection.scalar(sa.select(sa.func.count()).select_from(schema.claims).where(_c.file_id == file_key))
         if rows is not None and rows > UNAPPLIED_ROWS:

@@ -24,7 +24,8 @@ from replication.ledger.sql_metadata import KEY, id_column, metadata, partial_in
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
-# term, closed, generation, replay_epoch, seen, retired_bytes, definitions: each only grows
+# term, closed, generation, replay_epoch, seen, retired_bytes, definitions; of a table, aged and forgotten: each only
+# grows
 counters = Table(
     "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
 )
@@ -79,6 +80,7 @@ files = Table(
     Column("created", BigInteger, nullable=False),
     Index("files_commit", "commit_hi"),
     partial_index("files_pending", "id", "applied < length"),
+    partial_index("files_unregistered", "id", "closed_length > length"),
     sqlite_autoincrement=True,
 )
 
@@ -179,6 +181,16 @@ batches = Table(
     Column("end", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),
     Index("batches_age", "table_uuid", "at"),
+)
+
+# WALs with rows that were acked under a batch id which had other rows already
+batch_conflicts = Table(
+    "batch_conflicts",
+    metadata,
+    Column("table_uuid", String, primary_key=True),
+    Column("batch_id", String, primary_key=True),
+    Column("wal", Text, primary_key=True),
+    Column("at", BigInteger, nullable=False),
 )
 
 # who appends under a batch id, until the batch is complete; the row stays while the writer's bytes are not registered

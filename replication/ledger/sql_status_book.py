@@ -14,12 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
-from replication.core.phase import Phase
+from replication.core.ids import FileId
 from replication.core.planner import FileView
-from replication.core.status import is_applied, ranges_needing_replication
+from replication.core.status import ReplicationStatus, is_applied, ranges_needing_replication
 from replication.ledger import sql_schema as schema
-from replication.ledger.base import Backlog, FileKind, FileRow
+from replication.ledger.base import Backlog, FileKind, FileRow, Rule
 from replication.ledger.sql_names import file_row
+from replication.ledger.sql_pinned import pins
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_statuses import statuses_under
 from replication.ledger.sql_store import Store, counter
@@ -33,13 +34,14 @@ class Known:
     """A file with what its statuses say.
 
     ``lacked``: what each peer lacks, None when none lacks anything. ``owed_to``: peers that lack something of frames
-    here, less those that lack some for a table which they are being bootstrapped with. ``applied``: whether every peer
-    has applied all of it.
+    here. ``pinned_for``: those of them that are being bootstrapped with a table of which frames are here. ``applied``:
+    whether every peer has applied all of it.
     """
 
     row: FileRow
     lacked: FileView | None
     owed_to: tuple[str, ...]
+    pinned_for: frozenset[str]
     applied: bool
 
 
@@ -84,35 +86,38 @@ class StatusBook:
     def backlogs(self) -> list[Backlog]:
         """See ``base.Files.backlogs``."""
         with self._store.read() as connection:
-            owed: dict[str, list[FileRow]] = {rule.peer: [] for rule in self._book.known(connection)}
+            owed: dict[str, list[tuple[FileRow, bool]]] = {rule.peer: [] for rule in self._book.known(connection)}
         for known in self.look().values():
             for peer in known.owed_to:
-                owed.setdefault(peer, []).append(known.row)
+                owed.setdefault(peer, []).append((known.row, peer in known.pinned_for))
         return [_backlog(peer, owed[peer]) for peer in sorted(owed)]
 
     def _read(self, connection: Connection, wanted: sa.Select[tuple[object, ...]]) -> dict[int, Known]:
         rows = {row.id: file_row(row) for row in connection.execute(wanted)}
         made = {row.file: _Making() for row in rows.values()}
+        lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
         for file, rule, status in statuses_under(connection, self._book.known(connection), list(rows.items())):
             of_file = made[file]
             lacks = ranges_needing_replication(status)
             if lacks:
                 of_file.missing[rule.peer] = of_file.missing.get(rule.peer, Ranges()).union(lacks)
-                if rule.phase is Phase.BOOTSTRAPPING:
-                    of_file.pinned.add(rule.peer)
+                lacking.append((file, rule, status))
             of_file.applied = of_file.applied and is_applied(status)
+        for file, peer, _, _ in pins(connection, {row.file: (key, row) for key, row in rows.items()}, lacking):
+            made[file].pinned.add(peer)
         return {key: _known(row, made[row.file]) for key, row in rows.items()}
 
 
 def _known(row: FileRow, made: _Making) -> Known:
     lacked = FileView(row.file, row.host, row.closed, row.needed, made.missing) if made.missing else None
     has_frames = row.kind in (FileKind.WAL, FileKind.LANDING)
-    owed_to = tuple(sorted(made.missing.keys() - made.pinned)) if has_frames else ()
-    return Known(row, lacked, owed_to, made.applied)
+    owed_to = tuple(sorted(made.missing)) if has_frames else ()
+    return Known(row, lacked, owed_to, frozenset(made.pinned), made.applied)
 
 
-def _backlog(peer: str, rows: Sequence[FileRow]) -> Backlog:
-    stored = [row.needed for row in rows if row.is_stored]
-    total = sum(row.needed for row in rows)
-    oldest = min((row.created for row in rows), default=0)
-    return Backlog(peer, len(rows) - len(stored), total - sum(stored), len(stored), sum(stored), oldest)
+def _backlog(peer: str, owed: Sequence[tuple[FileRow, bool]]) -> Backlog:
+    stored = [row.needed for row, _ in owed if row.is_stored]
+    local = [row.needed for row, _ in owed if not row.is_stored]
+    pinned = sum(row.needed for row, is_pinned in owed if is_pinned and not row.is_stored)
+    oldest = min((row.created for row, _ in owed), default=0)
+    return Backlog(peer, len(local), sum(local), len(stored), sum(stored), oldest, pinned)

@@ -31,6 +31,7 @@ IN_LIST = 5000
 _ADVISORY_KEY = 0x77616C73
 _CONNECT_S = 10
 _SILENT_S = 15  # a connection whose other end says nothing for longer is given up, on both sides
+_READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
 
 
@@ -40,6 +41,9 @@ class Store:
     Args:
         url: a SQLAlchemy URL: ``sqlite:////path/ledger.db``, ``sqlite://`` (in memory) or ``postgresql://…``.
         busy_timeout_s: how long a writing transaction waits for others before LedgerBusyError.
+
+    Attributes:
+        path: SQLite's file; None where there is none.
     """
 
     def __init__(self, url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
@@ -50,6 +54,7 @@ class Store:
         self._writing: Connection | None = None
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._in_memory = self.is_sqlite and self.url.database in _MEMORY
+        self.path = Path(self.url.database or "") if self.is_sqlite and not self._in_memory else None
         if self.is_sqlite:
             self._writer, self._reader = self._sqlite_engines()
         else:
@@ -82,6 +87,7 @@ class Store:
             isolation_level="READ COMMITTED",  # each statement sees what was committed before the lock was had
         )
         sa.event.listen(writer, "begin", _advisory_lock)
+        sa.event.listen(writer, "handle_error", _leave_read_only)
         reader = sa.create_engine(
             self.url,
             connect_args=arguments,
@@ -158,7 +164,8 @@ class Store:
             cause = error.orig
             if _is_busy(cause) or getattr(cause, "sqlstate", None) == "55P03":
                 raise self._busy() from error
-            broken = isinstance(error, sa.exc.OperationalError) or type(error) is sa.exc.DatabaseError
+            failed = isinstance(error, sa.exc.OperationalError | sa.exc.InternalError)
+            broken = failed or type(error) is sa.exc.DatabaseError
             if error.connection_invalidated or broken:
                 raise CoordinationError(
                     f"the ledger at {self._name} failed: {cause}", "It is tried again; look at its disk or server"
@@ -239,6 +246,12 @@ def _begin(connection: Connection) -> None:
 
 def _advisory_lock(connection: Connection) -> None:
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_KEY})")
+
+
+def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+    """A server that has become another's standby stays one: the next transaction asks for a connection anew."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
 
 
 def _durable(connection: Any, _: object) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from replication.core.schema import SchemaVersion, TableSpec
 from replication.errors import TableExistsError, UnknownTableError
 from replication.ledger import sql_schema as schema
+from replication.ledger.definition_files import DefinitionFiles
 from replication.ledger.sql_replay import advance
 from replication.ledger.sql_store import Store, chunked, counter, raise_counter
 
@@ -28,6 +29,7 @@ class SqlTables:
         """For the ledger in ``store``; ``follow`` has rules follow a table that is new or has other groups."""
         self._store = store
         self._follow = follow
+        self._kept = DefinitionFiles(store.path) if store.path is not None else None
 
     def create(self, spec: TableSpec) -> None:
         """See ``base.Tables``."""
@@ -38,7 +40,7 @@ class SqlTables:
             if there is not None:
                 raise TableExistsError(
                     f"table {there.name} exists with another uuid ({there.uuid})",
-                    "Drop or rename that one, or choose another name (enablereplication --remote-table)",
+                    "Drop that one, or choose another name (enablereplication --remote-table)",
                 )
             known = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid)))
             insert = self._store.insert(schema.tables).values(uuid=str(spec.uuid), name=spec.name, spec=spec.to_json())
@@ -46,6 +48,7 @@ class SqlTables:
             for version in spec.versions.values():
                 self._put(connection, version)
             if known is None:
+                self._keep(spec)
                 self._follow(connection, spec)
 
     def alter(self, table: UUID, change: Callable[[TableSpec], TableSpec]) -> TableSpec:
@@ -62,6 +65,7 @@ class SqlTables:
             connection.execute(schema.tables.update().where(_t.uuid == str(table)).values(spec=text))
             for version in after.versions.values():
                 self._put(connection, version)
+            self._keep(after)
             raise_counter(connection, "definitions", counter(connection, "definitions") + 1)
             if len(after.groups) > len(before.groups):
                 self._follow(connection, after)
@@ -76,9 +80,12 @@ class SqlTables:
         """See ``base.Tables``."""
         with self._store.write() as connection:
             here = (_t.uuid == str(table)) & ~_t.dropped
-            connection.execute(schema.tables.update().where(here).values(dropped=True, dropped_at=_now()))
+            at = max(_now(), counter(connection, "closed"))  # clocks of writers may be ahead of this one
+            connection.execute(schema.tables.update().where(here).values(dropped=True, dropped_at=at))
             for key in connection.scalars(sa.select(_f.id).where(_f.applied < _f.length)).all():
                 advance(connection, key)
+        if self._kept is not None:
+            self._kept.forget_table(table)
 
     def get(self, name: str) -> TableSpec:
         """See ``base.Tables``."""
@@ -124,7 +131,13 @@ class SqlTables:
         with self._store.write() as connection:
             self._put(connection, version)
 
+    def _keep(self, spec: TableSpec) -> None:
+        if self._kept is not None:
+            self._kept.keep_table(spec)
+
     def _put(self, connection: Connection, version: SchemaVersion) -> None:
+        if self._kept is not None:
+            self._kept.keep_version(version)
         insert = self._store.insert(schema.schemas).values(
             hash=version.hash, table_uuid=str(version.table), grp=version.group, body=version.body
         )

@@ -1,4 +1,4 @@
-"""The master's term over SQL, with the marks that tell a ledger from its copy."""
+"""The master's term and the cluster's role over SQL, with the marks that tell a ledger from its copy."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from replication.core.ids import ClusterId
 from replication.core.lineage import LINEAGE_MAX, Lineage, contradiction
+from replication.core.roles import RoleState
 from replication.ledger import sql_schema as schema
 from replication.ledger.sql_store import Store, counter, put_meta, raise_counter
 
@@ -55,6 +56,24 @@ class SqlTerms:
                 newest = {"term": lineage[-1][0], "mark": lineage[-1][1]}
                 connection.execute(schema.lineages.insert().values(cluster=str(other), **newest))
             return why
+
+    def role(self) -> RoleState:
+        """See ``base.Terms``."""
+        with self._store.read() as connection:
+            return _role(connection)
+
+    def keep_role(self, state: RoleState) -> None:
+        """See ``base.Terms``."""
+        if state.epoch <= self.role().epoch:
+            return
+        with self._store.write() as connection:
+            if state.epoch > _role(connection).epoch:
+                put_meta(self._store, connection, {"role": state.encode().decode()})
+
+
+def _role(connection: Connection) -> RoleState:
+    text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "role"))
+    return RoleState() if text is None else RoleState.decode(text.encode())
 
 
 def _lineage(connection: Connection) -> Lineage:

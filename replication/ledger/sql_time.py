@@ -24,6 +24,11 @@ _SEEN = sa.union_all(
     sa.select(sa.func.max(_f.commit_hi)),
     sa.select(schema.counters.c.value).where(schema.counters.c.name == "seen"),
 )
+_LEFT_BEHIND = (
+    sa.select(_f.id)
+    .where(_f.kind == FileKind.WAL, _f.closed_length > _f.length, ~sa.exists().where(_w.writer == _f.writer))
+    .limit(1)
+)
 _PAST = (
     sa.select(_s.table_uuid, _s.grp, sa.func.max(_c.seq_end).label("end"))
     .select_from(schema.claims.join(schema.streams))
@@ -77,6 +82,8 @@ class SqlTime:
                 here = (_w.writer == writer) & (_w.host == host)
                 value = greatest(_w.floor, sa.literal(floor, sa.BigInteger))
                 connection.execute(schema.writers.update().where(here).values(floor=value))
+            if connection.execute(_LEFT_BEHIND).first() is not None:
+                return counter(connection, "closed")
             lowest = connection.scalar(sa.select(sa.func.min(_w.floor)))
             reached = max(now, _seen(connection)) if lowest is None else lowest
             return raise_counter(connection, "closed", reached)

@@ -26,7 +26,8 @@ class Time(Protocol):
     def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
         """Raise closed time to the minimum over registered writers' floors; return it.
 
-        When there are no writers: to ``now``, or to the newest commit time seen when that is ahead of it.
+        When there are no writers: to ``now``, or to the newest commit time seen when that is ahead of it. While a WAL
+        whose writer is gone is not registered to its end, on whatever host, closed time stays where it is.
         ``floors`` are those of this host's live writers, read before their bytes were registered.
         """
 

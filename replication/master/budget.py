@@ -72,7 +72,7 @@ class Budgets:
         for backlog in backlogs:
             self._ledger.sending.sample(backlog_gauge(backlog.peer), now, backlog.local_bytes, now - KEEP_US)
         budget = self._budget
-        if budget is None or self._spills or all(backlog.local_bytes <= budget for backlog in backlogs):
+        if budget is None or self._spills or all(backlog.counted_bytes <= budget for backlog in backlogs):
             return
         for gone in self._ledger.files.let_go(budget, term):
             for table in gone.tables:

@@ -140,7 +140,7 @@ class Master:
                 self._retire_due_s = now_s + self._times.retire_interval_s
                 if self._budgets is not None:
                     self._budgets.keep(self._term)
-                for rule in self._ledger.rules.settle(self._term, time.time_ns() // 1000):
+                for rule in self._ledger.rules.settle(self._term):
                     _log.info("rule_settled", peer=rule.peer, table=rule.remote_table, group=rule.group)
             self._publish(observed.receivers)
             self._act(plan(observed.snapshot, self._limits), observed)

@@ -19,12 +19,16 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A peer's public part as last read (None: the last reading failed), when that was, and how it fails."""
+    """A peer's public part as last read (None: the last reading failed), when that was, and how it fails.
+
+    ``tried``: since its wait was over, one look has let it be tried again.
+    """
 
     zookeepers: str
     public: Public | None = None
     read_s: float = float("-inf")
     backoff: Backoff = Backoff()
+    tried: bool = False
 
 
 class Neighbours:
@@ -71,9 +75,9 @@ class Neighbours:
                 known = Neighbour(peer.zookeepers)
             known = self._collect(peer, known, now_s)
             if peer.name in failing and known.backoff.due(now_s):
-                known = replace(known, backoff=self._failed(known.backoff, now_s))
+                known = self._due(known, now_s)
             elif peer.name not in failing and known.public is not None:
-                known = replace(known, backoff=Backoff())
+                known = replace(known, backoff=Backoff(), tried=False)
             self._known[peer.name] = known
             due_s = known.backoff.until_s if known.public is None else known.read_s + self._poll_s
             if peer.name not in self._under_way and now_s >= due_s:
@@ -95,6 +99,12 @@ class Neighbours:
             if known.backoff.failures == 0:
                 _log.warning("peer_unreadable", peer=peer.name, error=str(error))
             return replace(known, public=None, read_s=now_s, backoff=self._failed(known.backoff, now_s))
+
+    def _due(self, known: Neighbour, now_s: float) -> Neighbour:
+        """Let one look pass in which the peer may be tried again, then wait longer."""
+        if known.backoff.failures and not known.tried:
+            return replace(known, tried=True)
+        return replace(known, backoff=self._failed(known.backoff, now_s), tried=False)
 
     def _failed(self, backoff: Backoff, now_s: float) -> Backoff:
         return backoff.failed(now_s, self._jitter(), retry_min_s=self._retry_min_s, retry_max_s=self._retry_max_s)

@@ -104,8 +104,10 @@ class Observer:
         return self._ledger.files.failing()
 
     def _peers(self, now_s: float, failing: frozenset[str]) -> tuple[PeerView, ...]:
-        named = {rule.peer for rule in self._ledger.rules.all()}
-        peers = [peer for peer in self._ledger.rules.peers() if peer.name in named]
+        """Those that something goes to, or went to: one that was away when its last rule ended is yet to be told."""
+        rules = self._ledger.rules
+        named = {rule.peer for rule in rules.all()}
+        peers = [peer for peer in rules.peers() if peer.name in named or rules.ended(peer.cluster)]
         known = self._neighbours.look(peers, failing, now_s)
         views = []
         for peer in peers:

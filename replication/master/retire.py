@@ -40,7 +40,10 @@ def retire(ledger: Ledger, files: Files, row: FileRow, term: int, host: str, pol
         except StorageError as error:  # the worker of its host finds it when it starts
             _log.warning("object_left", file=row.path, error=str(error))
     elif row.host == host:
-        delete(files, row.path)
+        try:
+            delete(files, row.path)
+        except StorageError as error:
+            _log.warning("file_left", file=row.path, error=str(error))
     _log.info("file_retired", file=str(row.file), end=row.length, epoch=term)
     return True
 
@@ -79,34 +82,43 @@ class Sweeper:
         self._told: set[str] = set()
 
     def sweep(self, now_s: float) -> list[str]:
-        """Look once, remove what has been an orphan for long enough, and return its paths."""
+        """Look once, remove what has been an orphan for long enough, and return its paths.
+
+        One that cannot be removed is told of once, tried again each time, and holds up no other.
+        """
         # The disk is read before the ledger: a file made between the two is not seen, and one that is seen is known.
         folders = [str(PurePath(folder)) for folder in self._directories]
         on_disk = {f"{folder}/{name}" for folder in folders for name in self._files.names(folder)}
         rows = self._ledger.files.all(self._host)
-        known = {row.path for row in rows}
+        # By number, not by path: the ledger may have another spelling of the same folder.
+        known = {row.file.number for row in rows if row.file.slot == self._host and not row.is_stored}
         newest = max((row.file.number for row in rows if row.file.slot == self._host), default=-1)
-        unknown = {path for path in on_disk if _NAME.search(path) and _data_file(path) not in known}
+        unknown = {path for path in on_disk if _NAME.search(path) and _number(path) not in known}
         durable = {row.path for row in rows if row.needed}  # of one that was never written nothing is lost
         missing = {path for path in durable - on_disk if str(PurePath(path).parent) in folders}
         self._since = {path: self._since.get(path, now_s) for path in unknown | missing}
         old = {path for path, since in self._since.items() if now_s - since >= self._age_s}
-        beyond = {path for path in unknown if int(PurePath(_data_file(path)).stem) >= newest}
+        beyond = {path for path in unknown if _number(path) >= newest}
         self._tell("file_missing", old & missing)
         self._tell("file_unknown_to_ledger", old & beyond)
-        orphans = sorted((old & unknown) - beyond)
-        for path in orphans:
-            self._files.remove(path)
+        removed: list[str] = []
+        for path in sorted((old & unknown) - beyond):
+            try:
+                self._files.remove(path)
+            except StorageError as error:
+                self._tell("orphan_stays", {path}, str(error))
+                continue
+            removed.append(path)
             _log.info("orphan_removed", file=path)
-        for folder in {str(PurePath(path).parent) for path in orphans}:
+        for folder in {str(PurePath(path).parent) for path in removed}:
             self._files.sync_directory(folder)
-        return orphans
+        return removed
 
-    def _tell(self, event: str, paths: set[str]) -> None:
+    def _tell(self, event: str, paths: set[str], error: str | None = None) -> None:
         for path in sorted(paths - self._told):
-            _log.error(event, file=path, host=self._host)
+            _log.error(event, file=path, host=self._host, **({"error": error} if error else {}))
         self._told |= paths
 
 
-def _data_file(path: str) -> str:
-    return f"{path.removesuffix('.new').rpartition('.')[0]}.wal"
+def _number(path: str) -> int:
+    return int(PurePath(path).name.partition(".")[0])

@@ -187,8 +187,10 @@ class Tables(Catalog, Protocol):
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
-    ) -> int:
+    ) -> int | None:
         """Append rows (decoded, given, or of a query) in one snapshot that carries ``summary``; return its id.
+
+        Where decoded rows turn out to be none, nothing is committed, and the answer is None.
 
         Args:
             name: ``namespace.name``.

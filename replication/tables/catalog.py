@@ -7,6 +7,7 @@ too.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ import duckdb
 import structlog
 from pyiceberg.catalog import Catalog as PyCatalog
 from pyiceberg.catalog import load_catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -29,15 +29,17 @@ from pyiceberg.table import FileScanTask, Table
 
 from replication.config import Config
 from replication.core.schema import Column, TableSpec
-from replication.errors import CommitConflictError, ConfigError, SchemaError, UnknownTableError
+from replication.errors import CommitConflictError, ConfigError, MissingFileError, SchemaError, UnknownTableError
 from replication.tables.base import SPARK, History, Snapshot
 from replication.tables.evolve import evolve, has_columns, note_columns, set_sort
 from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, Layout, landing_name, layouts
 from replication.tables.partition import parse_partition, partition_name
 from replication.tables.shared_catalog import SCHEMA, make_schema, shared_catalog
+from replication.tables.sql_lookup import SqlLookup
 from replication.tables.views import attach, shown
 
 CATALOG = "walship"
+_SQL_CATALOG = "replication.tables.ordered_catalog.OrderedCatalog"
 _LOCAL_IO = "replication.tables.local_io.LocalFileIO"
 _log = structlog.get_logger(__name__)
 
@@ -67,7 +69,8 @@ def catalog_properties(
         )
     if spark and pyiceberg:
         return CatalogProperties(dict(spark), dict(pyiceberg))
-    database, warehouse = data_dir / "catalog.db", warehouse or (data_dir / "warehouse").as_uri()
+    database = data_dir / "catalog.db"
+    warehouse = warehouse or f"file://{data_dir / 'warehouse'}"  # not escaped: Iceberg takes it as it is written
     return CatalogProperties(
         {
             "type": "jdbc",
@@ -103,7 +106,18 @@ class IcebergCatalog:
             make_schema(url, lambda: load_catalog(CATALOG, **properties.pyiceberg).close())
         if url.startswith("sqlite:///"):
             _prepare_sqlite(Path(url.removeprefix("sqlite:///").partition("?")[0]))
-        self._catalog: PyCatalog = load_catalog(CATALOG, **_on_the_disk(properties.pyiceberg))
+        given = _on_the_disk(properties.pyiceberg)
+        self._opening = threading.Lock()
+        self._opened: PyCatalog | None = None
+        self._lookup = SqlLookup(CATALOG, given) if SqlLookup.serves(given) else None
+
+    @property
+    def _catalog(self) -> PyCatalog:
+        """PyIceberg's; whoever only reads where there is a lookup never opens it."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = _open(_on_the_disk(self.properties.pyiceberg))
+            return self._opened
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
@@ -133,7 +147,7 @@ class IcebergCatalog:
 
     def _owner(self, name: str) -> UUID | None:
         """The table that an Iceberg table was made for."""
-        owner = self.load(name).metadata.properties.get(OWNER)
+        owner = self._look(name).metadata.properties.get(OWNER)
         return None if owner is None else UUID(owner)
 
     def _put_aside(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
@@ -161,21 +175,30 @@ class IcebergCatalog:
 
     def drop(self, spec: TableSpec) -> None:
         """See ``base.Catalog``."""
-        from replication.tables.sql_views import drop_view
+        from replication.tables.sql_views import drop_view, sql_catalog
 
         for layout in layouts(spec):
             if self.exists(layout.name):
                 self._catalog.purge_table(layout.name)
-        if isinstance(self._catalog, SqlCatalog):
-            drop_view(self._catalog, spec.name + LATEST)
+        if (catalog := sql_catalog(self._catalog)) is not None:
+            drop_view(catalog, spec.name + LATEST)
 
     def close(self) -> None:
         """Let go of connections to the catalog's database."""
-        self._catalog.close()
+        with self._opening:
+            if self._opened is not None:
+                self._opened.close()
+            self._opened = None
+        if self._lookup is not None:
+            self._lookup.close()
 
     def exists(self, name: str) -> bool:
         """See ``base.Catalog``."""
-        return self._catalog.table_exists(name)
+        try:
+            self._look(name)
+        except UnknownTableError:
+            return False
+        return True
 
     def specs(self) -> list[TableSpec]:
         """See ``base.Catalog``."""
@@ -191,7 +214,7 @@ class IcebergCatalog:
 
     def history(self, name: str) -> History:
         """See ``base.Catalog``."""
-        metadata = self.load(name).metadata
+        metadata = self._look(name).metadata
         snapshots = {
             s.snapshot_id: Snapshot(
                 s.snapshot_id,
@@ -218,12 +241,12 @@ class IcebergCatalog:
         columns: Sequence[Column] | None = None,
     ) -> None:
         """See ``base.Catalog``."""
-        table = self.load(name)
+        table = self._look(name)
         attach(connection, view, shown(table, columns), _planned(table, where, snapshot))
 
     def may_have(self, name: str, where: str) -> bool:
         """See ``base.Catalog``."""
-        return bool(_planned(self.load(name), where))
+        return bool(_planned(self._look(name), where))
 
     def near(self, name: str) -> str:
         """See ``base.Catalog``."""
@@ -231,24 +254,23 @@ class IcebergCatalog:
 
     def show(self, spec: TableSpec, query: str) -> None:
         """See ``base.Catalog``."""
-        from replication.tables.sql_views import put_view
+        from replication.tables.sql_views import put_view, sql_catalog
 
         table = self.load(spec.name)
         there = {field.name: field for field in table.schema().fields}
         if missing := [column.name for column in spec.columns if column.name not in there]:
             raise CommitConflictError(f"{spec.name} has no column {missing[0]} yet, or no longer")
-        if isinstance(self._catalog, SqlCatalog):
+        if (catalog := sql_catalog(self._catalog)) is not None:
             columns = [there[column.name] for column in spec.columns]
-            put_view(self._catalog, spec.name + LATEST, table.location() + LATEST, columns, query)
+            put_view(catalog, spec.name + LATEST, table.location() + LATEST, columns, query)
 
     def load(self, name: str) -> Table:
         """As PyIceberg has it now; UnknownTableError when it is not there."""
-        try:
-            return self._catalog.load_table(name)
-        except NoSuchTableError:
-            raise UnknownTableError(
-                f"there is no Iceberg table {name}", "It appears with its first replayed rows"
-            ) from None
+        return _found(name, self._catalog.load_table)
+
+    def _look(self, name: str) -> Table:
+        """The same, to read only."""
+        return _found(name, self._catalog.load_table if self._lookup is None else self._lookup.load)
 
     def _make(self, layout: Layout) -> None:
         with self._catalog.create_table_transaction(
@@ -262,6 +284,27 @@ class IcebergCatalog:
             if layout.sort:
                 set_sort(transaction, layout)
             note_columns(transaction, layout)
+
+
+def _found(name: str, load: Callable[[str], Table]) -> Table:
+    try:
+        return load(name)
+    except NoSuchTableError:
+        raise UnknownTableError(
+            f"there is no Iceberg table {name}", "It appears with its first replayed rows"
+        ) from None
+    except FileNotFoundError as error:
+        raise MissingFileError(
+            f"{name} has no metadata file {error.filename} any more",
+            "Was the data directory moved or copied? Its tables name their files in full: move it back, or link it",
+        ) from None
+
+
+def _open(properties: Mapping[str, str]) -> PyCatalog:
+    if properties.get("type") != "sql":
+        return load_catalog(CATALOG, **properties)
+    others = {name: value for name, value in properties.items() if name != "type"}
+    return load_catalog(CATALOG, **others, **{"py-catalog-impl": _SQL_CATALOG})
 
 
 def _on_the_disk(properties: Mapping[str, str]) -> Mapping[str, str]:

@@ -24,7 +24,8 @@ from pyiceberg.types import DecimalType, IcebergType
 from replication.core.evolution import carried_uuids, widened
 from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError, SchemaError
-from replication.tables.layout import Layout, layouts
+from replication.tables.layout import OWNER, Layout, layouts
+from replication.tables.ordered import in_order
 
 _PREFIX = "walship.column."
 _TRIES = 5
@@ -170,6 +171,8 @@ class _Changes:
         properties = {"format-version": str(metadata.format_version), **metadata.properties}  # Iceberg keeps that apart
         self.sets = {k: v for k, v in layout.properties.items() if properties.get(k) != v}
         self.unsets = [name for name in layout.unset if name in properties]
+        if in_order(metadata) is not metadata:  # any commit mends it
+            self.sets.setdefault(OWNER, layout.properties[OWNER])
 
     def __bool__(self) -> bool:
         """Whether there is anything."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +27,11 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError, EngineLostError, HostAwayError, PoisonFrameError, ReplicationError
-from replication.tables.append import WriteFiles, append_decoded, fits
+from replication.tables.append import SMALL_BYTES, WriteFiles, append_decoded, fits
 from replication.tables.base import LABEL, SPARK, Decode, History, Rows
 from replication.tables.catalog import CATALOG, IcebergCatalog
 from replication.tables.evolve import check_columns, check_shape
+from replication.tables.fold_branch import abandoned, check_branch, head, new_branch
 from replication.tables.key_index import KeyIndex
 from replication.tables.local_io import sync_commits
 from replication.tables.row_delta import replace_rows
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
     from pyspark.sql.types import StructType
 
-_BRANCH = "walship_fold"
 _AWAY = re.compile(r"host (\S+) does not give its files: (.*)")
 _NOTHING = pa.table({})
 _POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (.*)")
@@ -59,12 +60,16 @@ class IcebergTables:
         catalog: where the tables are.
         spark: a session with that catalog.
         scratch: a folder for what goes with the process; the system's own for temporary files when None.
+        small_bytes: as much is decoded in this process; more goes to executors.
     """
 
     dialect = SPARK
 
-    def __init__(self, catalog: IcebergCatalog, spark: SparkSession, scratch: Path | None = None) -> None:
+    def __init__(
+        self, catalog: IcebergCatalog, spark: SparkSession, scratch: Path | None = None, small_bytes: int = SMALL_BYTES
+    ) -> None:
         self._catalog = catalog
+        self._small_bytes = small_bytes
         self._spark = spark
         self._index = KeyIndex(scratch)
         self._numbers = count()
@@ -133,7 +138,7 @@ class IcebergTables:
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
-    ) -> int:
+    ) -> int | None:
         """See ``base.Tables``."""
         from pyspark.sql import functions as F
 
@@ -143,7 +148,8 @@ class IcebergTables:
             table = self._catalog.load(name)
             check_columns(table.metadata, name, rows.schema)
             if fits(table):
-                return append_decoded(table, rows, expect, summary, lambda write, tasks: self._run(name, write, tasks))
+                is_small = rows.size is not None and rows.size <= self._small_bytes
+                return append_decoded(table, rows, expect, summary, None if is_small else partial(self._run, name))
         frame = self._decoded(name, rows) if isinstance(rows, Decode) else self._frame(name, rows)
         writer = frame.writeTo(self.ref(name)).option("isolation-level", "serializable")
         if expect is not None:
@@ -164,28 +170,34 @@ class IcebergTables:
     ) -> int:
         """See ``base.Tables``."""
         if expect is None and shape is None:
-            return self.append(name, rows, None, summary)
+            made = self.append(name, rows, None, summary)
+            assert made is not None, "rows that are given are committed, be they none"
+            return made
         if not isinstance(gone, str) and not isinstance(rows, str):
             loaded = self._catalog.load(name)
             if fits(loaded):
                 check_shape(loaded.metadata, name, shape)
                 return replace_rows(loaded, self._index, key, gone, rows, expect, summary)
-        table = self.ref(name)
+        table, branch = self.ref(name), new_branch()
+        at = "" if expect is None else f" as of version {expect}"
         with self._durably(name), _refusals(name):
-            at = "" if expect is None else f" as of version {expect}"
-            if expect is None:  # nothing to replace a branch with that a failed attempt left
-                self._spark.sql(f"alter table {table} drop branch if exists {_BRANCH}")
-            self._spark.sql(f"alter table {table} create or replace branch {_BRANCH}{at}")
-            self._write_branch(name, key, gone, rows, summary)
-            if shape is not None and not self.fits(shape):  # rows are matched by name, so columns may have got others'
-                raise CommitConflictError(f"{name} was altered meanwhile")
-            self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{_BRANCH}')").collect()
-            self._spark.sql(f"alter table {table} drop branch if exists {_BRANCH}")
+            self._spark.sql(f"alter table {table} create branch {branch}{at}")
+            try:
+                self._write_branch(name, branch, key, gone, rows, summary)
+                if shape is not None and not self.fits(shape):  # rows are matched by name: columns may have got others'
+                    raise CommitConflictError(f"{name} was altered meanwhile")
+                self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{branch}')").collect()
+            finally:
+                with contextlib.suppress(Exception):  # then it goes before snapshots expire, a day later
+                    self._spark.sql(f"alter table {table} drop branch if exists {branch}")
         return self._committed(name, summary)
 
-    def _write_branch(self, name: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]) -> None:
-        """Delete and append on the branch, which nobody reads."""
-        branch = f"{self.ref(name)}.{SPARK.name('branch_' + _BRANCH)}"
+    def _write_branch(
+        self, name: str, branch: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]
+    ) -> None:
+        """Delete and append on a branch, which nobody reads."""
+        begun = head(self._catalog.load(name).metadata, branch)
+        there = f"{self.ref(name)}.{SPARK.name('branch_' + branch)}"
         if key:
             columns = ", ".join(SPARK.name(column) for column in key)
             listed = f"walship_gone_{next(self._numbers)}"
@@ -194,9 +206,11 @@ class IcebergTables:
             conditions = self._ranges(key, listed, gone)
             if conditions is not None:
                 inside = f"({columns}) in (select {columns} from {listed})"
-                self._spark.sql(f"delete from {branch} where {' and '.join([*conditions, inside])}")
+                self._spark.sql(f"delete from {there} where {' and '.join([*conditions, inside])}")
             self._spark.catalog.dropTempView(listed)
-        _with_summary(self._frame(name, rows).writeTo(branch), summary).append()
+        deleted = head(self._catalog.load(name).metadata, branch)
+        _with_summary(self._frame(name, rows).writeTo(there), summary).append()
+        check_branch(self._catalog.load(name).metadata, branch, begun, deleted)
 
     def delete(self, name: str, where: str) -> None:
         """See ``base.Tables``."""
@@ -224,13 +238,16 @@ class IcebergTables:
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
-        at = datetime.fromtimestamp(older_than / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
         self.settle(name)  # before what it stands for is deleted
         with self._durably(name), _refusals(name):
-            self._spark.sql(
-                f"call {CATALOG}.system.expire_snapshots("
-                f"table => '{name}', older_than => timestamp '{at}', retain_last => {keep})"
-            ).collect()
+            for branch in abandoned(self._catalog.load(name).metadata):
+                self._spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
+            # Iceberg's own, in the driver: Spark's procedure of that name runs jobs, and takes several times as long
+            jvm: Any = self._spark._jvm
+            util = jvm.org.apache.iceberg.spark.Spark3Util
+            table = util.loadIcebergTable(self._spark._jsparkSession, self.ref(name))
+            table.refresh()
+            table.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
 
     def settle(self, name: str) -> None:
         """See ``base.Tables``."""

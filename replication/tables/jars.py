@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +52,12 @@ class Jar:
     def ivy_name(self) -> str:
         """The name Spark's resolver gives the file."""
         return f"{self.group}_{self.file_name}"
+
+
+def heed_any_path(environment: MutableMapping[str, str]) -> None:
+    """Have a Java that is started in this environment find files whose path is not ASCII: in plain C it does not."""
+    if environment.get("LC_ALL") in ("C", "POSIX"):
+        environment["LC_ALL"] = "C.UTF-8"
 
 
 def pinned_jars(also: str = "") -> list[Jar]:

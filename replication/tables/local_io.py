@@ -76,7 +76,7 @@ class LocalOutput(OutputFile):
     def create(self, overwrite: bool = False) -> OutputStream:
         """Make it, and its folder; FileExistsError when it is there and ``overwrite`` is False."""
         path = local_path(self.location)
-        LocalFiles().make_directory(os.path.dirname(path))
+        _make_directory(os.path.dirname(path))
         if not overwrite:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         return cast(OutputStream, _Written(path, "wb"))
@@ -97,6 +97,14 @@ class _Written(pa.OSFile):  # type: ignore[misc]  # Arrow has no types
                 sync_written()
 
 
+def _make_directory(path: str) -> None:
+    if path and not os.path.isdir(path):
+        _make_directory(os.path.dirname(path))
+        with _syncing, contextlib.suppress(FileExistsError):  # nobody syncs what is in it before it is noted itself
+            os.mkdir(path)
+            _unsynced.add(path)
+
+
 _NAMED_NEXT = ".metadata.json"  # the catalog's database names it next, and by it all files before
 _unsynced: set[str] = set()
 _lost: list[str] = []
@@ -104,7 +112,7 @@ _syncing = threading.Lock()
 
 
 def sync_written() -> None:
-    """Have the disk hold every file that was closed in this process before.
+    """Have the disk hold every file that was closed in this process before, and the folders that were made for them.
 
     All at once they cost one commit of the file system's journal, and not one each.
 

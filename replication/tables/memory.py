@@ -162,10 +162,12 @@ class MemoryTables:
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
-    ) -> int:
+    ) -> int | None:
         """See ``base.Tables``."""
         self.fail(f"append {name}")
         added = _decoded(rows) if isinstance(rows, Decode) else self._given(rows)
+        if isinstance(rows, Decode) and not added.num_rows:
+            return None
         with self._lock:
             table = self._get(name)
             self._check_unmoved(name, table, expect)

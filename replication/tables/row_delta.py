@@ -27,11 +27,10 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from pyiceberg.typedef import EMPTY_DICT, Record
 
 from replication.errors import CommitConflictError
-from replication.tables.append import forget_older_snapshots, write_data_files
+from replication.tables.append import Adding, forget_older_snapshots, write_data_files
 from replication.tables.key_index import KeyIndex
 
 # Field ids that the specification reserves for the columns of position delete files.
@@ -75,21 +74,27 @@ def replace_rows(
     spelt = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema).combine_chunks()
     added = write_data_files(table.metadata, table.io.properties, spelt.to_batches())
     deletes: list[DataFile] = []
+    is_refused = True  # from the commit on only when the catalog says so: it may be there though no answer came
     try:
         deletes += _write_deletes(table, index.places(table, key, gone).cast(_DELETES))
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # of this copy of the metadata alone
-        with table.transaction() as transaction:
-            delta = _RowDelta(transaction, table.io, deletes, dict(summary))
+        transaction = table.transaction()
+        delta = _RowDelta(transaction, table.io, deletes, dict(summary))
+        with transaction:
             for file in added:
                 delta.append_data_file(file)
             delta.commit()
-    except BaseException as error:
-        for file in (*added, *deletes):
-            with contextlib.suppress(OSError):  # then it stays, named by no snapshot
-                table.io.delete(file.file_path)
-        if isinstance(error, CommitFailedException):
-            raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {error}") from None
-        raise
+            is_refused = False
+    except CommitFailedException as error:
+        if delta.has_landed:
+            return delta.snapshot_id
+        is_refused = True
+        raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {error}") from None
+    finally:
+        if is_refused:
+            for file in (*added, *deletes):
+                with contextlib.suppress(OSError):  # then it stays, named by no snapshot
+                    table.io.delete(file.file_path)
     made = table.current_snapshot()
     assert made is not None, "a table just committed to has a snapshot"
     return made.snapshot_id
@@ -137,7 +142,7 @@ class _DeletesWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-class _RowDelta(_MergeAppendFiles):
+class _RowDelta(Adding):
     """A snapshot that adds data files and delete files."""
 
     def __init__(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from replication.errors import ConfigError, SparkMissingError
 from replication.tables.catalog import CATALOG, CatalogProperties
-from replication.tables.jars import POSTGRESQL, ensure_jars, java_home_check, pinned_jars
+from replication.tables.jars import POSTGRESQL, ensure_jars, heed_any_path, java_home_check, pinned_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,14 +80,19 @@ def open_session(
         "spark.app.name": "walship replay",
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": " ".join(
-            (f"-Dlog4j2.configurationFile={log4j.as_uri()}", "-XX:+UseSerialGC", *_archive_options(archive_to))
+            (
+                f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+                f'"-Djava.io.tmpdir={scratch.absolute()}"',
+                "-XX:+UseSerialGC",
+                *_archive_options(archive_to),
+            )
         ),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_python_path()),
         "spark.jars": ",".join(str(jar) for jar in ensure_jars(jars, _driver(catalog))),
         "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": (scratch / "spark-warehouse").as_uri(),
+        "spark.sql.warehouse.dir": f"file://{scratch / 'spark-warehouse'}",  # as it is written: Spark escapes nothing
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
@@ -99,6 +104,7 @@ def open_session(
         **(properties or {}),
     }
     os.environ.setdefault("JAVA_HOME", java_home)
+    heed_any_path(os.environ)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # a session built in Python heeds no property for it
     builder = SparkSession.builder
     for key, value in settings.items():

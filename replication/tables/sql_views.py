@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 import sqlalchemy as sa
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables as Entry
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import FileIO, load_file_io
@@ -26,6 +27,11 @@ from pyiceberg.view.metadata import (
 )
 
 _VIEW = "VIEW"
+
+
+def sql_catalog(catalog: Catalog) -> SqlCatalog | None:
+    """The same, when it is kept in SQL; else None, since others keep their views by ways of their own."""
+    return catalog if isinstance(catalog, SqlCatalog) else None
 
 
 def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[NestedField], query: str) -> None:

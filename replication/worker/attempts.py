@@ -13,6 +13,7 @@ import structlog
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
+_TROUBLES_MAX = 100
 _log = structlog.get_logger(__name__)
 
 
@@ -38,8 +39,8 @@ class AttemptLog:
         self._host = host
         self._clock = clock
         self._lock = threading.Lock()
-        self._failing: set[tuple[str, str]] = {
-            (attempt.peer, attempt.work)
+        self._failing: dict[tuple[str, str], set[str]] = {
+            (attempt.peer, attempt.work): {attempt.error}
             for attempt in ledger.sending.attempts()
             if attempt.host == host and attempt.failures
         }
@@ -51,14 +52,21 @@ class AttemptLog:
         """The ``failures``-th failure in a row; it is tried again in ``wait_s``."""
         now = int(self._clock() * 1e6)
         with self._lock:
-            self._failing.add((peer, work))
+            troubles = self._failing.setdefault((peer, work), set())
+            if len(troubles) < _TROUBLES_MAX:
+                troubles.add(error)
             self._waiting[peer, work] = _Telling(failures, now + int(wait_s * 1e6), now, error)
+
+    def troubles(self, peer: str, work: str) -> frozenset[str]:
+        """What went wrong since it last went well."""
+        with self._lock:
+            return frozenset(self._failing.get((peer, work), ()))
 
     def succeeded(self, peer: str, work: str) -> None:
         """It goes well; cheap when it did before."""
         if (peer, work) in self._failing:
             with self._lock:
-                self._failing.discard((peer, work))
+                self._failing.pop((peer, work), None)
                 self._waiting[peer, work] = _Telling(0, 0, int(self._clock() * 1e6), "")
 
     def withholds(self, peer: str, work: str, held: Mapping[UUID, str]) -> None:

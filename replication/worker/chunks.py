@@ -150,6 +150,7 @@ class ChunkThread:
         to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
         here = [chunk for chunk in todo if chunk.file in rows and not self._aside.has(chunk.file)]
         self._done.update(chunk for chunk in todo if chunk.file not in rows)  # retired
+        self._lines.again()
         here = [chunk for chunk in here if self._lines.may_begin(_source(rows[chunk.file]), ())]
         if not here or not to.rules:
             self._wake.wait(_IDLE_S)

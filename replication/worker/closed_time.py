@@ -2,7 +2,7 @@
 
 The order makes it true: first the promises are read, then the lengths, then everything below them is registered, and
 only then are the promises reported. So whatever has a commit time at or below closed time is claimed when closed time
-is raised.
+is raised. A writer with a file that could not be registered holds closed time, as does a file whose writer has gone.
 """
 
 from __future__ import annotations
@@ -51,14 +51,16 @@ class ClosedTime:
         self._is_first = True
 
     def run_once(self) -> int:
-        """Raise closed time and append a CLOSED frame when it moved; returns closed time.
+        """Raise closed time and append a CLOSED frame; returns closed time.
 
-        The frame lists streams that grew since the last one: notices accumulate. What grew has commit times above the
+        While it stands, as after a clock stepped back, the frame says the same again: peers hear that the road is open.
+        Else it lists streams that grew since the last one: notices accumulate. What grew has commit times above the
         last closed time, so only files with such are looked at; a process's first frame lists all streams.
         """
         now = self._now()
         floors = self._floors()
-        self._registrar.run_once()
+        for writer in self._registrar.run_once():
+            floors.pop(writer, None)
         closed = self._ledger.time.raise_closed(self._host, floors, now)
         self._look()
         if closed > self._last:
@@ -66,6 +68,9 @@ class ClosedTime:
             self._control.append(Kind.CLOSED, notice.encode(), closed, self._role_epoch())
             self._grown.clear()
             self._last = closed
+        elif self._last:
+            again = ClosedNotice(self._last, ())
+            self._control.append(Kind.CLOSED, again.encode(), self._last, self._role_epoch())
         return closed
 
     def _look(self) -> None:

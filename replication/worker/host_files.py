@@ -49,11 +49,11 @@ class HostFiles:
         seen_ns = self._changed_ns()
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         with self._lock:
-            for file in [f for f in self._counters if f not in rows]:
-                self._counters.pop(file).close()
+            for file in [f for f in self._counters if f not in rows or rows[f].closed]:
+                self._counters.pop(file).close()  # each holds a descriptor
             for file, row in rows.items():
-                is_own = row.kind in (FileKind.WAL, FileKind.CONTROL) and not row.is_stored
-                if is_own and file not in self._counters:
+                grows = row.kind in (FileKind.WAL, FileKind.CONTROL) and not row.is_stored and not row.closed
+                if grows and file not in self._counters:
                     counters = DurableLength.open(row.path, row.boot, self._files)
                     if counters is not None:
                         self._counters[file] = counters
@@ -68,7 +68,7 @@ class HostFiles:
             return [Source(row, self._length(row), row.closed) for row in self._rows.values()]
 
     def promise(self, row: FileRow) -> int | None:
-        """The promise of a WAL's writer, to be read before the length; None when it has no counters."""
+        """The promise of an open WAL's writer, to be read before the length; None when it has no counters."""
         with self._lock:
             counters = self._counters.get(row.file)
             return None if counters is None else counters.promise
@@ -82,9 +82,11 @@ class HostFiles:
             self._rows = {}
 
     def _length(self, row: FileRow) -> int:
+        if row.closed:
+            return row.closed_length
         counters = self._counters.get(row.file)
         published = counters.length if counters is not None else 0
-        return row.closed_length if row.closed else max(row.length, published, FILE_HEADER_BYTES)
+        return max(row.length, published, FILE_HEADER_BYTES)
 
     def _changed_ns(self) -> int:
         try:

@@ -8,7 +8,8 @@ worker or another receiver nothing of it is registered there before what the wri
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
@@ -17,9 +18,10 @@ from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.worker.host_files import Source
 
 _ASK_S = 0.5
+_Line = tuple[str, ...]
 
 
-def line_of(row: FileRow) -> tuple[str, ...] | None:
+def line_of(row: FileRow) -> _Line | None:
     """What the files that must keep their order have in common; None for those that need none."""
     if row.kind is FileKind.WAL and row.writer:
         return row.host, row.writer
@@ -28,8 +30,18 @@ def line_of(row: FileRow) -> tuple[str, ...] | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What one file waits for: CLOSED files of its line known by ``look``, and ``ahead`` up to where they were."""
+
+    look: int
+    ahead: dict[FileId, int]
+
+
 class Lines:
     """What each waiting file of one stream waits for. For one thread.
+
+    CLOSED files are kept once for their line, so that a long backlog costs what it has files, not the square of that.
 
     Args:
         look: every file of the host with its durable length of this moment.
@@ -39,27 +51,75 @@ class Lines:
     def __init__(self, look: Callable[[], Iterable[Source]], is_there: Callable[[FileId, int], bool]) -> None:
         self._look = look
         self._is_there = is_there
-        self._ahead: dict[FileId, dict[FileId, int]] = {}
+        self._looks = 0
+        self._is_fresh = False
+        self._closed: dict[_Line, dict[FileId, tuple[int, int]]] = {}  # (length, first look that found it) by line
+        self._growing: dict[_Line, dict[FileId, int]] = {}
+        self._waiting: dict[FileId, _Waiting] = {}
 
-    def may_begin(self, source: Source, begun: Container[FileId]) -> bool:
+    def again(self) -> None:
+        """A pass over the host's files begins: the first one that is new in it is looked for anew."""
+        self._is_fresh = False
+
+    def may_begin(self, source: Source, begun: Collection[FileId]) -> bool:
         """Whether a file may begin now; ``begun`` are the files under way, which wait for nothing any more."""
         line = line_of(source.row)
         if line is None:
             return True
         if source.length <= FILE_HEADER_BYTES and not source.closed:
             return False
-        ahead = self._ahead.get(source.file)
-        if ahead is None:  # looked at after the file's first bytes were seen, so nothing that came before is missed
-            ahead = self._ahead[source.file] = {
-                each.file: each.length
-                for each in self._look()
-                if line_of(each.row) == line
-                and each.length > FILE_HEADER_BYTES  # a file without frames may never begin
-                and (each.file in begun or each.file < source.file)
-            }
-        for file in [file for file, end in ahead.items() if self._is_there(file, end)]:
+        waiting = self._waiting.get(source.file)
+        if waiting is None:
+            waiting = self._waiting[source.file] = self._first(source.file, line, begun)
+        return self._are_closed_there(source.file, line, waiting.look) and self._are_there(waiting.ahead)
+
+    def _first(self, file: FileId, line: _Line, begun: Collection[FileId]) -> _Waiting:
+        """Looked at after the file's first bytes were seen, so nothing that came before is missed."""
+        if not self._is_fresh:
+            self._look_around()
+        growing, closed = self._growing.get(line, {}), self._closed.get(line, {})
+        ahead = {each: end for each, end in growing.items() if each in begun or each < file}
+        ahead |= {each: closed[each][0] for each in begun if each > file and each in closed}
+        return _Waiting(self._looks, ahead)
+
+    def _look_around(self) -> None:
+        self._is_fresh = True
+        self._looks += 1
+        known, self._closed, self._growing = self._closed, {}, {}
+        kept: dict[FileId, _Waiting] = {}
+        for each in self._look():
+            line = line_of(each.row)
+            if each.file in self._waiting:
+                kept[each.file] = self._waiting[each.file]
+            if line is None or each.length <= FILE_HEADER_BYTES:
+                continue  # a file without frames may never begin
+            if each.closed:
+                found = known.get(line, {}).get(each.file, (each.length, self._looks))
+                self._closed.setdefault(line, {})[each.file] = found
+            else:
+                self._growing.setdefault(line, {})[each.file] = each.length
+        self._waiting = kept
+
+    def _are_closed_there(self, file: FileId, line: _Line, look: int) -> bool:
+        closed = self._closed.get(line, {})
+        there: list[FileId] = []
+        missing = False
+        for each, (end, found) in closed.items():
+            if each < file and found <= look:
+                if not self._is_there(each, end):
+                    missing = True
+                    break
+                there.append(each)
+        for each in there:
+            del closed[each]
+        return not missing
+
+    def _are_there(self, ahead: dict[FileId, int]) -> bool:
+        for file, end in list(ahead.items()):
+            if not self._is_there(file, end):
+                return False
             del ahead[file]
-        return not ahead
+        return True
 
 
 class Shipped:

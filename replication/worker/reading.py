@@ -19,6 +19,7 @@ from replication.core.frame import (
     scan,
 )
 from replication.errors import CorruptFrameError, MissingFileError, StorageError
+from replication.files.mapped import ask, scan_mapped
 from replication.files.store import is_stored, store_of
 
 _ENVELOPE_BYTES_MAX = 64 << 10
@@ -123,26 +124,35 @@ class MappedFrames:
     """
 
     def __init__(self, path: str, begin: int, end: int) -> None:
+        self._path = path
         self._start = begin - begin % mmap.ALLOCATIONGRANULARITY
         self._begin = begin
-        try:
-            with open(path, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), end - self._start, prot=mmap.PROT_READ, offset=self._start)
-        except FileNotFoundError:
-            raise MissingFileError(
-                f"{path} is not there, though the ledger knows it", "Restore it, or give the file up"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise StorageError(f"cannot read {path}: {error}", "Look at the disk") from error
-        self._view = memoryview(mapped)
+        with _naming(path), open(path, "rb") as file:
+            self._mapped = mmap.mmap(file.fileno(), end - self._start, prot=mmap.PROT_READ, offset=self._start)
 
     def __iter__(self) -> Iterator[FrameView]:
-        """Frame after frame; CorruptFrameError at one that is damaged."""
-        return scan(self._view, self._begin - self._start, self._start)
+        """Frame after frame; CorruptFrameError at one that is damaged, StorageError at one that cannot be read."""
+        with _naming(self._path):
+            yield from scan_mapped(self._mapped, self._begin - self._start, len(self._mapped), self._start)
 
     def payload(self, frame: FrameView) -> bytes:
         """A copy of one frame's payload."""
-        return bytes(self._view[frame.payload_begin - self._start : frame.end - self._start])
+        begin, end = frame.payload_begin - self._start, frame.end - self._start
+        with _naming(self._path):
+            ask(self._mapped, begin, end)
+        return self._mapped[begin:end]
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise MissingFileError(
+            f"{path} is not there, though the ledger knows it", "Restore it, or give the file up"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise StorageError(f"cannot read {path}: {error}", "Look at the disk") from error
 
 
 def frame_start(path: str, at: int, length: int) -> int:

@@ -14,7 +14,7 @@ import structlog
 
 from replication.core.frame import FrameView, Kind
 from replication.core.freshness import ClosedNotice
-from replication.errors import CorruptFrameError, ReplicationError
+from replication.errors import BatchConflictError, CorruptFrameError, ReplicationError, StorageError
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
 from replication.worker.host_files import HostFiles, Source
 from replication.worker.reading import MappedFrames
@@ -33,8 +33,9 @@ class Registrar:
         self._lock = threading.Lock()
         self._troubled: set[str] = set()
 
-    def run_once(self) -> None:
-        """Register everything that is durable when this is called."""
+    def run_once(self) -> set[str]:
+        """Register everything that is durable when this is called; returns the writers of files that could not be."""
+        failed: set[str] = set()
         with self._lock:
             self._host_files.refresh()
             for source in self._host_files.poll():
@@ -48,6 +49,8 @@ class Registrar:
                     if name not in self._troubled:
                         _log.error("register_failed", file=name, error=str(error))
                     self._troubled.add(name)
+                    failed.add(source.row.writer)
+        return failed
 
     def _register(self, source: Source) -> None:
         begin = source.row.length
@@ -55,7 +58,10 @@ class Registrar:
             found = _find(source, begin)
             if found.claims:
                 for (table, batch_id), parts in found.batches.items():
-                    self._ledger.batches.put(table, batch_id, parts, found.claims[-1].commit)
+                    try:
+                        self._ledger.batches.put(table, batch_id, parts, found.claims[-1].commit)
+                    except BatchConflictError as error:  # acked, so it counts; the first content keeps the id
+                        _log.error("batch_conflict", file=str(source.file), batch_id=batch_id, error=str(error))
                 end = found.claims[-1].end
                 divergences = self._ledger.landing.register_own(source.file, begin, end, found.claims, found.notices)
                 for divergence in divergences:
@@ -74,7 +80,7 @@ class _Found:
     claims: list[Claim] = field(default_factory=list)
     notices: list[ClosedNotice] = field(default_factory=list)
     batches: dict[tuple[UUID, str], list[BatchPart]] = field(default_factory=dict)
-    damage: CorruptFrameError | None = None
+    damage: CorruptFrameError | StorageError | None = None
 
 
 def _find(source: Source, begin: int) -> _Found:
@@ -99,7 +105,7 @@ def _find(source: Source, begin: int) -> _Found:
                 found.notices.append(ClosedNotice.decode(mapped.payload(frame)))
             if len(found.claims) >= _CLAIMS_MAX or frame.end - begin >= _BYTES_MAX:
                 break
-    except CorruptFrameError as error:
+    except (CorruptFrameError, StorageError) as error:
         found.damage = error
     return found
 

@@ -186,6 +186,16 @@ def roads_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Roa
     return roads
 
 
+def ended_roads(ledger: Ledger, peer: ClusterId) -> list[Road]:
+    """The roads to a peer whose rules have ended, as closed: it need not have heard of that, if it was away."""
+    roads = []
+    for table, group, generation in ledger.rules.ended(peer):
+        spec = ledger.tables.by_uuid(table)
+        if spec is not None:
+            roads.append(Road(spec, group, spec.name, generation, closed=True))
+    return roads
+
+
 def _passed_over(ledger: Ledger, coming: Sequence[InboundRoad], peer: ClusterId, rule: Rule) -> dict[FileId, Ranges]:
     """What was given up on the way to this cluster and has not come here, so that it cannot go on."""
     found = waived_onward(coming, peer)

@@ -235,6 +235,7 @@ class Shipment:
     def leave(self, file: FileId) -> None:
         """Nothing more of a file."""
         self.window.leave(file)
+        self._told_closed.discard(file)
         for known in (self._starts, self._skipped, self._refusals, self._damaged):
             known.pop(file, None)
         reader = self._readers.pop(file, None)
@@ -271,7 +272,7 @@ class Shipment:
             case Reason.DIVERGENCE:  # it is there, kept apart
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
-            case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT if reply.table is not None:
+            case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL if reply.table is not None:
                 _log.warning("table_withheld", peer=self._peer, table=str(reply.table), error=reply.what)
                 self.selection = self.selection.without(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)

@@ -15,10 +15,12 @@ import structlog
 
 from replication.core.ids import FileId
 from replication.core.retention import past_budget
+from replication.errors import MissingFileError, StorageError
 from replication.files.base import Files
 from replication.files.store import Store
 from replication.ledger.base import FileKind, FileRow, Ledger
 
+_PART = ".part"
 _NAME = re.compile(r"(\d{12})\.wal(\.part)?\Z")
 _log = structlog.get_logger(__name__)
 
@@ -100,16 +102,38 @@ class Spiller:
         _log.info("file_spilled", file=str(row.file), end=row.needed, store=self._store.url)
 
     def _recall(self, row: FileRow) -> None:
+        """Bring a file back under a name that no sweeper of orphans takes, until it is whole."""
         folder = self._directories[row.kind]
         path = f"{folder}/{row.file.number:012d}.wal"
-        self._store.get(row.path, path)
+        self._store.get(row.path, path + _PART)
+        self._files.rename(path + _PART, path)
         self._files.sync_directory(folder)
-        if self._ledger.files.move(row.file, path):
-            self._store.remove(row.path)
-            _log.info("file_recalled", file=str(row.file), end=row.needed)
+        if not self._ledger.files.move(row.file, path):
+            return
+        if not self._is_whole(row, path):
+            self._ledger.files.move(row.file, row.path)
+            raise StorageError(
+                f"{path} was brought back from {row.path}, but is not there whole; it stays in the store"
+            )
+        self._store.remove(row.path)
+        _log.info("file_recalled", file=str(row.file), end=row.needed)
+
+    def _is_whole(self, row: FileRow, path: str) -> bool:
+        try:
+            handle = self._files.open(path)
+        except MissingFileError:
+            return False
+        try:
+            return handle.size() == self._store.size(row.path) >= row.needed
+        finally:
+            handle.close()
 
     def _sweep(self) -> None:
         """Remove copies that an earlier worker made and the ledger does not know of, and those it let go."""
+        for folder in self._directories.values():
+            for name in self._files.names(folder):
+                if name.endswith(f".wal{_PART}"):
+                    self._files.remove(f"{folder}/{name}")
         rows = {row.file.number: row for row in self._ledger.files.all(self._host) if row.file.slot == self._host}
         newest = max(rows, default=-1)
         for name in self._store.names(self._below):
@@ -118,6 +142,6 @@ class Spiller:
             if found is None or int(found[1]) > newest:
                 continue  # made after the ledger was last right
             row = rows.get(int(found[1]))
-            if row is None or row.path != address:
+            if row is None or not (row.is_stored and row.path.endswith(f"/{name}")):  # however the store was spelt
                 self._store.remove(address)
                 _log.info("orphan_removed", file=address)

@@ -20,7 +20,7 @@ from replication.core.ids import FileId
 from replication.core.shipping import Window
 from replication.errors import CorruptFrameError, ReplicationError, StorageError
 from replication.ledger.base import Ledger, Progress
-from replication.link.base import PeerLink, Road
+from replication.link.base import PeerLink
 from replication.worker.aside import Aside
 from replication.worker.attempts import AttemptLog
 from replication.worker.host_files import HostFiles, Source
@@ -28,7 +28,7 @@ from replication.worker.limits import ShippingLimits
 from replication.worker.line import Lines, Shipped
 from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
-from replication.worker.roads import Destination, open_shipment
+from replication.worker.roads import Destination, ended_roads, open_shipment
 from replication.worker.selection import Selection
 from replication.worker.ship import Shipment
 from replication.worker.throttle import Throttle
@@ -155,8 +155,9 @@ class TailThread:
             self._progress.report,
             self._throttle,
         )
-        self._attempts.succeeded(tail.peer, "tail")
         try:
+            self._forget(tail.peer, self._attempts.troubles(tail.peer, "tail"))
+            self._attempts.succeeded(tail.peer, "tail")
             known = {file: (begin, resume.durable(file, shipped)) for file, (begin, shipped) in begins.items()}
             for source in sources:
                 if source.file not in known:
@@ -167,17 +168,21 @@ class TailThread:
             self._shipment = None
             shipment.close()
 
+    def _forget(self, peer: str, troubles: frozenset[str]) -> None:
+        """Streams' troubles are over, also for files of which nothing is to be sent any more."""
+        for known in self._ledger.files.progress(peer) if troubles else ():
+            if known.error in troubles:
+                self._progress.report(Progress(known.file, peer, Ranges(), 0, losses=known.losses))
+
     def _tell_ended(self, link: PeerLink, tail: Tail) -> None:
         """Close what roads a peer to which nothing goes any more may have open: nobody else tells it.
 
         Whoever ended the last rule tried to, but the peer may have been down. A stream closes what it does not name.
         """
-        for table, group, generation in self._ledger.rules.ended(tail.peer_cluster):
-            spec = self._ledger.tables.by_uuid(table)
-            if spec is not None and (table, group) not in self._told_ended:
-                road = Road(spec, group, spec.name, generation, closed=True)
+        for road in ended_roads(self._ledger, tail.peer_cluster):
+            if (road.spec.uuid, road.group) not in self._told_ended:
                 link.open_road(self._ledger.cluster, tail.peer_cluster, road)
-                self._told_ended.add((table, group))
+                self._told_ended.add((road.spec.uuid, road.group))
 
     def _ship(
         self,
@@ -193,18 +198,29 @@ class TailThread:
         told: Selection | None = None
         done: set[FileId] = set()
         elsewhere = Shipped(self._ledger, tail.peer)
+        present: set[FileId] = set()
+
+        def look() -> list[Source]:
+            nonlocal present
+            sources = self._host_files.poll()
+            present = {source.file for source in sources}
+            return sources
 
         def is_there(file: FileId, end: int) -> bool:
             if file in tail.elsewhere:
                 return elsewhere.is_there(file, end)
             if file in done or file in window.files and window.files[file].settled(end):
                 return True
-            return all(source.file != file for source in self._host_files.poll())  # let go meanwhile
+            return file not in present  # let go meanwhile
 
-        lines = Lines(self._host_files.poll, is_there)
+        lines = Lines(look, is_there)
         while not self._wake.is_set():
             moved = False
-            for source in self._host_files.poll():
+            lines.again()
+            sources = look()
+            if len(done) > len(present):
+                done.intersection_update(present)
+            for source in sources:
                 file = source.file
                 if file in done or file in tail.elsewhere or self._aside.has(file):
                     continue

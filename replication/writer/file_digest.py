@@ -22,17 +22,18 @@ class Stamp:
     inode: int
 
     @staticmethod
-    def of(path: Path) -> Stamp:
-        """As it is now; RequestError when it is gone."""
-        try:
-            found = os.stat(path)
-        except OSError as error:
-            raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
+    def of(opened: int) -> Stamp:
+        """Of the file that a descriptor has, as it is now."""
+        found = os.fstat(opened)
         return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
 
     def check(self, path: Path) -> None:
-        """RequestError when the file is not what it was."""
-        if Stamp.of(path) != self:
+        """RequestError when the file at ``path`` is another one, or not what it was."""
+        try:
+            now = os.stat(path)
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
+        if Stamp(now.st_size, now.st_mtime_ns, now.st_ino) != self:
             raise RequestError(
                 f"{path} changed while it was being imported; nothing of it was kept", "Import it when it is finished"
             )

@@ -9,15 +9,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
 from replication.core.frame import Codec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
-from replication.errors import BackpressureError, ReplicationError, RequestError
+from replication.errors import BackpressureError, ReplicationError, RequestError, StorageError
 from replication.writer.merge import Framed, Merge
-from replication.writer.ticket import Entry
+from replication.writer.ticket import Entry, Ticket
 from replication.writer.wal_series import Ended, WalSeries, Written
 
 GROUP_BYTES = 8 << 20
@@ -50,10 +51,13 @@ class GroupCommit:
         self._work = threading.Condition(self._lock)
         self._space = threading.Condition(self._lock)
         self._queue: deque[Entry] = deque()
+        self._taken: deque[Entry] = deque()  # from the queue, and neither acked nor failed
         self._bytes = 0
         self._waiting = 0
         self._closing = False
         self._clean = False
+        self._ended = False
+        self._broken = ""
         self._idle_failed = False
         self._series = open_series()
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
@@ -65,10 +69,13 @@ class GroupCommit:
         Raises:
             BackpressureError: the buffer stayed full for ``append_timeout_s``; the step was not taken.
             RequestError: the writer is closed.
+            StorageError: the commit thread has ended on an error of its own.
         """
         with self._lock:
             if self._waiting or not self._fits(entry):
                 self._wait_for_space(entry)
+            if self._broken:
+                raise self._failure()
             if self._closing:
                 raise RequestError("the writer is closed", "Connect again")
             self._queue.append(entry)
@@ -76,10 +83,23 @@ class GroupCommit:
             if len(self._queue) == 1:
                 self._work.notify()
 
+    def give_up(self, ticket: Ticket, error: ReplicationError) -> None:
+        """The rest of an append cannot be queued; it fails once what is queued of it is dealt with.
+
+        What is not written yet is left out. The last step has no bytes, so the bound of the queue does not hold it up.
+        """
+        ticket.error = error
+        with self._lock:
+            if not self._ended:
+                self._queue.append(Entry(ticket, 0, True, None))
+                self._work.notify()
+                return
+        ticket.finish()
+
     def adopt(self, ended: Ended) -> None:
         """Tell the ledger of a WAL that was made elsewhere, once it can be reached; recovery does when that is late."""
         with self._lock:
-            if not self._closing:
+            if not self._closing and not self._broken:
                 self._series.adopt(ended)
                 return
         ended.abandon()
@@ -120,6 +140,14 @@ class GroupCommit:
             self._waiting -= 1
 
     def _run(self) -> None:
+        try:
+            self._write_groups()
+            self._clean = self._series.close()
+        except BaseException as error:  # a defect: whoever waits, or appends later, must hear of it
+            _log.exception("commit_thread_broken")
+            self._break_off(error)
+
+    def _write_groups(self) -> None:
         synced: list[Entry] = []
         while (entries := self._take(wait=not synced)) is not None:
             if not entries and not synced:
@@ -129,19 +157,37 @@ class GroupCommit:
             if sum(entry.size for entry in entries) > SMALL_GROUP_BYTES:
                 synced = self._ack(synced)
             framed = self._merge(entries)
-            self._ack(synced)
+            synced = self._ack(synced)
             if framed:
                 self._write(entries, framed)
             self._release(entries)
             synced = entries
-        self._clean = self._series.close()
+
+    def _break_off(self, error: BaseException) -> None:
+        with self._lock:
+            self._broken, self._ended = repr(error), True
+            left = [*self._taken, *self._queue]
+            self._taken = deque(left)
+            self._queue.clear()
+            self._bytes = 0
+            self._space.notify_all()
+        _fail(left, self._failure())
+        self._ack(left)
+        with suppress(Exception):
+            self._series.give_up(error)
+
+    def _failure(self) -> ReplicationError:
+        return StorageError(
+            f"the writer has failed: {self._broken}; what was on its way may be durable or not", "Connect again"
+        )
 
     def _take(self, *, wait: bool) -> list[Entry] | None:
         with self._lock:
             if wait and not self._queue and not self._closing:
                 self._work.wait(IDLE_TICK_S)
             if not self._queue:
-                return None if wait and self._closing else []
+                self._ended = wait and self._closing
+                return None if self._ended else []
             taken: list[Entry] = []
             size = 0
             while self._queue and len(taken) < GROUP_ENTRIES:
@@ -150,6 +196,7 @@ class GroupCommit:
                     break
                 taken.append(self._queue.popleft())
                 size += head.size
+            self._taken += taken
             return taken
 
     def _release(self, entries: list[Entry]) -> None:
@@ -177,6 +224,7 @@ class GroupCommit:
 
     def _ack(self, entries: list[Entry]) -> list[Entry]:
         for entry in entries:
+            self._taken.popleft()
             if entry.last:
                 if entry.ticket.position is None and entry.ticket.error is None:
                     entry.ticket.reached(Position(self._cluster))

@@ -7,11 +7,14 @@ that the same content is there once however often it is imported, by whomever, a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import structlog
@@ -110,13 +113,15 @@ class Importer:
         """
         self._registration.epoch()  # refuses before any work where nothing may be written
         with RowFile(path, form, file_schema(spec)) as source, ExitStack() as stack:
+            stamp = Stamp.of(source.fileno())
             digest = None if again else stack.enter_context(FileDigest(source.path))
-            stamp = Stamp.of(source.path)
             done = Imported(str(path), stamp.size, rows_total=source.row_count())
             bulk: BulkFile | None = None
+            oldest: list[dict[str, Any]] = []
+            check = partial(self._check, spec, source, stamp, oldest)
             try:
                 looked = digest is None
-                for rows, parts in self._encoded(spec, source):
+                for rows, parts in self._encoded(spec, source, oldest):
                     if digest is not None and not looked and digest.is_ready:
                         looked = True
                         there = self._batch_ids.whole(spec.uuid, digest.batch_id())
@@ -133,8 +138,7 @@ class Importer:
                     done = replace(done, position=Position(self._ledger.cluster))
                     report(done)
                     return done
-                stamp.check(source.path)
-                return self._finish(spec, bulk, digest, done, report)
+                return self._finish(spec, bulk, digest, check, done, report)
             except BaseException as error:
                 if bulk is not None:
                     self._refuse(bulk, error)
@@ -168,17 +172,22 @@ class Importer:
         _log.info("import_opened", file=str(row.file), path=row.path)
         return BulkFile(row, handle, counters, self._clock)
 
-    def _encoded(self, spec: TableSpec, source: RowFile) -> Iterator[tuple[int, Sequence[Part]]]:
-        """Row counts and parts, batch by batch in the file's order, encoded ahead by a few threads."""
+    def _encoded(
+        self, spec: TableSpec, source: RowFile, oldest: list[dict[str, Any]]
+    ) -> Iterator[tuple[int, Sequence[Part]]]:
+        """Row counts and parts, batch by batch in the file's order, encoded ahead by a few threads.
+
+        ``oldest`` gets the cell of each batch that has the oldest user timestamp.
+        """
         waiting: deque[tuple[int, Future[list[Part]]]] = deque()
         first = 0
         encoders = ThreadPoolExecutor(ENCODERS, "import")
         try:
             for batch in source.batches(empty=True):
                 if not batch.num_rows:
-                    self._encode(spec, batch, str(source.path))  # for its columns, which must be the table's
+                    self._encode(spec, batch, str(source.path), oldest)  # for its columns, which must be the table's
                     continue
-                encoded = encoders.submit(self._encode, spec, batch, f"{source.path}, from row {first:,}")
+                encoded = encoders.submit(self._encode, spec, batch, f"{source.path}, from row {first:,}", oldest)
                 waiting.append((batch.num_rows, encoded))
                 first += batch.num_rows
                 while len(waiting) > _AHEAD or waiting and waiting[0][1].done():
@@ -189,14 +198,14 @@ class Importer:
         finally:
             encoders.shutdown(cancel_futures=True)
 
-    def _encode(self, spec: TableSpec, batch: pa.RecordBatch, where: str) -> list[Part]:
+    def _encode(self, spec: TableSpec, batch: pa.RecordBatch, where: str, oldest: list[dict[str, Any]]) -> list[Part]:
         try:
-            logs = self._cells(spec, batch) if spec.kind == "cell" else upserts_from_arrow(batch, spec)
+            logs = self._cells(spec, batch, oldest) if spec.kind == "cell" else upserts_from_arrow(batch, spec)
             return [Part.encode(piece, self._codec) for log in logs for piece in split(log)]
         except (FormatError, RequestError) as error:
             raise type(error)(f"{where}: {error.what}", error.hint) from None
 
-    def _cells(self, spec: TableSpec, batch: pa.RecordBatch) -> list[LogBatch]:
+    def _cells(self, spec: TableSpec, batch: pa.RecordBatch, oldest: list[dict[str, Any]]) -> list[LogBatch]:
         known = [field.name for field in file_schema(spec)]
         unknown = [name for name in batch.schema.names if name not in known]
         missing = [name for name in ("row", "family", "qualifier") if name not in batch.schema.names]
@@ -204,18 +213,36 @@ class Importer:
             odd = f"has a column {unknown[0]!r}" if unknown else f"has no column {missing[0]!r}"
             raise SchemaError(f"the file {odd}, and {spec.name} is a cell table", f"Columns may be {', '.join(known)}")
         rows = [{**cell, "visibility": cell.get("visibility") or ""} for cell in batch.to_pylist()]
-        check_history(rows, spec.name, spec.history_s, self._now())
+        dated = [cell for cell in rows if cell.get("timestamp") is not None]
+        first = sorted(dated, key=itemgetter("timestamp"))[:1]
+        check_history(first, spec, max(self._now(), self._clock.last))
+        oldest += first
         return cells(rows, spec)
 
+    def _check(self, spec: TableSpec, source: RowFile, stamp: Stamp, oldest: Sequence[Mapping[str, Any]]) -> None:
+        """What must hold at the end of what may have taken hours: file, table and timestamps are still good."""
+        stamp.check(source.path)
+        check_history(oldest, spec, max(self._now(), self._clock.last))
+        if self._ledger.tables.get(spec.name).uuid != spec.uuid:
+            raise RequestError(f"{spec.name} was dropped and made anew meanwhile", "Import into the new one")
+
     def _finish(
-        self, spec: TableSpec, bulk: BulkFile, digest: FileDigest | None, done: Imported, report: Report
+        self,
+        spec: TableSpec,
+        bulk: BulkFile,
+        digest: FileDigest | None,
+        check: Callable[[], None],
+        done: Imported,
+        report: Report,
     ) -> Imported:
         batch_id = "" if digest is None else digest.batch_id()
         if not batch_id:
+            check()
             return self._publish(bulk, batch_id, done, report)
         self._batch_ids.hold(spec.uuid, batch_id, self._timeout_s)
         try:
             there = self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
+            check()
             if there is not None:
                 return self._repeated(bulk, done, there, report)
             return self._publish(bulk, batch_id, done, report)

@@ -73,15 +73,16 @@ class Registration:
         self._state = coordination.role().state
         self._lease: Lease | None = Lease.begin(self._state, started, lease_s)
         self.place = Place(directory, host, boot, f"{host}-{os.getpid()}-{uuid4().hex[:8]}")
+        self._guard = threading.Lock()
         self._lock_file = self._hold_lock()
         try:
             entry = ledger.time.register_writer(self.place.writer, host, os.getpid(), boot, self._state.epoch)
             self.floor = entry.closed
             self._member = coordination.enrol(Kind.WRITERS, self.place.writer, self._fields())
+            self._confirm_enrolled()
         except ReplicationError:
             self._lock_file.close()
             raise
-        self._guard = threading.Lock()
         self._woken = threading.Event()
         self._closing = False
         self._watch = coordination.watch_role(lambda _: self._woken.set())
@@ -141,6 +142,15 @@ class Registration:
             _log.warning("writer_left_behind", writer=self.place.writer, error=str(error))
         finally:
             self._lock_file.close()
+
+    def _confirm_enrolled(self) -> None:
+        """Read the role again: who changed it before this writer was a member did not wait for it."""
+        started = self._clock_ns()
+        try:
+            self._adopt(self._coordination.role().state, started)
+        except ReplicationError:
+            self._member.leave()
+            raise
 
     def _hold_lock(self) -> AppendFile:
         self._files.make_directory(self.place.directory)

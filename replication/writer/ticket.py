@@ -53,12 +53,6 @@ class Ticket:
                     self._future.set_result(self._result())
         self._done.release()
 
-    def give_up(self, error: ReplicationError) -> None:
-        """The caller could not queue all of the append; what is queued already need not be written."""
-        self.error = error
-        if self._on_done is not None:
-            self._on_done()
-
     def result(self, timeout_s: float) -> Position:
         """Wait for the ack.
 

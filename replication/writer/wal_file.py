@@ -102,7 +102,7 @@ def refuse_others(files: Files, row: FileRow, *, unfinished: bool = False) -> No
     if size > FILE_HEADER_BYTES and not unfinished:
         raise StorageError(
             f"{row.path} is there already, with {size} bytes: the ledger is older than the files beside it",
-            "Stop the cluster, move the ledger away, and make it anew: walship rebuildledger",
+            "Stop the cluster: walship down. Then walship up says how the ledger is to know them",
         )
 
 

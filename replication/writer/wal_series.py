@@ -5,6 +5,7 @@ Used by one thread, the commit thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,6 +20,8 @@ from replication.writer.commit_clock import CommitClock
 from replication.writer.part import Part
 from replication.writer.wal_file import Placed, WalFile
 
+RETRY_S = 1.0
+_PATIENCE = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
 _log = structlog.get_logger(__name__)
 
 
@@ -96,6 +99,7 @@ class WalSeries:
         self._now = now
         self._clock = clock
         self._closing: list[Ended] = []
+        self._retry_s = 0.0
         self._row: FileRow | None = None  # allocated, but its file could not be made yet
         self._current: WalFile | None = self._create()
 
@@ -113,6 +117,8 @@ class WalSeries:
             PoisonedFileError: the disk failed; nothing of it is published, now or later.
         """
         epoch = self._lease.epoch()
+        if self._closing and time.monotonic() >= self._retry_s:
+            self._tell_ledger()
         wal = self._ready()
         commit = self._clock.tick()
         try:
@@ -148,7 +154,7 @@ class WalSeries:
         """Tell the ledger of a WAL that was made elsewhere, once it can be reached. For any thread."""
         self._closing.append(ended)
 
-    def give_up(self, error: Exception) -> ReplicationError:
+    def give_up(self, error: BaseException) -> ReplicationError:
         """Poison the current WAL after a failure that nothing is known of; returns what to tell the callers."""
         if self._current is None:
             return StorageError(f"no WAL could be written: {error!r}")
@@ -199,7 +205,7 @@ class WalSeries:
         self._closing.append(wal)
         self._tell_ledger()
 
-    def _poison(self, wal: WalFile, error: Exception) -> PoisonedFileError:
+    def _poison(self, wal: WalFile, error: BaseException) -> PoisonedFileError:
         wal.poison()
         _log.error("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
         self._current = None
@@ -212,10 +218,13 @@ class WalSeries:
 
     def _tell_ledger(self) -> None:
         while self._closing:
+            begun_s = time.monotonic()
             try:
                 self._closing[0].close(self._ledger)
             except CoordinationError as error:
                 _log.warning("wal_close_delayed", file=str(self._closing[0].file), error=str(error))
+                now_s = time.monotonic()
+                self._retry_s = now_s + max(RETRY_S, _PATIENCE * (now_s - begun_s))
                 return
             except StorageError as error:  # the ledger has it otherwise; nothing here can change that
                 _log.error("wal_close_refused", file=str(self._closing[0].file), error=str(error))

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,8 @@ class Writer:
             RequestError: another writer has been at that batch for ``append_timeout_s``; otherwise as ``upsert``.
         """
         self._batch_ids.hold(spec.uuid, batch_id, self._timeout_s)
-        try:
+        with ExitStack() as held:
+            held.callback(self._batch_ids.release, spec.uuid, batch_id)
             there = self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
             if there is not None:
                 return there
@@ -214,11 +216,10 @@ class Writer:
             first = list(islice(pieces, 2))
             if len(first) == 1:
                 part = Part.encode(first[0], self._codec, batch_id)
-                return self._submit(iter([part]), Ticket()).result(self._timeout_s)
+                ticket = Ticket(on_done=held.pop_all().close)
+                return self._submit(iter([part]), ticket).result(self._timeout_s)
             parts = (Part.encode(piece, self._codec) for piece in chain(first, pieces))
             return self._importer.publish(parts, batch_id)
-        finally:
-            self._batch_ids.release(spec.uuid, batch_id)
 
     def derived(self, spec: TableSpec, batch_id: str) -> Position | None:
         """Where a derived table's batch is; None: it is not there, and by nobody else will it ever be.
@@ -317,7 +318,7 @@ class Writer:
     def _cells(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Iterator[LogBatch]:
         for piece in sliced([mutations] if isinstance(mutations, Mutation) else mutations):
             rows = cells_of(piece, spec.name)
-            check_history(rows, spec.name, spec.history_s, max(self._now(), self._commit.newest))
+            check_history(rows, spec, max(self._now(), self._commit.newest))
             yield from cells(rows, spec)
 
     def _submit(self, contents: Iterator[LogBatch | Part], ticket: Ticket) -> Ticket:
@@ -333,7 +334,7 @@ class Writer:
                 Entry(ticket, waiting.size, True, waiting.content) if waiting else Entry(ticket, 0, True, None)
             )
         except ReplicationError as error:
-            ticket.give_up(error)
+            self._commit.give_up(ticket, error)
             raise
         return ticket
 

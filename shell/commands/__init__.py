@@ -19,7 +19,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "Replication": {
         "replication": ("enablereplication", "disablereplication", "status", "readonly"),
         "bootstrap": ("bootstrap",),
-        "operate": ("pause", "resume", "throttle", "drain"),
+        "operate": ("pause", "resume", "throttle", "drain", "removehost"),
     },
     "Rows": {
         "data": ("write", "read", "sql"),

@@ -48,7 +48,7 @@ def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: 
     from peer.bootstrap.begin import await_bootstrap
 
     await_bootstrap(cluster.peering, tables, peer, wait_s)
-    printer.line(f"all rows of {', '.join(tables)} are at {peer}")
+    printer.line(f"{peer} has taken all rows of {', '.join(tables)} that it had not had")
 
 
 def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str) -> Room:
@@ -57,12 +57,12 @@ def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: st
     Raises:
         RequestError: this cluster keeps no tables to send rows from.
     """
-    from peer.bootstrap.room import room
+    from peer.bootstrap.room import ONLY_LATER, room
 
     if not keeps_tables(cluster.coordination.hosts()):
         raise RequestError(
             f"{cluster.name} keeps no tables, so it has no rows from before",
-            "Bootstrap from a cluster that keeps the table, or say --from-now",
+            f"Bootstrap from a cluster that keeps the table, or {ONLY_LATER}",
         )
     specs = [cluster.table(table) for table in tables]
     found = room(cluster.config, cluster.ledger, specs, peer, lambda: cluster.reader.catalog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,17 @@ from shell.commands.tables import TableArgument, listed
 from shell.interrupting import GRACE_S, apart
 from shell.invocation import Invocation, UntilOption, add_verb, timeout_option
 from shell.render import bytes_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyarrow import RecordBatch
+
+    from shell.render import Printer
+
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write CSV or Parquet, by suffix.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -82,23 +93,15 @@ def read(
     where: Annotated[str | None, typer.Option("--where", "-w", metavar="SQL", help="A condition on columns.")] = None,
     columns: Annotated[str, typer.Option("--columns", metavar="COL,…", help="Which; all if none.")] = "",
     limit: Annotated[int | None, typer.Option("--limit", "-n", help="At most so many rows.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write CSV or Parquet, by suffix.")
-    ] = None,
+    output: OutputOption = None,
 ) -> None:
     r"""Print a table's rows, newest version of each key; starts no Spark.
 
     Bytes that are no printable ASCII are shown as \xNN and a backslash is doubled; write takes them so.
     """
-    from shell.reading import print_rows, save_rows
-
     with invocation.connect() as (cluster, printer):
         batches = iter(cluster.read(table, where=where, columns=listed(columns) or None, limit=limit))
-        if output is None:
-            print_rows(printer, batches)
-            return
-        rows = save_rows(output, batches)
-        printer.value({"rows": rows, "file": str(output)}, f"{rows:,} rows are in {output}")
+        _give(printer, batches, output)
 
 
 def sql(
@@ -110,11 +113,10 @@ def sql(
     settings: Annotated[
         bool, typer.Option("--settings", help="Print what a Spark of your own needs to query the tables; no QUERY.")
     ] = False,
+    output: OutputOption = None,
 ) -> None:
     """Query the tables in SQL: DuckDB over the same rows as `read`."""
-    from shell.reading import print_rows
-
-    if settings == bool(query):
+    if settings == bool(query) or (settings and output):
         raise RequestError("sql takes a QUERY, or --settings", 'For instance: walship sql "show tables"')
     with invocation.connect(grace_s=0 if spark else GRACE_S) as (cluster, printer):
         if settings:
@@ -124,9 +126,20 @@ def sql(
             printer.value(shown, "\n".join(f"{key} {value}" for key, value in shown.items()))
             return
         if not spark:
-            print_rows(printer, iter(cluster.sql(query)))
+            _give(printer, iter(cluster.sql(query)), output)
             return
         from peer.on_demand import spark_sql  # deferred: most queries need none of it
 
         found = apart(lambda: spark_sql(cluster.config, cluster.tables(), query))
-        print_rows(printer, iter(found.to_batches()))
+        _give(printer, iter(found.to_batches()), output)
+
+
+def _give(printer: Printer, batches: Iterator[RecordBatch], output: Path | None) -> None:
+    """Print rows, or save them in a file and say how many."""
+    from shell.reading import print_rows, save_rows  # deferred: it loads Arrow
+
+    if output is None:
+        print_rows(printer, batches)
+        return
+    rows = save_rows(output, batches)
+    printer.value({"rows": rows, "file": str(output)}, f"{rows:,} rows are in {output}")

@@ -9,11 +9,12 @@ from shell.render import Printer, moment_text, seconds_text
 
 if TYPE_CHECKING:
     from peer.derive.progress import DerivedHere
+    from peer.members import Members
     from replication.ledger.base import Standing
 
 
-def show_derived(printer: Printer, found: Sequence[DerivedHere]) -> None:
-    """Which tables are derived here, by which hook, how far, and why one stands."""
+def show_derived(printer: Printer, found: Sequence[DerivedHere], members: Members) -> None:
+    """Which tables are derived here, by which hook, how far, and why one stands, or all."""
     if not found:
         return
     rows = [
@@ -29,6 +30,9 @@ def show_derived(printer: Printer, found: Sequence[DerivedHere]) -> None:
         for row in found
     ]
     printer.rows(rows, ("derived", "from", "hook", "has_all_to", "lag", "behind", "error"), "")
+    derives = any(role.startswith("derive") for host in members.hosts for role in host.roles)
+    if not members.problem and not derives:
+        printer.note("no host derives tables, so they stand still; run one with worker and replay: walship up")
 
 
 def show_standing(printer: Printer, found: Sequence[Standing]) -> None:

@@ -1,4 +1,4 @@
-"""pause, resume, throttle, drain: what a person does to one peer while everything runs."""
+"""pause, resume, throttle, drain, removehost: what a person does to a peer, or a host, while everything runs."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
     add_verb(app, "resume", resume)
     add_verb(app, "throttle", throttle)
     add_verb(app, "drain", drain)
+    add_verb(app, "removehost", removehost)
 
 
 def pause(invocation: Invocation, cluster_name: PeerArgument) -> None:
@@ -67,11 +68,23 @@ def throttle(
         )
 
 
+def removehost(
+    invocation: Invocation,
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Its slot, as status names it.")],
+) -> None:
+    """Forget a host of this cluster that is gone for good, once no file lies there any more."""
+    with invocation.connect() as (cluster, printer):
+        cluster.operations.remove_host(host)
+        printer.value({"removed": host}, f"{host} is no host of {cluster.name} any more")
+
+
 def drain(
     invocation: Invocation,
     cluster_name: PeerArgument,
     table: Annotated[str, typer.Option("-t", "--table", metavar="TABLE", help="Only this table.")] = "",
-    timeout_s: Annotated[float, timeout_option("Give up waiting after S seconds.", "--timeout", "S")] = 3600,
+    timeout_s: Annotated[
+        float, timeout_option("Give up waiting after S seconds.", "--timeout-s", "--timeout", metavar="S")
+    ] = 3600,
 ) -> None:
     """Wait until a peer has what is pending for it now; what is written later is not waited for."""
     with invocation.connect() as (cluster, printer):
@@ -131,7 +144,7 @@ def show_missing(printer: Printer, rows: Sequence[TableAtPeer]) -> None:
 
 
 def show_outlooks(printer: Printer, outlooks: Sequence[Outlook], disk: DiskOutlook) -> None:
-    """What peers lack, and when that is past their budget or the disk full."""
+    """What is kept for peers, and when that is past their budget or the disk full."""
     for peer in outlooks:
         if peer.stored_files:
             printer.line(
@@ -139,7 +152,8 @@ def show_outlooks(printer: Printer, outlooks: Sequence[Outlook], disk: DiskOutlo
             )
         if not peer.local_files:
             continue
-        of = f"{peer.peer} lacks {peer.local_files} files ({bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)})"
+        size = f"{bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)}"
+        of = f"files not whole at {peer.peer}: {peer.local_files} ({size})"
         then = "then files move to the store" if peer.then == "spill" else "then tables need a bootstrap"
         if peer.runs_out_s is not None and peer.runs_out_s < _TOLD_S:
             growing = f"growing {bytes_text(peer.growth or 0)}/s"
@@ -168,20 +182,21 @@ def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer)
     """Act on each; what fails for one of several is told, and holds up no other.
 
     Raises:
-        ReplicationError: the one failed, or, of several, how many did.
+        ReplicationError: the one failed, or, of several, which.
     """
     if len(names) == 1:
         act(names[0])
         return
-    failed = 0
+    failed = []
     for name in names:
         try:
             act(name)
         except ReplicationError as error:
             printer.note(f"{name}: {error}")
-            failed += 1
+            failed.append(name)
     if failed:
-        raise RequestError(f"{failed} of {len(names)} tables were left as they are", "The reasons are above")
+        left = f"{len(failed)} of {len(names)} tables were left as they are: {', '.join(failed)}"
+        raise RequestError(left, "The reasons are above")
 
 
 class _Teller:

@@ -7,11 +7,15 @@ from typing import Annotated
 import typer
 
 from replication.core.ids import check_name
+from replication.errors import RequestError
 from shell.invocation import Invocation, add_verb
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name.")]
 ZooKeepers = Annotated[
-    str, typer.Argument(metavar="ZOOKEEPERS", help="zk1:2181,zk2:2181/east: its ZooKeeper and root.")
+    str,
+    typer.Argument(
+        metavar="ZOOKEEPERS", help="zk1:2181,zk2:2181/east: its ZooKeeper and root (/walship/NAME if none)."
+    ),
 ]
 
 
@@ -23,18 +27,28 @@ def register(app: typer.Typer) -> None:
 
 
 def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) -> None:
-    """Define a cluster to send to, once it has answered."""
+    """Define a cluster to send to, once it has answered; or say where the same one's ZooKeeper is now."""
     with invocation.connect() as (cluster, printer):
+        before = cluster.ledger.rules.peers()
         peer = cluster.peering.define(check_name(name, "cluster name"), zookeepers)
-        printer.value(
-            peer,
-            f"{peer.name} is a peer ({peer.cluster}). Send it tables: walship enablereplication -t TABLE {peer.name}",
-        )
+        said = f"{peer.name} is a peer ({peer.cluster}). Send it tables: walship enablereplication -t TABLE {peer.name}"
+        if peer in before:
+            said = f"{peer.name} is defined already ({peer.cluster} at {peer.zookeepers}): nothing to do"
+        printer.value(peer, said)
 
 
-def deletecluster(invocation: Invocation, name: Name) -> None:
+def deletecluster(
+    invocation: Invocation,
+    name: Name,
+    zookeepers: Annotated[str, typer.Argument(metavar="[ZOOKEEPERS]", help="To be sure that it is that one.")] = "",
+) -> None:
     """Forget a peer and what is owed to it."""
+    from peer.contacts import known_peer, meant_by, with_root
+
     with invocation.connect() as (cluster, printer):
+        defined = known_peer(cluster.ledger, name).zookeepers
+        if zookeepers and defined not in map(str, meant_by(with_root(zookeepers, name))):
+            raise RequestError(f"Peer {name} is at {defined}, not at {zookeepers}", "See: walship listclusters")
         peer, knows = cluster.peering.delete(name)
         told = {"deleted": peer.name, "knows": knows}
         printer.value(told, f"{peer.name} is no peer any more; nothing more is sent to it")

@@ -37,7 +37,9 @@ ExcludeOption = Annotated[
     list[str] | None, typer.Option("--exclude", metavar="TABLE", help="Not this table, or these: ops.tmp_*.")
 ]
 GroupOption = Annotated[list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group.")]
-AllGroupsOption = Annotated[bool, typer.Option("--all-loc-groups", help="Every locality group; the default.")]
+AllGroupsOption = Annotated[
+    bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group; the default.")
+]
 PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 
 
@@ -88,14 +90,10 @@ def enablereplication(
             raise RequestError("--remote-table names one table, not a pattern", "Enable it by its name")
         peering, groups = cluster.peering, _groups(group, all_loc_groups)
         chosen_here = (tuple(exclude or ()), tuple(groups), with_properties is not False)
-        new = [text for text in patterns if stand(peering, Standing(cluster_name, text, *chosen_here))]
-        anew = None if bootstrap else with_properties
-        names = to_enable(peering, table, exclude or (), cluster_name, patterns, anew)
-        if remote_table and len(names) > 1:
-            raise RequestError(f"--remote-table names one table, not {len(names)}", "Enable them one at a time")
+        before = {text: stand(peering, Standing(cluster_name, text, *chosen_here)) for text in dict.fromkeys(patterns)}
         made: list[Rule] = []
-
         room: Room | None = None
+        refused: ReplicationError | None = None
 
         def enable(name: str) -> None:
             rules = cluster.peering.enable(
@@ -110,32 +108,43 @@ def enablereplication(
             )
             made.extend(rules)
             sent = ", ".join(rule.group for rule in rules)
-            before = "; the rows it has follow (see walship status)" if bootstrap else ""
+            too = "; the rows it has follow (see walship status)" if bootstrap else ""
             how = f"as {rules[0].remote_table}"
             if with_properties is not None:
                 how += f", {'with' if with_properties else 'without'} its properties"
-            printer.line(f"{name} (groups {sent}) goes to {cluster_name} from now on, {how}{before}")
+            printer.line(f"{name} (groups {sent}) goes to {cluster_name} from now on, {how}{too}")
             for line in dict.fromkeys(gap_text(gap, cluster_name) for rule in rules for gap in rule.gaps):
                 printer.note(f"{name}: {line}")
 
         try:
+            anew = None if bootstrap else with_properties
+            names = to_enable(peering, table, exclude or (), cluster_name, patterns, groups, anew)
+            if remote_table and len(names) > 1:
+                raise RequestError(f"--remote-table names one table, not {len(names)}", "Enable them one at a time")
             if names and bootstrap:  # all of them fit, or none begins
                 room = room_for(cluster, printer, names, cluster_name)
                 room.check()
             if names:
                 for_each(names, enable, printer)
-        except ReplicationError:
-            for text in new:  # what is refused leaves nothing behind
-                end_standing(cluster.peering, text, cluster_name)
-            raise
-        for text in patterns:
+        except ReplicationError as error:
+            if not made:  # what is refused as a whole leaves everything as it was
+                for text, was in before.items():
+                    if was is None:
+                        end_standing(peering, text, cluster_name)
+                    else:
+                        stand(peering, was)
+                raise
+            refused = error
+        for text, was in before.items():
             only = f" (groups {', '.join(groups)})" if groups else ""
-            instead = "" if text in new else ", in place of the rule there was for them"
+            instead = "" if was is None else ", in place of the rule there was for them"
             printer.line(f"tables of {text}{only} that are made later go to {cluster_name}, too{instead}")
-        if wait_s and names:
-            await_rows(cluster, printer, names, cluster_name, wait_s)
         if printer.as_json:
             printer.value(made)
+        if refused is not None:
+            raise refused
+        if wait_s and names:
+            await_rows(cluster, printer, names, cluster_name, wait_s)
 
 
 def disablereplication(
@@ -151,19 +160,29 @@ def disablereplication(
         done: list[dict[str, object]] = []
 
         def disable(name: str) -> None:
-            ended = cluster.peering.disable(name, _groups(group, all_loc_groups), cluster_name)
-            done.append({"table": name, "peer": cluster_name, "groups": ended})
+            ended, knows = cluster.peering.disable(name, _groups(group, all_loc_groups), cluster_name)
+            done.append({"table": name, "peer": cluster_name, "groups": ended, "knows": knows})
             printer.line(
                 f"{name} (groups {', '.join(ended)}) does not go to {cluster_name} any more; what is there stays"
             )
+            if not knows:
+                printer.note(f"{cluster_name} did not answer; it is told when it does, until then it waits for {name}")
 
-        stood = [text for text in table if is_pattern(text) and end_standing(cluster.peering, text, cluster_name)]
+        peering, groups = cluster.peering, _groups(group, all_loc_groups)
+        stood = [text for text in table if is_pattern(text) and end_standing(peering, text, cluster_name, groups)]
         for text in stood:
-            printer.line(f"tables of {text} that are made later do not go to {cluster_name} any more")
+            rest = {s.pattern: s.groups for s in cluster.ledger.rules.standing() if s.peer == cluster_name}.get(text)
+            only = f"; groups {', '.join(rest)} of them still do" if rest else ""
+            printer.line(f"tables of {text} that are made later do not go to {cluster_name} any more{only}")
         sent = cluster.peering.sent_to(cluster_name)
         if not stood or any(is_chosen(name, text, exclude or ()) for name in sent for text in table):
             which = f"table that goes to {cluster_name}"
-            for_each(chosen(sent, table, exclude or (), which), disable, printer)
+            try:
+                for_each(chosen(sent, table, exclude or (), which), disable, printer)
+            except ReplicationError:
+                if done and printer.as_json:
+                    printer.value(done)
+                raise
         left = [s.pattern for s in cluster.ledger.rules.standing() if s.peer == cluster_name]
         if left and any(is_pattern(text) for text in table):
             printer.note(f"Tables made later still go to {cluster_name} by the rule for {', '.join(left)}")
@@ -204,6 +223,7 @@ def readonly(
             state = read.state.becomes(wanted)
             if state != read.state:
                 coordination.set_role(state, read.version)
+                cluster.ledger.terms.keep_role(state)
                 if wanted is Role.STANDBY:
                     _await_writers(cluster, state.epoch)
             read = coordination.role()
@@ -296,7 +316,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
         for note in (here.replay_held, *here.clashes):
             if note:
                 printer.note(f"{here.table}: {note}")
-    show_derived(printer, found.derived)
+    show_derived(printer, found.derived, members)
     origins = [
         {
             "origin": row.origin.partition(":")[0],
@@ -327,6 +347,11 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
         printer.note(
             f"commit times of {origin} are up to {ahead} ahead of the clock here (seen {moment_text(clock.seen)}):"
             " look at the clocks. Writers follow, so that newer writes win all the same"
+        )
+    for conflict in found.batch_conflicts:
+        printer.note(
+            f"batch id {conflict.batch_id!r} of {conflict.table} was used for other rows, too: {conflict.wal.local} has"
+            f" them (seen {moment_text(conflict.at)}). Both are kept; look for rows that are there twice"
         )
     for file in found.unreadable:
         printer.note(f"file {file.file} cannot be read: {file.why}. {file.remedy}")

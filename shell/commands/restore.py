@@ -26,12 +26,17 @@ def reincarnate(
     from peer.restored import reincarnate as change
 
     config = _stopped(invocation, sure=yes)
-    old, new = change(config)
+    done = change(config)
+    old, new = done.was, done.now
     invocation.printer.value(
-        {"was": str(old), "is": str(new)},
+        {"was": str(old), "is": str(new), "taken_up": done.taken_up, "kept_aside": done.kept_aside},
         f"{old} is {new} now. Start it, then on each peer: deletecluster {new.name}, definecluster {new.name} …, and"
         " enablereplication --bootstrap for what it is to get back",
     )
+    if done.taken_up:
+        invocation.printer.line(f"{done.taken_up} files here that were newer than the ledger are taken up")
+    for line in done.kept_aside:
+        invocation.printer.note(f"not all of a file that is newer than the ledger is taken up: {line}")
 
 
 def rebuildledger(
@@ -47,7 +52,7 @@ def rebuildledger(
     if config.shares_ledger:
         raise RequestError(
             "The ledger is shared by hosts whose files this one does not have, so it cannot be made anew from here",
-            "Restore it from PostgreSQL's own backup, then: walship reincarnate",
+            "Restore it from PostgreSQL's own backup, then, on each host: walship reincarnate",
         )
     catalog = IcebergCatalog(configured_catalog(config))
     made = rebuild_ledger(config, catalog, LocalFiles())

@@ -44,7 +44,8 @@ def init(
     ledger: Annotated[str, typer.Option(metavar="URL", help="postgresql://... that its hosts share.")] = "",
     warehouse: Annotated[str, typer.Option(metavar="URL", help="Where its hosts share tables' files.")] = "",
     certificates: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Of ca.pem, HOST.pem and HOST.key, for all TLS.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Of ca.pem, HOST.pem, HOST.key (NAME.… without --host), for all TLS."),
     ] = None,
 ) -> None:
     """Write a commented configuration for a new cluster, or for another host of one."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication import config as configuration
-from replication.errors import DivergenceError, RequestError
+from replication.errors import DivergenceError, RequestError, WaitTimeoutError
 from shell.find import find_cluster
 from shell.invocation import Invocation, add_verb, timeout_option
 from shell.render import Printer, moment_text, plain, seconds_text
@@ -37,7 +37,9 @@ def verify(
         str, typer.Option("--receiver", metavar="HOST:PORT", help="A peer's receiver, instead of asking its ZooKeeper.")
     ] = "",
 ) -> None:
-    """Compare tables with another cluster's at a common replicated time. Exits with 10 when they differ.
+    """Compare tables with another cluster's at a common replicated time.
+
+    Exits with 10 when they differ, and with 9 when it did not become clear in time.
 
     Only a receiver of the other cluster need be reachable: a process there reads its side.
     """
@@ -54,11 +56,18 @@ def verify(
         since = time.time_ns() // 1000
         verdicts = [compare_sides(cluster, here, there, name, timeout_s) for name in names]
         show_verdicts(printer, verdicts, list_max, since)
+        moving = [verdict.table for verdict in verdicts if verdict.same and verdict.moving]
         bad = [verdict.table for verdict in verdicts if not verdict.same]
         if bad:
             raise DivergenceError(
                 f"{len(bad)} of {len(verdicts)} tables differ: {', '.join(bad)}",
-                "See walship status on both sides for quarantined frames and gaps",
+                "See walship status on both sides for quarantined frames, gaps, and groups that go one way only (their"
+                " rows differ). What others changed in Iceberg comes back by rolling it back, or by writing rows anew",
+            )
+        if moving:
+            raise WaitTimeoutError(
+                f"{', '.join(moving)} did not settle in {timeout_s:g} s: nobody can tell whether all is the same",
+                "Verify again while less is written, or give it longer: --timeout-s",
             )
 
 

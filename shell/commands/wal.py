@@ -201,6 +201,8 @@ def _give_up_own(
     )
     for line in told(loss, names):
         printer.line(line)
+    if done is None and row.is_redundant:
+        raise RequestError(f"{row.file.local} is still in the ledger", "Nothing was changed; say --yes to give it up")
     if done is None:
         raise RequestError(
             f"{row.file.local} was written here, so what cannot be read of it is lost for those who do not have it",

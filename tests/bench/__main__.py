@@ -1,4 +1,4 @@
-"""``python -m tests.bench [NAME …] [--peers "NAME …"]``: run benches, print a table, write ``build/bench.{json,png}``.
+"""``python -m tests.bench [NAME …] [--peers "NAME …"]``: run benches, print tables, write ``build/bench.{json,png}``.
 
 A bench is a module ``bench_<name>.py`` here with ``run() -> list[Figure]``; it may also have ``series()``: from a
 chart's title to its (seconds, value) points. ``--peers`` measures other systems beside, with the same rows
@@ -47,8 +47,11 @@ def main(arguments: list[str]) -> int:
         console.print(f"[dim]running {name} …[/dim]")
         try:
             bench = importlib.import_module(f"tests.bench.bench_{name}")
-            figures += bench.run()
+            found = bench.run()
+            figures += found
             charts.update(bench.series() if hasattr(bench, "series") else {})
+            console.print(_table(found, title=name))
+            _save(figures)  # who stops it keeps what was measured
         except Exception:  # a bench that breaks must not hide the others' figures
             broken.append(name)
             traceback.print_exc()
@@ -62,8 +65,7 @@ def main(arguments: list[str]) -> int:
             broken.append(f"peer {name}")
             traceback.print_exc()
     console.print(_table(figures))
-    BUILD.mkdir(exist_ok=True)
-    (BUILD / "bench.json").write_text(json.dumps([figure.row() for figure in figures], indent=1, ensure_ascii=False))
+    _save(figures)
     if charts:
         _chart(charts, BUILD / "bench.png")
     missed = [figure.name for figure in figures if figure.holds is False]
@@ -72,8 +74,13 @@ def main(arguments: list[str]) -> int:
     return 1 if broken or missed else 0
 
 
-def _table(figures: list[Figure]) -> Table:
-    table = Table(title="walship bench")
+def _save(figures: list[Figure]) -> None:
+    BUILD.mkdir(exist_ok=True)
+    (BUILD / "bench.json").write_text(json.dumps([figure.row() for figure in figures], indent=1, ensure_ascii=False))
+
+
+def _table(figures: list[Figure], title: str = "walship bench") -> Table:
+    table = Table(title=title)
     for heading in ("what", "value", "unit", "bar", "holds", "spread"):
         table.add_column(heading, justify="right" if heading == "value" else "left")
     for figure in figures:

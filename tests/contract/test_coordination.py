@@ -118,6 +118,35 @@ def test_a_cluster_is_established_once_and_belongs_to_one_id(connect: Connect) -
         here.establish(ClusterId("east", uuid4()), "0.1.0")
 
 
+def test_a_role_that_was_lost_is_never_active_on_its_way_back(world: World) -> None:
+    kept, seen = RoleState(Role.STANDBY, 4), list[RoleState]()
+    with world.connect() as other, world.connect() as here:
+        other.watch_role(lambda read: seen.append(read.state))
+        here.establish(EAST, "0.1.0", role=kept)
+        eventually(lambda: bool(seen))
+    assert seen == [kept]
+
+
+def test_the_newest_role_that_any_process_knew_comes_back(world: World) -> None:
+    """Both knew another one when the data were lost; the one with the older was faster."""
+    with world.connect() as one, world.connect() as other:
+        one.establish(EAST, "0.1.0", role=RoleState(Role.STANDBY, 4))
+        other.establish(EAST, "0.1.0")
+        eventually(lambda: (other._root is not None and other._root._role) == RoleState(Role.STANDBY, 4))
+        read = one.role()
+        one._tree.set(one.paths.role, RoleState(Role.ACTIVE, 3).encode(), read.version)
+        eventually(lambda: other.role().state == RoleState(Role.STANDBY, 4))
+
+
+def test_a_role_that_was_lost_is_in_force_again(connect: Connect) -> None:
+    here, kept = connect(), RoleState(Role.STANDBY, 4)
+    here.establish(EAST, "0.1.0", role=kept)
+    assert here.role().state == kept
+    here.establish(EAST, "0.1.0", role=RoleState(Role.ACTIVE, 3))
+    here.establish(EAST, "0.1.0")
+    assert here.role().state == kept
+
+
 def test_without_a_cluster_at_the_root_every_read_says_so(world: World) -> None:
     with world.connect() as here:
         for read in (here.public, here.role, here.announce, here.stand("m").leads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -148,6 +149,28 @@ def test_mapping_a_local_file_anew_never_cuts_it_under_a_reader(tmp_path: Path) 
     inode = os.stat(path)
     files.map_words(path, 4, create=True).release()
     assert (os.stat(path).st_ino, os.stat(path).st_size) == (inode.st_ino, 32)
+
+
+@pytest.mark.linux
+def test_words_of_a_local_file_have_their_space_before_they_are_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, path = LocalFiles(), f"{tmp_path}/a.len"
+    with open(path, "wb") as hole:  # as who was killed meanwhile may have left it
+        hole.truncate(32)
+
+    def full(fd: int, begin: int, size: int) -> None:
+        assert (os.readlink(f"/proc/self/fd/{fd}"), begin, size) == (path, 0, 32)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(NoSpaceError, match="no space to map"):
+            files.map_words(path, 4, create=True)
+        files.map_words(path, 4, create=False).release()
+    words = files.map_words(path, 4, create=True)
+    assert list(words) == [0] * 4 and os.stat(path).st_blocks > 0
+    words.release()
 
 
 def test_a_local_lock_ends_with_its_process(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from replication.errors import (
@@ -31,6 +33,16 @@ def test_a_batch_id_remembers_its_parts_and_refuses_other_content(ledger: Ledger
     assert ledger.batches.parts(WEATHER.uuid, "load-7") == []
     with pytest.raises(BatchConflictError, match="part 1 of batch 'load-7'"):
         ledger.batches.put(FLIGHTS.uuid, "load-7", [part(1, 2, b"c")], 12)
+
+
+def test_parts_that_were_written_twice_are_remembered_where_they_came_first(ledger: Ledger) -> None:
+    ledger.tables.create(FLIGHTS)
+    first, again, other = part(0, 1, b"a"), part(0, 1, b"a"), part(0, 1, b"b")
+    ledger.batches.put(FLIGHTS.uuid, "load", [first, replace(again, sequence=7)], 10)
+    assert ledger.batches.parts(FLIGHTS.uuid, "load") == [first]
+    with pytest.raises(BatchConflictError):
+        ledger.batches.put(FLIGHTS.uuid, "both", [first, other, part(1, 2, b"b")], 10)
+    assert ledger.batches.parts(FLIGHTS.uuid, "both") == [first]
 
 
 def test_batch_ids_expire_after_history(ledger: Ledger) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.core.bootstrap import Coverage
+from replication.core.bootstrap import Coverage, Forgotten
 from replication.core.coverage import Interval, Ranges
 from replication.core.freshness import ClosedNotice
 from replication.core.ids import FileId
@@ -161,3 +161,11 @@ def test_replicated_time_stands_while_a_sender_bootstraps_or_has_lost_rows(ledge
     declare(NORTH, FLIGHTS.uuid, "default", 1, {}, phase=Phase.BOOTSTRAPPING)
     ledger.landing.close_road(NORTH, FLIGHTS.uuid, "default", 1)
     assert now() == (50, "")
+
+
+def test_what_is_forgotten_is_kept_by_table_and_never_less(ledger: Ledger) -> None:
+    assert not ledger.bootstraps.forgotten(FLIGHTS.uuid)
+    for since, before in ((0, 9), (3, 5), (2, 0)):
+        ledger.bootstraps.forget(FLIGHTS.uuid, Forgotten(since, before))
+    assert ledger.bootstraps.forgotten(FLIGHTS.uuid) == Forgotten(3, 9)
+    assert ledger.bootstraps.forgotten(WEATHER.uuid) == Forgotten()

@@ -113,7 +113,47 @@ def test_what_is_open_stored_or_pinned_is_not_let_go(sending: Ledger) -> None:
         for spec in (FLIGHTS, WEATHER):
             sending.rules.begin_bootstrap(name, spec.uuid, 0)
     pinned = wal_of(sending, FLIGHTS)
-    assert sending.files.let_go(1, 0) == [] and pinned not in sending.files.lacked().get("north", [])
+    assert sending.files.let_go(END, 0) == [] and phases(sending) == set()
+    assert pinned in sending.files.lacked()["north"], "it may go to a store"
+
+
+def test_a_bootstrap_pins_files_with_frames_of_its_table_alone(sending: Ledger) -> None:
+    sending.rules.begin_bootstrap("north", WEATHER.uuid, 0)
+    files = [wal_of(sending, *specs) for specs in ([FLIGHTS], [WEATHER], [FLIGHTS, WEATHER], [FLIGHTS])]
+    north, south = sending.files.backlogs()
+    assert (north.local_bytes, north.pinned_bytes, north.counted_bytes) == (4 * END, 2 * END, 2 * END)
+    assert (south.local_bytes, south.pinned_bytes, south.counted_bytes) == (4 * END, 0, 4 * END)
+    assert sending.files.lacked() == {"north": files, "south": files}
+    shipped(sending, "south", *files)
+    assert sending.files.let_go(2 * END, 0) == []
+    more = wal_of(sending, FLIGHTS)
+    shipped(sending, "south", more)
+    (gone,) = sending.files.let_go(2 * END, 0)
+    assert (gone.files, gone.tables) == ((files[0], files[3], more), (FLIGHTS.uuid,))
+    assert phases(sending) == {("north", "ops.flights")} and sending.files.lacked() == {"north": files[1:3]}
+
+
+def test_a_bootstrap_for_which_more_than_the_budget_waits_is_broken_off(sending: Ledger) -> None:
+    sending.rules.begin_bootstrap("north", WEATHER.uuid, 0)
+    files = [wal_of(sending, *specs) for specs in ([WEATHER], [FLIGHTS, WEATHER], [FLIGHTS])]
+    shipped(sending, "south", *files)
+    assert sending.files.let_go(2 * END, 0) == []
+    (gone,) = sending.files.let_go(2 * END - 1, 0)
+    assert (gone.peer, gone.files, gone.tables) == ("north", (), (WEATHER.uuid,))
+    assert phases(sending) == {("north", "ops.weather")} and sending.bootstraps.wanted() == []
+    (gone,) = sending.files.let_go(2 * END, 0)  # now that nobody waits for the first
+    assert (gone.files, gone.tables) == ((files[0],), ())
+    assert [row.file for row in sending.files.retirable("h0", RELAY)] == [files[0]]
+
+
+def test_what_a_bootstrap_does_not_pin_goes_when_all_have_it(sending: Ledger) -> None:
+    sending.rules.begin_bootstrap("north", WEATHER.uuid, 0)
+    free, pinned = wal_of(sending, FLIGHTS), wal_of(sending, WEATHER)
+    for name in ("north", "south"):
+        shipped(sending, name, free, pinned)
+    assert [row.file for row in sending.files.retirable("h0", RELAY)] == [free]
+    sending.rules.end_bootstrap("north", WEATHER.uuid, sending.rules.generation(), 0)
+    assert [row.file for row in sending.files.retirable("h0", RELAY)] == [free, pinned]
 
 
 def test_letting_go_is_a_decision(sending: Ledger) -> None:

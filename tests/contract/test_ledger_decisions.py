@@ -10,6 +10,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, FileId
+from replication.core.roles import Role, RoleState
 from replication.core.status import FileState, ReplicationStatus, is_applied
 from replication.errors import (
     MissingFileError,
@@ -50,6 +51,14 @@ def enable(ledger: Ledger, term: int = 0) -> None:
 def status_of(ledger: Ledger, file: FileId, table: UUID = FLIGHTS.uuid) -> ReplicationStatus:
     (found,) = [s for f, rule, s in ledger.files.statuses() if f == file and rule.table == table]
     return found
+
+
+def test_the_newest_role_is_kept(stores: Stores) -> None:
+    ledger, other = stores.ledger, stores.another()
+    assert ledger.terms.role() == RoleState(Role.ACTIVE, 1)
+    ledger.terms.keep_role(RoleState(Role.STANDBY, 3))
+    other.terms.keep_role(RoleState(Role.ACTIVE, 2))
+    assert other.terms.role() == RoleState(Role.STANDBY, 3)
 
 
 def test_each_new_master_raises_the_term_and_older_decisions_are_refused(stores: Stores) -> None:

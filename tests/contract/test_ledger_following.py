@@ -98,3 +98,19 @@ def test_a_table_that_two_standing_rules_mean_goes_once(made: Ledger) -> None:
     made.rules.stand(Standing("south", "*"), 0)
     made.tables.create(FLIGHTS)
     assert groups_to(made, "north") == groups_to(made, "south") == sorted(group.name for group in FLIGHTS.groups)
+
+
+def test_a_table_that_two_standing_rules_mean_goes_with_the_groups_of_both(made: Ledger) -> None:
+    one, two = with_group(table("ops.one")), with_group(table("ops.two"))
+    made.rules.stand(Standing("north", "ops.*", (), (one.groups[0].name,)), 0)
+    made.rules.stand(Standing("north", "ops.o*", (), ("more",)), 0)
+    made.rules.stand(Standing("south", "*", (), ("more",)), 0)
+    made.rules.stand(Standing("south", "ops.*"), 0)
+    made.tables.create(one)
+    assert groups_to(made, "north") == sorted([one.groups[0].name, "more"])
+    assert groups_to(made, "south") == sorted(group.name for group in one.groups)
+    assert {rule.every_group for rule in made.rules.all() if rule.peer == "south"} == {True}
+    made.tables.create(two)
+    assert [rule.group for rule in made.rules.all() if (rule.table, rule.peer) == (two.uuid, "north")] == [
+        one.groups[0].name
+    ]

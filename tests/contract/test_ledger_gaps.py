@@ -104,6 +104,42 @@ def test_what_was_there_before_a_table_went_anywhere_is_a_gap_unless_it_is_boots
     assert [r.gaps for r in sending.rules.all()] == [()]
 
 
+def test_a_bootstrap_that_never_was_complete_leaves_the_gap_that_there_was(sending: Ledger) -> None:
+    grown = Growing(sending)
+    grown.grow(3)
+    sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0, bootstrap=True)
+    grown.grow(2, ship=True)
+    disable(sending)
+    (gap,) = enable(sending).gaps
+    assert (gap.begin, gap.frames) == (0, 5), "nobody knows what of it is there"
+    grown.grow(1, ship=True)
+    disable(sending)
+    grown.grow(4)
+    sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0, bootstrap=True)
+    disable(sending)
+    assert [gap.frames for gap in enable(sending).gaps] == [5, 4]
+
+
+def test_what_needs_a_bootstrap_and_ends_is_not_said_to_be_whole(sending: Ledger) -> None:
+    enable(sending)
+    grown = Growing(sending)
+    grown.grow(3)
+    sending.files.close(grown.file, grown.end)
+    sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
+    disable(sending)
+    (gap,) = enable(sending).gaps
+    assert gap.frames == 3
+
+
+def test_a_bootstrap_begun_anew_and_ended_leaves_what_went_there_before_it(sending: Ledger) -> None:
+    enable(sending)
+    grown = Growing(sending)
+    grown.grow(3, ship=True)
+    sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
+    disable(sending)
+    assert enable(sending).gaps == ()
+
+
 def test_a_peer_that_is_removed_and_defined_again_has_a_gap_too(sending: Ledger) -> None:
     enable(sending)
     grown = Growing(sending)
@@ -134,20 +170,26 @@ def test_a_dropped_table_keeps_its_rules_until_its_peers_have_what_was_written_t
     sending.files.close(grown.file, grown.end)
     sending.tables.drop(FLIGHTS.uuid)
     assert [rule.table for rule in sending.rules.all()] == [FLIGHTS.uuid]
-    assert sending.rules.settle(0, LATER) == [] and sending.files.retirable("h0") == []
     grown.ship()
-    assert sending.rules.settle(0, 0) == [], "what was written last may not be registered yet"
+    assert sending.rules.settle(0) == [], "what was written last may not be registered yet"
+    written = Growing(sending)
+    written.grow(2)
+    sending.files.close(written.file, written.end)
+    sending.time.raise_closed("h0", {}, LATER)
+    assert sending.rules.settle(0) == [] and sending.files.retirable("h0") == []
+    written.ship()
     term = sending.terms.raise_to_next()
     with pytest.raises(StaleTermError):
-        sending.rules.settle(term - 1, LATER)
-    assert [rule.peer for rule in sending.rules.settle(term, LATER)] == ["north"]
-    assert sending.rules.all() == [] == sending.rules.settle(term, LATER)
-    assert [row.file for row in sending.files.retirable("h0")] == [grown.file]
+        sending.rules.settle(term - 1)
+    assert [rule.peer for rule in sending.rules.settle(term)] == ["north"]
+    assert sending.rules.all() == [] == sending.rules.settle(term)
+    assert {row.file for row in sending.files.retirable("h0")} == {grown.file, written.file}
 
 
 def test_other_tables_keep_their_rules_when_one_settles(sending: Ledger) -> None:
     enable(sending)
     sending.rules.enable("north", WEATHER.uuid, ["default"], "ops.weather", 0)
     sending.tables.drop(FLIGHTS.uuid)
-    assert len(sending.rules.settle(0, LATER)) == 1
+    sending.time.raise_closed("h0", {}, LATER)
+    assert len(sending.rules.settle(0)) == 1
     assert [rule.table for rule in sending.rules.all()] == [WEATHER.uuid]

@@ -12,7 +12,7 @@ import pytest
 from replication.core.coverage import Ranges
 from replication.core.define import typed_table
 from replication.core.freshness import ClosedNotice
-from replication.core.ids import FileId
+from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.retention import RetentionPolicy
 from replication.core.schema import TableSpec
@@ -273,16 +273,38 @@ def test_it_is_a_decision_about_files_that_were_written_here(sending: Ledger) ->
     with pytest.raises(RequestError, match="more of .* is needed"):
         sending.landing.give_up_own(file, 0, readable, made.file, some)
     landed = Road(sending, source=wal(3))
-    control = sending.files.allocate("h0", FileKind.CONTROL, "/data/wal", "boot").file
-    for other, why in ((landed.file, "can send it again"), (control, "holds no rows")):
-        with pytest.raises(RequestError, match=why):
-            sending.landing.own_loss(other, Readable(HEADER))
+    with pytest.raises(RequestError, match="can send it again"):
+        sending.landing.own_loss(landed.file, Readable(HEADER))
     with pytest.raises(MissingFileError):
         sending.landing.own_loss(wal(99), Readable(HEADER))
     sending.terms.raise_to_next()
     with pytest.raises(StaleTermError):
         sending.landing.give_up_own(file, 0, Readable(at(2)))
     assert sending.files.get(file) is not None and sending.landing.waivers() == []
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_with_a_control_log_nothing_is_lost(sending: Ledger, is_open: bool) -> None:
+    enable(sending)
+    file = sending.files.allocate("h0", FileKind.CONTROL, "/data/wal", "boot").file
+    sending.landing.register_own(file, HEADER, at(3), claims(StreamId(file, NIL_UUID, ""), 0, 3, HEADER))
+    if not is_open:
+        sending.files.close(file, at(4))
+    assert sending.landing.own_loss(file, Readable(at(3))).lost == {}
+    loss = sending.landing.give_up_own(file, 0, Readable(at(3)))
+    assert (loss.lost, loss.lacking, loss.doubtful, loss.untold_bytes) == ({}, {}, frozenset(), 0)
+    assert sending.files.get(file) is None and sending.replay.pending() == [] and sending.landing.waivers() == []
+    assert [status for _, _, status in sending.files.statuses("north")] == []
+
+
+def test_a_bootstrap_that_is_given_up_is_wanted_again(sending: Ledger) -> None:
+    enable(sending, bootstrap=True)
+    (wanted,) = sending.bootstraps.wanted()
+    file = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot").file
+    sending.bootstraps.finish_file(file, at(3))
+    loss = sending.landing.give_up_own(file, 0, Readable(at(3)))
+    assert (loss.lost, loss.lacking) == ({}, {}) and sending.files.get(file) is None
+    assert sending.bootstraps.wanted() == [wanted]
 
 
 def test_of_a_frame_that_is_damaged_the_hashes_around_it_are_kept(sending: Ledger) -> None:

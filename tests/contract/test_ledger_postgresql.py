@@ -14,8 +14,12 @@ from multiprocessing.connection import Connection
 import pytest
 import sqlalchemy as sa
 
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId, StreamId
 from replication.errors import CoordinationError, LedgerBusyError
+from replication.ledger.base import Claim, FileKind
 from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql_rebuild import Found, adopt
 from replication.ledger.sql_store import Store
 from tests import postgresql as pg
 from tests.contract.ledger_stores import WEST, peer, table
@@ -140,7 +144,7 @@ def _more(told: list[int], wanted: int) -> None:
 
 def test_reads_can_change_nothing(url: str) -> None:
     store = Store(url)
-    with pytest.raises(sa.exc.DBAPIError, match="read-only"), store.read() as connection:
+    with pytest.raises(CoordinationError, match="read-only"), store.read() as connection:
         connection.exec_driver_sql("DELETE FROM meta")
     store.close()
 
@@ -152,3 +156,32 @@ def test_what_the_address_says_itself_wins(url: str) -> None:
         assert shown == ["mine", "1MB"]
         assert connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar() == "15s"
     store.close()
+
+
+@pytest.mark.parametrize("known", [0, 3])
+def test_a_restored_ledger_gives_out_no_number_of_a_newer_file(url: str, known: int) -> None:
+    file = FileId(WEST, "h0", 7)
+    ledger = open_ledger(url)
+    for _ in range(known):
+        ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot")
+    claim = Claim(StreamId(file, table().uuid, "default"), 0, bytes(32), bytes(32), FILE_HEADER_BYTES, 300, 1)
+    adopt(url, "h0", [Found(file, "/data/wal/7.wal", 5, (claim,))], 8)
+    adopt(url, "h0", [], 1)
+    assert ledger.files.upcoming("h0") == 8
+    (row,) = (row for row in ledger.files.all() if row.file == file)
+    assert (row.closed, row.length, row.needed, row.kind) == (True, FILE_HEADER_BYTES, 300, FileKind.WAL)
+    ledger.close()
+
+
+def test_a_ledger_that_became_read_only_is_asked_again_over_a_new_connection(server: pg.Server, url: str) -> None:
+    ledger = open_ledger(url)
+    name = sa.make_url(url).database
+    admin = sa.create_engine(server.url("postgres"), isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        with pytest.raises(CoordinationError, match="read-only"):
+            ledger.terms.raise_to_next()
+        connection.exec_driver_sql(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        assert ledger.terms.raise_to_next() == 1
+    admin.dispose()
+    ledger.close()

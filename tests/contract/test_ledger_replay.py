@@ -6,6 +6,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, StreamId
+from replication.core.schema import TableSpec
 from replication.ledger.base import Landed, Ledger, Quarantined, ReplayMark
 from tests.contract.ledger_stores import (
     FRAME,
@@ -69,6 +70,18 @@ def test_a_file_passes_when_all_its_tables_have(ledger: Ledger, road: Road) -> N
     assert ledger.replay.pending() == []
     row = ledger.files.get(road.file)
     assert row is not None and row.applied == end
+
+
+def test_what_waits_for_a_held_table_alone_is_told_apart_from_what_others_wait_for(ledger: Ledger, road: Road) -> None:
+    def waiting(*held: TableSpec) -> int:
+        return ledger.replay.waiting_bytes("h0", [spec.uuid for spec in held])
+
+    road.land(claims(S, 0, 2, 0), claims(W, 0, 2, 0))
+    road.land(claims(S, 2, 5, 0))
+    assert (waiting(), waiting(FLIGHTS), waiting(FLIGHTS, WEATHER)) == (7 * FRAME, 2 * FRAME, 0)
+    applied(ledger, WEATHER, {road.file: road.at})
+    assert (waiting(), waiting(FLIGHTS)) == (5 * FRAME, 0)
+    assert ledger.replay.waiting_bytes("h1", []) == 0
 
 
 def test_applied_only_grows_whatever_the_order_of_marks(ledger: Ledger, road: Road) -> None:

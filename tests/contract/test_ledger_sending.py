@@ -52,6 +52,15 @@ def test_a_host_says_which_tables_it_withholds_now_and_since_when(sending: Ledge
     assert sending.sending.held() == []
 
 
+def test_a_withheld_table_alone_does_not_make_a_peer_count_as_failing(sending: Ledger) -> None:
+    file = sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
+    sending.sending.set_held("north", "h0", {FLIGHTS.uuid: "dropped there"}, 10)
+    sending.files.record([Progress(file, "north", Ranges(), 0, error="dropped there")])
+    assert sending.files.failing() == frozenset()
+    sending.files.record([Progress(file, "north", Ranges(), 0, error="its disk is full")])
+    assert sending.files.failing() == {"north"}
+
+
 def test_samples_are_kept_as_long_as_wanted(sending: Ledger) -> None:
     for at, value in ((10, 1), (20, 2), (20, 3), (30, 4)):
         sending.sending.sample("disk h0", at, value)

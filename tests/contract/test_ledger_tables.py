@@ -88,7 +88,7 @@ def test_a_rule_remembers_whether_properties_go_along(made: Ledger) -> None:
     made.rules.enable("north", FLIGHTS.uuid, groups[:1], FLIGHTS.name, 0, with_properties=False)
     (rule,) = made.rules.all()
     assert not rule.with_properties
-    spec = made.tables.alter(FLIGHTS.uuid, lambda s: set_properties(s, {"history_s": "77"}, 6))
+    spec = made.tables.alter(FLIGHTS.uuid, lambda s: set_properties(s, {"codec": "lz4"}, 6))
     assert not rule.told(spec).settings
     made.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     assert not made.rules.all()[0].with_properties

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sqlalchemy as sa
+
 from replication.core.coverage import Ranges
 from replication.core.freshness import ClosedNotice, Replicated
-from replication.core.ids import NIL_UUID, StreamId
-from replication.ledger.base import Grown, Ledger, Quarantined
+from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.ledger import sql_schema as schema
+from replication.ledger.base import FileKind, Grown, Ledger, Quarantined
 from replication.ledger.sql_freshness import NOTICES_MAX
 from tests.contract.ledger_stores import (
     EAST,
@@ -41,6 +44,16 @@ def test_closed_time_is_the_lowest_promise_and_never_falls(ledger: Ledger) -> No
     assert raise_closed("h0", {}, 500) == 400
     ledger.time.remove_writer("w1")
     assert raise_closed("h0", {}, 500) == 500 == ledger.time.closed()
+
+
+def test_closed_time_waits_for_the_frames_of_a_writer_that_has_gone(sending: Ledger) -> None:
+    sending.time.register_writer("brief", "h1", 1, "boot", 1)
+    left = sending.files.allocate("h1", FileKind.WAL, "/data/wal", "boot", "brief").file
+    sending.files.close(left, HEADER + FRAME)
+    sending.time.remove_writer("brief")
+    assert sending.time.raise_closed("h0", {}, 500) == 0
+    write(sending, left, 0, 1)
+    assert sending.time.raise_closed("h0", {}, 500) == 500
 
 
 def test_the_notice_lists_the_last_registered_sequence_of_every_live_wal(sending: Ledger) -> None:
@@ -142,6 +155,27 @@ def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -
     assert sending.time.replicated()[EAST] == Replicated(total)
 
 
+def test_a_large_notice_that_is_satisfied_is_let_go_soon(sending: Ledger) -> None:
+    streams = tuple((StreamId(wal(), NIL_UUID, "x" * 200), n) for n in range(2000))  # of no table here: not required
+    sending.time.note_closed(EAST, ClosedNotice(1, streams))
+    for t in range(2, 5):
+        sending.time.note_closed(EAST, ClosedNotice(t, ()))
+    assert _largest_notice(sending) < 100
+
+
+def test_notices_of_more_wals_than_one_could_list_once_are_joined(sending: Ledger) -> None:
+    first = [StreamId(FileId(EAST, "h0", n), FLIGHTS.uuid, "default") for n in range(70_000)]
+    sending.time.note_closed(EAST, ClosedNotice(10, tuple((s, 0) for s in first[:35_000])))
+    sending.time.note_closed(EAST, ClosedNotice(10, tuple((s, 0) for s in first[35_000:])))
+    assert _largest_notice(sending) > 70_000
+
+
 def test_a_stream_of_the_system_table_is_never_owed(sending: Ledger) -> None:
     sending.time.note_closed(EAST, ClosedNotice(10, ((StreamId(wal(), NIL_UUID, ""), 5),)))
     assert sending.time.replicated()[EAST] == Replicated(10)
+
+
+def _largest_notice(ledger: Ledger) -> int:
+    real = getattr(ledger, "_real", ledger)
+    with real._store.read() as connection:
+        return int(connection.scalar(sa.select(sa.func.max(sa.func.length(schema.notices.c.payload)))))

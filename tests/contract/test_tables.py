@@ -103,6 +103,13 @@ def test_the_first_append_and_the_next_carry_their_summaries(tables: Tables, spe
     assert shown(tables, spec.name, first) == {"a": 1}
 
 
+def test_decoded_rows_that_are_none_are_no_commit(tables: Tables, spec: TableSpec) -> None:
+    first = tables.append(spec.name, row(tables, spec, "a", 1), None, {})
+    none = as_decode(pa.table({"k": pa.array([], pa.string()), "v": pa.array([], pa.int64())}))
+    assert tables.append(spec.name, none, first, {"walship.x": "2"}) is None
+    assert tables.history(spec.name).current == first
+
+
 def test_an_append_on_an_older_snapshot_is_refused(tables: Tables, spec: TableSpec) -> None:
     first = tables.append(spec.name, row(tables, spec, "a", 1), None, {"walship.x": "1"})
     tables.append(spec.name, row(tables, spec, "b", 2), first, {"walship.x": "2"})

@@ -140,7 +140,7 @@ def start(folder: Path, name: str, **sections: dict[str, Any]) -> Site:
         port = probe.getsockname()[1]
     folder.mkdir()
     file = folder / "walship.toml"
-    replay = {"fold_interval_s": 5.0, "driver_memory": "768m"}
+    replay = {"fold_interval_s": 5.0, "driver_memory": "768m", "driver_bytes_max": 8 << 20}
     file.write_text(configuration.default_toml(name, ".", zookeeper={"port": port}, replay=replay, **sections))
     return launched(name, file, ROLES)
 

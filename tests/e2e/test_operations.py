@@ -95,7 +95,9 @@ def test_a_peer_that_was_removed_and_is_added_again_lacks_the_gap_and_that_is_sa
         gaps = {rule["remote_table"]: rule["gaps"] for rule in made}
         assert len(gaps[b]) == 1 and gaps[b][0]["frames"] >= 1 and 0 < gaps[b][0]["begin"] < gaps[b][0]["end"]
         assert gaps[tables[0]] == []
-        here.wait(here.upsert(b, rows(20, 10)), cluster="west", timeout_s=120)
+        position = here.upsert(b, rows(20, 10))
+        for cluster in (None, "west"):
+            here.wait(position, cluster=cluster, timeout_s=120)
         assert ids(there, b) == [*range(10), *range(20, 30)]
         assert ids(here, b) == list(range(30))
     assert [gap["frames"] for gap in at_west(east, b)["gaps"]] == [gap["frames"] for gap in gaps[b]]

@@ -24,7 +24,7 @@ def table(east, tmp_path_factory):
     file = tmp_path_factory.mktemp("rows") / "rows.csv"
     file.write_text(ROWS)
     east.shell("createtable", name, "--like", str(file), "--key", "id")
-    told = east.shell("enablereplication", "-t", name, "--all-loc-groups", "west")
+    told = east.shell("enablereplication", "-t", name, "-all-loc-groups", "west")
     assert f"{name} (groups default) goes to west" in told
     wrote = east.json("write", name, str(file), "--wait", "west", "--timeout-s", "90")
     assert wrote["rows"] == 3
@@ -41,13 +41,21 @@ def test_peers_are_listed_and_checked_when_defined(east, west):  # scenario 10: 
     own = east.config
     refused = east.shell("definecluster", "self", f"{own.zookeeper_servers}{own.zookeeper_root}", code=4)
     assert "is this cluster itself" in refused
-    again = east.shell("definecluster", "west", peer["zookeepers"], code=4)
-    assert "defined already" in again
+    assert "nothing to do" in east.shell("definecluster", "west", peer["zookeepers"])
+    assert "nothing to do" in east.shell("definecluster", "west", peer["zookeepers"].replace("/walship", ""))
     other = east.shell("definecluster", "north", peer["zookeepers"], code=4)
     assert "is west, not north" in other
     nobody = east.shell("definecluster", "north", "127.0.0.1:1/north", code=6)
     assert "did not answer" in nobody
     assert "hint" in east.shell("definecluster", "north", "nonsense", code=2)
+    servers = peer["zookeepers"].partition("/")[0]
+    assert "not at 127.0.0.1:1" in east.shell("deletecluster", "west", "127.0.0.1:1/walship/west", code=4)
+    elsewhere = servers.replace(
+        "127.0.0.1", "localhost"
+    )  # the same cluster at another address, and its root by default
+    for address in (elsewhere, servers):
+        assert east.json("definecluster", "west", address)["zookeepers"] == f"{address}/walship/west"
+    assert east.json("listclusters") == [peer], "with all that is owed to it"
 
 
 def test_a_table_is_described_on_both_sides_with_the_same_uuid(east, west, table):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from peer.receive.receiver import Receiver
-from replication.tables import append
 from replication.tables.base import Tables
 from replication.tables.iceberg import IcebergTables
 from replication.tables.memory import MemoryTables
@@ -42,8 +42,18 @@ def warehouse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         tables = MemoryTables()
         return Warehouse(tables, tables.rollback, "ops")
     if request.param == "spark":
-        monkeypatch.setattr(append, "SMALL_BYTES", -1)
+        monkeypatch.setattr(request.getfixturevalue("spark_tables"), "_small_bytes", -1)
     return spark_warehouse(request.getfixturevalue("spark_tables"))
+
+
+@pytest.fixture
+def site(tmp_path: Path, warehouse: Warehouse) -> Iterator[Any]:
+    """A cluster that replays into the warehouse in the test's thread."""
+    from tests.integration.replay_site import Site  # deferred: it is of a warehouse as above
+
+    made = Site(tmp_path, warehouse)
+    yield made
+    made.ledger.close()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 from peer.latest import latest_query, show_latest
 from peer.quarantine import Quarantine
 from peer.read import read
-from peer.replay.rounds import Replayer
+from peer.replay.rounds import Replayer, RoundResult
 from replication.core.schema import TableSpec
 from replication.ledger.base import Ledger
 from replication.tables.layout import LATEST
@@ -67,3 +67,13 @@ class Site:
 
     def applied(self) -> bool:
         return not self.ledger.replay.pending()
+
+
+def settle(replayer: Replayer) -> RoundResult:
+    """Rounds until everything is applied, or one more than that needs."""
+    result = replayer.round()
+    for _ in range(4):
+        if not result.held and not result.more:
+            break
+        result = replayer.round()
+    return result

@@ -16,7 +16,7 @@ import pytest
 from peer.contacts import Contacts
 from peer.peering import Peering
 from replication.core.alter import add_column, drop_column, rename_column, set_properties, widen_column
-from replication.core.schema import HISTORY_S_DEFAULT, TableSpec
+from replication.core.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import Peer
 from replication.link.base import Road
@@ -177,21 +177,21 @@ def test_properties_go_along_when_the_road_takes_them(world: World) -> None:
     east.ledger.rules.enable("north", spec.uuid, ["default"], spec.name, east.term, with_properties=False)
     world.run(east, west, north)
     until(lambda: west.ledger.tables.by_uuid(spec.uuid) and north.ledger.tables.by_uuid(spec.uuid))
-    alter(north, spec, lambda s: set_properties(s, {"history_s": "9"}, 2))
-    changed = alter(
-        east, spec, lambda s: set_properties(s, {"history_s": "70"}, 3), lambda s: rename_column(s, "text", "words", 4)
-    )
+    alter(north, spec, lambda s: set_properties(s, {"changes_retention_s": "9"}, 2))
+    given = {"history_s": "70", "changes_retention_s": "80"}
+    changed = alter(east, spec, lambda s: set_properties(s, given, 3), lambda s: rename_column(s, "text", "words", 4))
     until(lambda: west.ledger.tables.by_uuid(spec.uuid) == changed, what="west's definition")
     until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="north's definition")
     assert west.ledger.tables.get(spec.name).history_s == 70
-    assert north.ledger.tables.get(spec.name).history_s == 9
-    assert not north.ledger.tables.get(spec.name).setting("codec")
-    assert HISTORY_S_DEFAULT not in (9, 70)
+    there = north.ledger.tables.get(spec.name)
+    assert there.history_s == 70, "by which deletes are forgotten, and so the same everywhere"
+    assert there.setting("changes_retention_s") == "9"
+    assert not there.setting("codec")
 
 
 def test_whether_properties_go_along_can_be_said_anew_of_an_open_road(world: World) -> None:
     east, north = world.site("east"), world.site("north")
-    spec = set_properties(table(), {"history_s": "50"}, 1)
+    spec = set_properties(table(), {"changes_retention_s": "50"}, 1)
     east.ledger.tables.create(spec)
     peering = Peering(east.ledger, east.coordination, cast(Contacts, None))
     east.ledger.rules.define(Peer("north", "zk:2181/x", north.cluster), east.term)
@@ -200,19 +200,28 @@ def test_whether_properties_go_along_can_be_said_anew_of_an_open_road(world: Wor
     until(lambda: north.ledger.tables.by_uuid(spec.uuid))
     (before,) = east.ledger.rules.all()
 
+    def kept() -> str:
+        return north.ledger.tables.get(spec.name).setting("changes_retention_s")
+
     def enable(with_properties: bool) -> None:
         peering.enable(spec.name, ["default"], "north", with_properties=with_properties, count_rows=lambda _: 1)
 
     enable(with_properties=True)
-    until(lambda: north.ledger.tables.get(spec.name).history_s == 50, what="the properties there were")
-    alter(east, spec, lambda s: set_properties(s, {"history_s": "60"}, 2))
-    until(lambda: north.ledger.tables.get(spec.name).history_s == 60, what="those that are set")
+    until(
+        lambda: north.ledger.tables.get(spec.name).setting("changes_retention_s") == "50",
+        what="the properties there were",
+    )
+    alter(east, spec, lambda s: set_properties(s, {"changes_retention_s": "60"}, 2))
+    until(lambda: kept() == "60", what="those that are set")
     enable(with_properties=False)
     alter(
-        east, spec, lambda s: set_properties(s, {"history_s": "70"}, 3), lambda s: rename_column(s, "text", "words", 4)
+        east,
+        spec,
+        lambda s: set_properties(s, {"changes_retention_s": "70"}, 3),
+        lambda s: rename_column(s, "text", "words", 4),
     )
     until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="the new name")
-    assert north.ledger.tables.get(spec.name).history_s == 60
+    assert kept() == "60"
     assert east.ledger.rules.all() == [before], "without a gap"
     with pytest.raises(RequestError, match="goes to north already"):
         enable(with_properties=False)
@@ -228,5 +237,5 @@ def test_a_table_is_told_by_name_and_another_one_of_that_name_is_refused_with_th
     assert link.get_table("ops.nothing") is None
     mine = table()
     road = Road(mine, "default", mine.name, 1, {}, tuple(mine.versions.values()))
-    with pytest.raises(PeerRefusedError, match="createtable ops.flights --like east"):
+    with pytest.raises(PeerRefusedError, match="droptable ops.flights there, then enablereplication again"):
         link.open_road(east.cluster, west.cluster, road)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import time
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import snapshots, update
 
 from peer.bootstrap.room import stored_bytes
 from replication import config as configuration
+from replication.core.alter import set_properties
 from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError
-from replication.tables import append
+from replication.tables import append, ordered_catalog
 from replication.tables.base import Decode
 from replication.tables.catalog import IcebergCatalog, catalog_properties
 from replication.tables.iceberg import IcebergTables
@@ -141,3 +145,71 @@ def test_snapshots_say_how_large_the_files_of_a_table_are(
     written = sum(file.stat().st_size for file in location.rglob("*.parquet"))
     sections = {"cluster": {"name": "east", "data_dir": str(tmp_path)}, "catalog": {"warehouse": "s3://bucket/tables"}}
     assert stored_bytes(configuration.load(None, sections, {}), spec, lambda: spark_tables) == written > 0
+
+
+class Clock:
+    """What PyIceberg has for a clock, ``behind`` by seconds."""
+
+    behind = 0.0
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = self
+
+        class Late(datetime):
+            @classmethod
+            def now(cls, tz: tzinfo | None = None) -> Late:
+                return cls.fromtimestamp(clock.time(), tz)
+
+        monkeypatch.setattr(snapshots, "time", self)
+        monkeypatch.setattr(update, "datetime", Late)
+
+    def time(self) -> float:
+        return time.time() - self.behind
+
+
+def test_a_clock_that_steps_back_keeps_no_engine_from_a_table(
+    spark_tables: IcebergTables, spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, name = Clock(monkeypatch), spec.name + "__changes"
+    at = spark_tables.append(name, small(changes(spec, "a", 1)), None, {"walship.x": "1"})
+    clock.behind = 3600
+    at = spark_tables.append(name, small(changes(spec, "b", 2)), at, {"walship.x": "2"})
+    spark_tables.create(set_properties(spec, {"write.x": "1"}, 1))  # a commit of metadata alone
+    assert keys(spark_tables, name) == ["a", "b"]
+    clock.behind = 0
+    at = spark_tables.append(name, small(changes(spec, "c", 3)), at, {"walship.x": "3"})
+    times = [snapshot.at for snapshot in spark_tables.history(name).chain()]
+    assert times == sorted(times, reverse=True) and time.time() * 1e6 - times[0] < 60e6
+    assert keys(spark_tables, name) == ["a", "b", "c"] and spark_tables.compact(name, 1)
+
+
+def test_a_table_that_a_clock_made_unreadable_is_mended_when_replay_opens_it_or_commits(
+    spark_tables: IcebergTables, spec: TableSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, replayed = spec.name, spec.name + "__changes"
+    with monkeypatch.context() as patched:
+        patched.setattr(ordered_catalog, "in_order", lambda metadata: metadata)
+        patched.setattr(ordered_catalog, "not_before", lambda newest, update: update)
+        clock = Clock(patched)
+        for name in (opened, replayed):
+            for clock.behind in (0, 3600):
+                table = spark_tables._catalog.load(name)
+                table.append(table.schema().as_arrow().empty_table())
+            made, late = spark_tables._catalog.load(name).metadata.snapshot_log
+            assert late.timestamp_ms < made.timestamp_ms, "Spark would read it all the same"
+    at = spark_tables.history(replayed).current
+    spark_tables.append(replayed, small(changes(spec, "a", 1)), at, {"walship.x": "1"})
+    assert keys(spark_tables, replayed) == ["a"]
+    spark_tables.create(spec)
+    assert keys(spark_tables, opened) == []
+    before = spark_tables._catalog.load(opened).metadata_location
+    spark_tables.create(spec)
+    assert spark_tables._catalog.load(opened).metadata_location == before, "mended again and again"
+
+
+def test_the_jvm_leaves_nothing_in_the_machines_temporary_folder(spark_tables: IcebergTables) -> None:
+    spark_tables.query("show databases in walship")
+    told = spark_tables.query("select java_method('java.lang.System', 'getProperty', 'java.io.tmpdir') as folder")
+    folder = Path(told.column("folder")[0].as_py())
+    assert any(folder.glob("*sqlite*")), "the catalog's driver unpacks itself there"
+    assert (folder / "log4j2.properties").is_file(), "a folder of the session's own"

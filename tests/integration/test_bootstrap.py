@@ -3,79 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from peer.receive.receiver import Receiver
+from peer.bootstrap.snapshot import HOLD
+from peer.maintenance import tidy
 from replication.core.bootstrap import Coverage
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
-from replication.core.schema import TableSpec
-from replication.ledger.base import FileKind, FileRow, Phase, ReplayMark
+from replication.ledger.base import FileKind, Phase, ReplayMark
+from replication.tables.layout import CHANGES, layouts
 from replication.tables.memory import MemoryTables
+from tests.bootstrap_pair import Pair, bootstraps, ids
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table, until
-from tests.tables_made import SIMPLE, cell, grouped, keyed
-
-
-class Pair:
-    """East and west; ``connected`` runs west's receiver and east's worker."""
-
-    def __init__(self, folder: Path) -> None:
-        self.east = TableSite(folder, "east")
-        self.west = TableSite(folder, "west")
-        self.spec = table()
-        self.east.ledger.tables.create(self.spec)
-        self.wal = Wal(self.east, "w0")
-        self.stack = ExitStack()
-
-    def write(self, first: int, count: int) -> None:
-        self.wal.append(self.spec, rows(first, count))
-        self.east.register()
-        self.east.replay()
-
-    def begin(self, groups: Sequence[str] = ()) -> None:
-        """enablereplication --bootstrap."""
-        if all(peer.name != "west" for peer in self.east.ledger.rules.peers()):
-            self.east.send_to(self.west)
-        named = list(groups) or [group.name for group in self.spec.groups]
-        self.east.ledger.rules.enable("west", self.spec.uuid, named, self.spec.name, self.east.term, bootstrap=True)
-
-    def connect(self) -> Receiver:
-        receiver = self.stack.enter_context(self.west.receiver())
-        self.stack.enter_context(self.east.worker())
-        self.east.assign(self.west.cluster, receiver.port)
-        return receiver
-
-    def finish(self) -> None:
-        """Until east's rules are live."""
-
-        def done() -> bool:
-            self.east.keeper.turn()
-            self.west.replay()
-            return set(self.east.phases("west")) == {Phase.LIVE}
-
-        until(done, 30, "the bootstrap")
-
-    def level(self) -> None:
-        """Until west shows what east shows, and every version once."""
-
-        def same() -> bool:
-            self.east.replay()
-            self.west.replay()
-            return self.west.tables.exists(self.spec.name) and self.east.shown(self.spec) == self.west.shown(self.spec)
-
-        until(same, 30, "the same rows at west")
-        assert len(set(self.west.versions(self.spec))) == len(self.west.versions(self.spec))
-
-    def close(self) -> None:
-        self.stack.close()
-        self.east.close()
-        self.west.close()
 
 
 @pytest.fixture
@@ -83,14 +26,6 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     made = Pair(tmp_path)
     yield made
     made.close()
-
-
-def bootstraps(site: TableSite) -> list[FileRow]:
-    return [row for row in site.ledger.files.all() if row.kind is FileKind.BOOTSTRAP]
-
-
-def ids(site: TableSite, spec: TableSpec) -> list[int]:
-    return sorted(row["id"] for row in site.shown(spec))
 
 
 def test_rows_and_deletes_from_before_arrive_with_their_versions(pair: Pair) -> None:
@@ -110,6 +45,23 @@ def test_rows_and_deletes_from_before_arrive_with_their_versions(pair: Pair) -> 
     pair.level()
     assert len(pair.west.versions(pair.spec)) == before + 11
     assert set(pair.west.versions(pair.spec)) <= set(pair.east.versions(pair.spec))
+
+
+def test_a_coverage_that_one_frame_cannot_hold_comes_in_several(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Coverage.parts
+    monkeypatch.setattr(Coverage, "parts", lambda coverage: parts(coverage, 1))
+    for at in range(3):
+        pair.wal = Wal(pair.east, f"more-{at}")
+        pair.write(at * 10, 10)
+    pair.begin()
+    pair.connect()
+    pair.finish()
+    pair.level()
+    assert ids(pair.west, pair.spec) == list(range(30))
+    found = pair.west.ledger.landing.coverage(pair.spec.uuid)
+    assert pair.east.ledger.landing.coverage(pair.spec.uuid).items() <= found.items()
+    (file,) = (row.file for row in bootstraps(pair.east))
+    assert found[StreamId(file, pair.spec.uuid, "default")].prefix(0) >= 4  # rows, and one for each WAL
 
 
 def test_a_disk_that_is_nearly_full_puts_a_bootstrap_off_and_says_why(pair: Pair) -> None:
@@ -143,6 +95,23 @@ def test_without_a_bootstrap_the_rows_of_a_gap_stay_absent_and_with_one_they_com
     pair.level()
     assert ids(pair.west, pair.spec) == list(range(30))
     assert pair.west.versions(pair.spec) == pair.east.versions(pair.spec)
+
+
+def test_a_bootstrap_that_brings_nothing_new_leaves_no_number_that_no_row_has(pair: Pair) -> None:
+    pair.write(0, 10)
+    pair.begin()
+    pair.connect()
+    pair.finish()
+    pair.level()
+    pair.east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, pair.east.term)
+    pair.finish()
+    name = pair.spec.name + CHANGES
+    pair.west.tables.compact(name, 1)
+    pair.west.tables.expire(name, 10**16, 1)
+    pair.west.restart()
+    pair.write(10, 10)
+    pair.level()
+    assert ids(pair.west, pair.spec) == list(range(20)) and not pair.west.replay().held
 
 
 def test_what_is_written_meanwhile_comes_once_by_whatever_way(pair: Pair) -> None:
@@ -201,6 +170,33 @@ def test_an_export_that_was_killed_is_begun_anew(pair: Pair) -> None:
     pair.level()
     files = [row.file for row in bootstraps(pair.east)]
     assert left.file not in files
+
+
+def test_snapshots_that_a_killed_export_held_are_let_go_once_it_is_begun_anew(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.write(0, 10)
+    pair.east.fold(pair.spec)
+    pair.begin()
+    east = pair.east
+
+    class KilledExport(BaseException):
+        """The keeper goes on after an ``Exception``."""
+
+    def die(*_: object) -> None:
+        raise KilledExport
+
+    def held() -> list[str]:
+        tidy(east.tables, east.ledger, pair.spec, time.time_ns() // 1000)
+        return [tag for layout in layouts(pair.spec) for tag in east.tables.history(layout.name).tags if HOLD in tag]
+
+    with monkeypatch.context() as patch, pytest.raises(KilledExport):
+        patch.setattr(east.tables, "untag", die)
+        east.keeper.turn()
+    assert held(), "they go before anybody knows that the export was killed"
+    east.restart()
+    east.keeper.turn()
+    assert not held()
 
 
 def test_an_export_begun_on_a_host_that_died_is_written_by_the_one_that_replays_now(pair: Pair) -> None:
@@ -310,68 +306,3 @@ def test_a_bootstrap_goes_on_through_a_chain(pair: Pair, tmp_path: Path) -> None
         until(there, 30, "the rows at south")
         assert south.versions(pair.spec) == pair.west.versions(pair.spec)
     south.close()
-
-
-def other_pair(pair: Pair, spec: TableSpec) -> None:
-    pair.spec = spec
-    pair.east.ledger.tables.create(spec)
-
-
-def test_a_table_without_key_gets_every_row_once(pair: Pair) -> None:
-    other_pair(pair, keyed("ops.log", SIMPLE, ()))
-    pair.wal.append(pair.spec, pa.table({"k": ["a", "a", "b"], "v": [1, 1, 2]}))
-    pair.east.register()
-    pair.east.replay()
-    pair.begin()
-    pair.connect()
-    pair.wal.append(pair.spec, pa.table({"k": ["c"], "v": [3]}))
-    pair.east.register()
-    pair.east.replay()
-    pair.finish()
-    pair.level()
-    assert pair.west.versions(pair.spec) == pair.east.versions(pair.spec)
-    assert [row["k"] for row in pair.west.shown(pair.spec)] == ["a", "a", "b", "c"]
-
-
-def test_only_the_groups_that_go_to_a_peer_are_in_its_bootstrap(pair: Pair) -> None:  # scenario 14
-    other_pair(pair, grouped("ops.g"))
-    pair.wal.append(pair.spec, pa.table({"k": ["x", "y"], "a": [1, 2], "b": ["one", "two"]}))
-    pair.wal.delete(pair.spec, [{"k": "y"}])
-    pair.east.register()
-    pair.east.replay()
-    pair.east.fold(pair.spec)
-    pair.wal.append(pair.spec, pa.table({"k": ["z"], "a": [3]}))
-    pair.east.register()
-    pair.east.replay()
-    pair.begin(["right-1"])
-    pair.connect()
-    pair.finish()
-    assert pair.west.shown(pair.spec) == [{"k": "x", "a": None, "b": "one"}]
-    assert {stream.group for stream in pair.west.ledger.landing.coverage(pair.spec.uuid)} == {"right-1"}
-    pair.begin(["left"])
-    pair.finish()
-    pair.level()
-
-
-def test_cells_keep_their_timestamps_and_their_groups(pair: Pair) -> None:
-    other_pair(pair, cell("ops.cells"))
-    at = {"row": b"r", "family": "f", "qualifier": "q", "visibility": ""}
-    new = time.time_ns() // 1000
-    pair.wal.cells(pair.spec, [{**at, "value": b"new", "timestamp": new}, {**at, "row": b"s", "value": b"now"}])
-    pair.east.register()
-    pair.east.replay()
-    pair.east.fold(pair.spec)
-    pair.wal.cells(pair.spec, [{**at, "value": b"older", "timestamp": new - 5}])
-    pair.wal.cells(pair.spec, [{**at, "row": b"t", "timestamp": new, "delete": True}])
-    pair.east.register()
-    pair.east.replay()
-    pair.begin()
-    pair.connect()
-    pair.finish()
-    pair.level()
-    assert [row["value"] for row in pair.west.shown(pair.spec)] == [b"new", b"now"]
-    pair.wal.cells(pair.spec, [{**at, "row": b"t", "value": b"hidden", "timestamp": new - 1}])
-    pair.wal.cells(pair.spec, [{**at, "value": b"newest", "timestamp": new + 1}])
-    pair.east.register()
-    pair.level()
-    assert [row["value"] for row in pair.west.shown(pair.spec)] == [b"newest", b"now"]

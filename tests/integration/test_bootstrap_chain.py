@@ -122,6 +122,46 @@ def test_replicated_time_at_the_end_of_a_chain_waits_for_a_relayed_bootstrap(tmp
     assert len(chain.south.shown(chain.spec)) == 51
 
 
+def test_a_part_of_a_relayed_bootstrap_is_let_go_once_the_relay_has_sent_all_that_it_covers(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    chain = Chain(tmp_path, stack, table())
+    west, south = chain.west, chain.south
+    chain.wal.append(chain.spec, rows(0, 500, 60))
+    chain.turn(chain.east)
+    chain.begin()
+    chain.run(chain.east, west)
+    until(lambda: (chain.turn(chain.east, west), chain.east.phases("west") == [Phase.LIVE])[1], what="it to be at west")
+    relayed = tuple(row.file for row in west.ledger.files.all() if row.kind is FileKind.BOOTSTRAP)
+    west.ledger.rules.set_rate("south", 10_000, west.term)
+    with south.receiver() as receiver, west.worker():
+        west.assign(south.cluster, receiver.port)
+        until(lambda: [row for row in south.ledger.files.all() if row.kind is FileKind.BOOTSTRAP], what="a part")
+    part = south.ledger.replay.pending()
+    assert sum(each.end for each in part) < sum(row.length for row in west.ledger.files.all() if row.file in relayed)
+    west.ledger.rules.set_rate("south", 0, west.term)
+    west.ledger.rules.begin_bootstrap("south", chain.spec.uuid, west.term)
+    west.keeper.turn()
+    receiver = stack.enter_context(south.receiver())
+    with west.worker():
+        west.assign(south.cluster, receiver.port, elsewhere=relayed)
+
+        def is_there() -> bool:
+            chain.turn()
+            return south.tables.exists(chain.spec.name) and len(south.shown(chain.spec)) == 500
+
+        until(is_there, what="the bootstrap that west wrote")
+        until(lambda: (chain.turn(), not south.ledger.replay.pending())[1], what="nothing to be pending")
+    west.assign(south.cluster, receiver.port)
+    with west.worker():
+        until(
+            lambda: (chain.turn(), west.keeper.turn(), west.phases("south") == [Phase.LIVE])[2],
+            what="it to be complete",
+        )
+        until(lambda: (chain.turn(), not south.ledger.replay.pending())[1], what="nothing to be pending in the end")
+    assert south.versions(chain.spec) == west.versions(chain.spec)
+
+
 def landed_wals(site: TableSite, spec: TableSpec) -> set[FileId]:
     """The WALs of which a cluster has frames of a table."""
     return {stream.wal for stream in site.ledger.landing.coverage(spec.uuid)}

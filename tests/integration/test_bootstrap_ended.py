@@ -9,8 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from peer.giveup_own import give_up_own
+from peer.replay.loop import alone
+from peer.unreadable import unreadable
 from replication.core.schema import TableSpec
-from replication.ledger.base import FileKind, Phase
+from replication.ledger.base import FileKind, FileRow, Phase
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table, until
 from tests.tables_made import grouped
@@ -129,3 +132,40 @@ def test_what_came_of_an_ended_bootstrap_is_let_go(tmp_path: Path, stack: ExitSt
 
     until(whole, what="the second bootstrap")
     assert world.west.shown(spec) == world.east.shown(spec)
+
+
+def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tmp_path: Path, stack: ExitStack) -> None:
+    world = World(tmp_path, stack, message_bytes_max=1024, window_bytes=1024)
+    east, west = world.east, world.west
+    spec = world.create(grouped("ops.g"), pa.table({"k": [str(n) for n in range(2000)], "a": range(2000)}))
+    world.bootstrap(spec)
+    east.keeper.turn()
+    (lost,) = (row for row in east.ledger.files.all() if row.kind is FileKind.BOOTSTRAP)
+    east.ledger.rules.set_rate("west", 10_000, east.term)
+
+    def landed() -> list[FileRow]:
+        return [row for row in west.ledger.files.all() if row.kind is FileKind.BOOTSTRAP]
+
+    running = world.receive()
+    with east.worker():
+        until(landed, what="the first of it")
+    running.close()
+    (old,) = landed()
+    Path(lost.path).unlink()
+    (found,) = unreadable(east.ledger, east.ledger.files.all(), "h0", None)
+    assert found.remedy == f"It is written anew after: walship wal giveup {lost.file.local} --yes"
+    with alone(east.config.run_dir):  # the own replay
+        give_up_own(east.config, east.ledger, east.files, lost.file)
+    east.ledger.rules.set_rate("west", 0, east.term)
+    world.receive()
+    stack.enter_context(east.worker())
+
+    def whole() -> bool:
+        east.keeper.turn()
+        west.replay()
+        return east.phases("west") == [Phase.LIVE] * 2
+
+    until(whole, what="the second bootstrap")
+    assert west.shown(spec) == east.shown(spec)
+    assert not [part for part in west.ledger.replay.pending() if part.row.kind is FileKind.BOOTSTRAP]
+    until(lambda: old.file in [row.file for row in west.ledger.files.retirable("h0")], what="the old one to go")

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Thread
+from typing import Any
 from uuid import uuid4
 
 import duckdb
 import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
 from peer.read import read
+from replication import config as configuration
 from replication.core.define import typed_table
+from replication.errors import CommitConflictError, MissingFileError, StorageError
+from replication.tables.append import append_decoded
 from replication.tables.catalog import CatalogProperties, IcebergCatalog, catalog_properties
 from replication.tables.key_index import KeyIndex
 from replication.tables.layout import layouts
 from replication.tables.row_delta import replace_rows
 from replication.tables.shared_catalog import shared_catalog
+from shell.preflight import check_host
 from tests.contract.ledger_stores import postgresql_database
 from tests.sites import table
-from tests.tables_made import keyed
+from tests.tables_made import as_decode, keyed
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 AT_ONCE = 8
@@ -40,6 +50,16 @@ def test_tables_of_a_namespace_that_is_not_there_are_made_at_once(tmp_path: Path
         with ThreadPoolExecutor(AT_ONCE) as threads:
             list(threads.map(make, range(AT_ONCE)))
         assert all(catalog.exists(spec.name) for spec in specs)
+
+
+def test_a_folder_of_any_name_holds_its_tables(tmp_path: Path) -> None:
+    folder, spec = tmp_path / "50% of sp\N{LATIN SMALL LETTER A WITH DIAERESIS}ce #1", keyed("ops.t")
+    folder.mkdir()
+    catalog = IcebergCatalog(catalog_properties(folder))
+    catalog.create(spec)
+    assert all((folder / "warehouse").joinpath(*layout.name.split(".")).is_dir() for layout in layouts(spec))
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    check_host(configuration.load(None, {"cluster": {"name": "east", "data_dir": str(folder)}}, {}), ("worker",))
 
 
 def test_a_table_is_empty_while_its_iceberg_tables_are_being_made_or_dropped(tmp_path: Path) -> None:
@@ -124,6 +144,67 @@ def test_replacing_a_row_again_and_again_deletes_it_once_at_each_place_and_keeps
     with duckdb.connect() as connection:
         catalog.attach(connection, "shown", "ops.t")
         assert connection.execute("select k, v from shown order by k").fetchall() == [("a", 5), ("b", 0)]
+
+
+def test_a_file_of_a_table_that_is_damaged_or_gone_is_named(tmp_path: Path) -> None:
+    catalog, spec = IcebergCatalog(catalog_properties(tmp_path)), keyed("ops.t")
+    catalog.create(spec)
+    made = catalog.load("ops.t")
+    made.append(pa.Table.from_pylist([{"k": "a", "v": 0}], schema=made.schema().as_arrow()))
+    (lost,) = (tmp_path / "warehouse").rglob("*.parquet")
+    os.truncate(lost, 100)
+    with pytest.raises(StorageError, match=f"{lost.name}.*is damaged"):
+        read(catalog, spec).read_all()
+    lost.unlink()
+    with pytest.raises(MissingFileError, match=lost.name):
+        read(catalog, spec).read_all()
+
+
+@pytest.mark.parametrize("fault", ["sent again", "no answer", "not sent"])
+@pytest.mark.parametrize("how", ["append", "replace"])
+def test_files_of_a_commit_that_may_be_there_are_never_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, fault: str
+) -> None:
+    catalog = IcebergCatalog(catalog_properties(tmp_path))
+    catalog.create(keyed("ops.t"))
+    table = catalog.load("ops.t")
+    arrow = table.schema().as_arrow()
+    table.append(pa.Table.from_pylist([{"k": "a", "v": 0}], schema=arrow))
+    expect = catalog.history("ops.t").current
+    before = set((tmp_path / "warehouse").rglob("*.parquet"))
+    commit_table = SqlCatalog.commit_table
+
+    def commit(*arguments: Any) -> Any:
+        if fault != "not sent":
+            commit_table(*arguments)
+        if fault != "sent again":
+            raise ConnectionError(fault)
+        return commit_table(*arguments)
+
+    def write() -> int:
+        rows = pa.Table.from_pylist([{"k": "a", "v": 1}], schema=arrow)
+        if how == "append":
+            return append_decoded(catalog.load("ops.t"), replace(as_decode(rows), size=1), expect, {})
+        return replace_rows(catalog.load("ops.t"), INDEX, ["k"], rows.select(["k"]), rows, expect, {})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", commit)
+        if fault == "sent again":
+            assert write() == catalog.history("ops.t").current != expect
+        else:
+            with pytest.raises(ConnectionError):
+                write()
+    written = set((tmp_path / "warehouse").rglob("*.parquet")) - before
+    assert len(written) == (1 if how == "append" else 2)
+    wanted = [("a", 0)] if fault == "not sent" else [("a", 0), ("a", 1)] if how == "append" else [("a", 1)]
+    with duckdb.connect() as connection:
+        catalog.attach(connection, "shown", "ops.t")
+        assert connection.execute("select k, v from shown order by v").fetchall() == wanted
+    with pytest.raises(CommitConflictError), monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", lambda *arguments: (_ for _ in ()).throw(CommitFailedException()))
+        expect = catalog.history("ops.t").current
+        write()
+    assert set((tmp_path / "warehouse").rglob("*.parquet")) == before | written, "files of a refused commit stayed"
 
 
 def test_hosts_that_open_the_catalog_beside_the_ledger_at_once_find_the_same(postgresql: str, tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from peer.giveup_own import give_up_own, told
 from peer.members import members_of
+from peer.operations import Operations
 from peer.quarantine import Quarantine
 from peer.read import read
 from peer.replay.decode import FrameRef, plan_decode
@@ -19,15 +21,19 @@ from peer.replay.hosts import HostReader
 from peer.replay.office import await_turn
 from peer.replay.rounds import Replayer
 from peer.status import collect
+from peer.unreadable import unreadable
 from replication.coordination.host import host_record
-from replication.coordination.paths import Office
+from replication.coordination.paths import Kind, Office
 from replication.core.frame import FILE_HEADER_BYTES, scan
+from replication.core.frame import Kind as FrameKind
+from replication.core.freshness import ClosedNotice
 from replication.core.ids import ClusterId
 from replication.errors import (
     ConfigError,
     HostAwayError,
     MissingFileError,
     PeerRefusedError,
+    RequestError,
 )
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileRow
@@ -36,6 +42,7 @@ from replication.link.grpc_client import connect
 from replication.settings import TlsSection
 from replication.tables.base import Tables
 from replication.tables.memory import MemoryTables
+from replication.worker.control_log import ControlLog
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
 from tests.integration.test_link_tls import Authority
@@ -314,3 +321,36 @@ def test_one_host_replays_and_the_next_one_follows(west: Hosted) -> None:
     finally:
         stop.set()
         thread.join(30)
+
+
+def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up(west: Hosted) -> None:
+    """A host that crashes always leaves one open."""
+    one, two = west.one, west.two
+    logs = {
+        site: ControlLog(site.ledger, site.files, str(site.config.wal_dir), site.config.cluster.host, site.boot)
+        for site in (one, two)
+    }
+    for site, log in logs.items():
+        site.files.make_directory(str(site.config.wal_dir))
+        log.append(FrameKind.CLOSED, ClosedNotice(1, ()).encode(), 1, 0)
+        west.register(site)
+    (mine,), (lost,) = (site.ledger.files.all(site.config.cluster.host) for site in (one, two))
+    member = two.coordination.enrol(Kind.WORKERS, "w2", {})
+    assert one.coordination.stand("w1", Office.REPLAYERS).leads(), "which need not stop"
+    for file, why in ((lost.file, "which is up"), (mine.file, "the worker of this host writes")):
+        with pytest.raises(RequestError, match=why):
+            give_up_own(one.config, one.ledger, one.files, file, one.coordination)
+    member.leave()
+    operations = Operations(one.ledger, one.coordination)
+    with pytest.raises(RequestError, match="1 files of this cluster lie on host w2"):
+        operations.remove_host("w2")
+    done = give_up_own(one.config, one.ledger, one.files, lost.file, one.coordination)
+    assert list(told(done.loss, {})) == ["nothing is lost with it: later control logs say what it says"]
+    operations.remove_host("w2")
+    assert [host.slot for host in one.coordination.hosts()] == ["w1"]
+    logs[one].close()
+    Path(mine.path).write_bytes(b"damaged")
+    (remedy,) = (each.remedy for each in unreadable(one.ledger, one.ledger.files.all(), "w1", None))
+    assert remedy == f"Nothing is lost with it: walship wal giveup {mine.file.local} --yes"
+    give_up_own(one.config, one.ledger, one.files, mine.file, one.coordination)
+    assert one.ledger.files.all() == [] and not Path(mine.path).exists()

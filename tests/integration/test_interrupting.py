@@ -98,14 +98,28 @@ def test_no_java_is_left_of_what_starts_spark(home: Config, words: tuple[str, ..
         time.sleep(after_s)
         *before, last = stop(process).splitlines()
         assert (last, [line for line in before if not line.startswith("WARNING")]) == ("stopped", [])
-        assert not _of(home, process.pid)
+        until(lambda: not _of(home, process.pid), SOON_S, "no Java")
+
+
+def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
+    mark = f"600.{os.getpid()}"
+    forks = f"for i in $(seq 500); do sleep {mark} & done; wait"
+    ends = "import subprocess, sys, time; from shell.interrupting import end_children;"
+    ends += "subprocess.Popen(['bash', '-c', sys.argv[1]]); time.sleep(0.1); end_children()"
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", ends, forks], check=True, cwd=Path(__file__).parents[2])
+        assert not _naming(mark.encode())
 
 
 def _of(home: Config, but: int) -> list[int]:
     """Processes that name the cluster's folder."""
+    return [pid for pid in _naming(os.fsencode(home.data_dir)) if pid != but]
+
+
+def _naming(word: bytes) -> list[int]:
     found = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if os.fsencode(home.data_dir) in file.read_bytes() and int(file.parent.name) != but:
+            if word in file.read_bytes():
                 found.append(int(file.parent.name))
     return found

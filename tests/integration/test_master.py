@@ -99,7 +99,7 @@ class Rules:
     def peers(self) -> list[Peer]:
         return self.books.defined
 
-    def settle(self, term: int, now: int) -> list[Rule]:
+    def settle(self, term: int) -> list[Rule]:
         return []
 
 

@@ -16,8 +16,11 @@ from peer.draining import Drained, drain
 from peer.members import members_of
 from peer.operations import Operations
 from peer.status import ClusterStatus, collect, durable_lengths
+from replication.coordination.base import HostRecord
 from replication.coordination.paths import Kind
+from replication.core.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
+from replication.ledger.base import FileKind
 from tests.sites import SCHEMA, Site, Wal, rows, table, until
 
 
@@ -202,15 +205,21 @@ def test_a_held_table_neither_lags_others_nor_lets_itself_be_drained(world: Worl
         assert "--remote-table" in error.value.hint
 
 
+def sending_pair(folder: Path, stack: ExitStack, retry_max_s: float) -> tuple[Site, Site, TableSpec]:
+    """East, which sends a table to west; nothing runs yet."""
+    worker = {"retry_min_s": 0.2, "retry_max_s": retry_max_s}
+    east, west = (Site(folder, name, worker=worker) for name in ("east", "west"))
+    for site in (east, west):
+        stack.callback(site.close)
+    spec = table()
+    east.ledger.tables.create(spec)
+    east.send_to(west, spec)
+    return east, west, spec
+
+
 def test_status_counts_retries_and_says_when_the_next_is(tmp_path: Path) -> None:
     with ExitStack() as stack:
-        worker = {"retry_min_s": 0.2, "retry_max_s": 30.0}
-        east, west = (Site(tmp_path, name, worker=worker) for name in ("east", "west"))
-        for site in (east, west):
-            stack.callback(site.close)
-        spec = table()
-        east.ledger.tables.create(spec)
-        east.send_to(west, spec)
+        east, west, spec = sending_pair(tmp_path, stack, retry_max_s=30.0)
         stack.enter_context(east.worker())
         east.assign(west.cluster, 9)
 
@@ -224,3 +233,48 @@ def test_status_counts_retries_and_says_when_the_next_is(tmp_path: Path) -> None
         east.assign(west.cluster, receiver.port)
         until(lambda: sending().state == "sending")  # type: ignore[attr-defined]
         assert sending().retries == 0 and sending().retries_total >= 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_peer_that_was_away_fails_no_longer_though_nothing_is_to_be_sent(tmp_path: Path, restarted: bool) -> None:
+    with ExitStack() as stack:
+        east, west, spec = sending_pair(tmp_path, stack, retry_max_s=0.5)
+        wals = [east.wal(), east.wal("other")]
+        for wal in wals:
+            wal.append(spec, rows(0, 10))
+
+        def errors() -> set[str]:
+            return {known.error for known in east.ledger.files.progress("west") if known.file in {w.file for w in wals}}
+
+        with ExitStack() as first:
+            first.enter_context(east.worker())
+            with west.receiver() as receiver:
+                east.assign(west.cluster, receiver.port)
+                until(lambda: errors() == {""}, what="both at the peer")
+            until(lambda: len(errors()) == 1 and "" not in errors(), what="an error of both")
+            for wal in wals:
+                wal.finish()
+            if restarted:
+                first.close()
+                first = stack.enter_context(ExitStack())
+                first.enter_context(east.worker())
+            receiver = stack.enter_context(west.receiver())
+            east.assign(west.cluster, receiver.port)
+            until(lambda: errors() == {""}, what="no error")
+            assert east.ledger.files.failing() == frozenset()
+
+
+def test_a_host_is_forgotten_once_it_is_gone_and_nothing_lies_there(world: World) -> None:
+    world.east.coordination.put_host(HostRecord("h0", "/data", ""))
+    world.east.coordination.put_host(HostRecord("h9", "/data", ""))
+    with pytest.raises(RequestError, match="no host h7"):
+        world.operations.remove_host("h7")
+    with pytest.raises(RequestError, match="h0 is up"):
+        world.operations.remove_host("h0")
+    lost = world.east.ledger.files.allocate("h9", FileKind.WAL, "/data/wal", "boot", "w9")
+    with pytest.raises(RequestError, match=r"1 files of this cluster lie on host h9, h9/0+ for one.*giveup"):
+        world.operations.remove_host("h9")
+    world.east.ledger.files.close(lost.file, 0)
+    world.east.ledger.files.retire(lost.file, world.east.term)
+    world.operations.remove_host("h9")
+    assert [host.slot for host in world.east.coordination.hosts()] == ["h0"]

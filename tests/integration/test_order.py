@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from replication.core.chunk import ChunkAssignment
 from replication.core.schema import TableSpec
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
+from replication.worker.ship import Shipment
 from tests.sites import Site, Wal, rows, table, until
 
 WORKER = {"message_bytes_max": 2048, "window_bytes": 16384, "retry_min_s": 0.05, "retry_max_s": 0.5}
@@ -71,6 +73,34 @@ def test_a_backlog_of_several_wals_of_a_writer_comes_in_order(chain: Chain) -> N
     of_writer = [at for at in registered(chain.west, chain.spec) if at[0] in (older.file.number, younger.file.number)]
     assert of_writer == sorted(of_writer) and len(of_writer) > 20
     assert len({number for number, _ in registered(chain.west, chain.spec)[:12]}) > 1, "another writer does not wait"
+
+
+def test_a_pass_over_a_backlog_looks_at_the_host_twice_at_most(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    wals = [chain.write(1) for _ in range(40)]
+    for wal in wals:
+        wal.finish()
+    written = {wal.file for wal in wals}
+    counts = {"poll": 0, "drain": 0}
+    shipments: set[Shipment] = set()
+
+    def counted(owner: Any, name: str) -> None:
+        called = getattr(owner, name)
+
+        def call(*given: Any) -> Any:
+            counts[name] += threading.current_thread().name.startswith("tail ")
+            shipments.update(part for part in given if isinstance(part, Shipment))
+            return called(*given)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(HostFiles, "poll")
+    counted(Shipment, "drain")
+    chain.run(chain.east, chain.west)
+    until(lambda: all_there(chain.west, chain.spec, 40), 30)
+    found = registered(chain.west, chain.spec)
+    assert found == sorted(found)
+    assert counts["poll"] <= 2 * counts["drain"] + 20
+    until(lambda: not any(written & {*shipment.window.files, *shipment._told_closed} for shipment in shipments))
 
 
 def test_what_a_relay_has_of_a_writer_goes_on_in_order(chain: Chain) -> None:

@@ -136,6 +136,26 @@ def test_a_road_to_a_name_that_no_table_can_have_is_refused_by_its_type(
     assert pair.west.ledger.tables.all() == [] and pair.west.ledger.landing.roads() == []
 
 
+def test_a_bootstrap_without_room_is_refused_with_remedies_that_there_are(pair: Pair, receiver: Receiver) -> None:
+    road = replace(pair.road(), bootstrap_bytes=1 << 60)
+    with pytest.raises(PeerRefusedError, match="rows from before need") as refused:
+        pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, road)
+    assert "enablereplication --from-now, after disablereplication if it is sent" in refused.value.hint
+
+
+def test_of_two_tables_of_one_name_the_remedy_makes_this_one(pair: Pair, receiver: Receiver) -> None:
+    other = table(pair.spec.name)
+    pair.west.ledger.tables.create(other)
+    link = pair.link(receiver)
+    with pytest.raises(PeerRefusedError, match=f"west has another table named {pair.spec.name}") as refused:
+        link.open_road(pair.east.cluster, pair.west.cluster, pair.road())
+    assert f"droptable {pair.spec.name} there, then enablereplication again" in refused.value.hint
+    assert "--like" not in refused.value.hint, "which asks a peer of the cluster where it is said"
+    pair.west.ledger.tables.drop(other.uuid)
+    link.open_road(pair.east.cluster, pair.west.cluster, pair.road())
+    assert pair.west.ledger.tables.get(pair.spec.name).uuid == pair.spec.uuid
+
+
 def test_an_older_term_is_refused(pair: Pair, receiver: Receiver) -> None:
     session = pair.ship(receiver)
     assert isinstance(answer(session, pair.data(256, pair.ends[0], term=5)), Ack)
@@ -208,6 +228,8 @@ def test_a_closed_source_closes_its_landing_file(pair: Pair, receiver: Receiver)
     answer(session, Data(pair.wal.file, pair.ends[2], pair.ends[2], 256, 1, b"", pair.ends[2]))
     receiver_files = pair.west.ledger.files
     until(lambda: receiver_files.all()[0].closed)
+    assert pair.wal.file not in receiver._landing.received._received, "nothing more of it is to come"
+    assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack) and len(receiver_files.all()) == 1
 
 
 def test_bytes_past_the_registered_length_are_cut_at_the_next_start(pair: Pair) -> None:

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from peer.fold import fold, merge_changes
+from peer.latest import show_latest
 from peer.maintenance import Retention, tidy, trim
 from peer.read import read
-from peer.replay.rounds import Replayer, RoundResult
-from replication.errors import ForeignMaintenanceError, SupersededError
-from tests.integration.conftest import Warehouse
-from tests.integration.replay_site import HOUR_US, Site
+from replication.core.schema import TableSpec
+from replication.errors import ForeignMaintenanceError
+from replication.tables.layout import LATEST
+from tests.integration.replay_site import HOUR_US, Site, settle
 from tests.origin import OriginWal
 from tests.tables_made import SIMPLE, cell, grouped, keyed
-
-
-@pytest.fixture
-def site(tmp_path: Path, warehouse: Warehouse) -> Iterator[Site]:
-    made = Site(tmp_path, warehouse)
-    yield made
-    made.ledger.close()
-
-
-def settle(replayer: Replayer) -> RoundResult:
-    """Rounds until everything is applied, or one more than that needs."""
-    result = replayer.round()
-    for _ in range(4):
-        if not result.held and not result.more:
-            break
-        result = replayer.round()
-    return result
 
 
 def test_a_replayer_killed_between_commit_and_mark_applies_once(site: Site) -> None:
@@ -56,37 +40,6 @@ def test_a_replayer_killed_between_commit_and_mark_applies_once(site: Site) -> N
     assert site.applied()
     assert site.rows() == {"a": 2, "b": 2}
     assert site.received() == 3
-
-
-def test_of_two_replayers_the_newer_goes_on_and_the_older_stops(site: Site) -> None:
-    old = site.replayer()
-    site.put(("a", 1))
-    old.round()
-    new = site.replayer()
-    site.put(("b", 2))
-    new.round()
-    site.put(("c", 3))
-    with pytest.raises(SupersededError):
-        for _ in range(3):
-            old.round()
-    settle(new)
-    assert site.rows() == {"a": 1, "b": 2, "c": 3}
-    assert site.received() == 3
-
-
-def test_of_two_replayers_that_read_the_same_positions_one_commit_wins(site: Site) -> None:
-    first, second = site.replayer(), site.replayer()
-    site.put(("a", 1))
-    second.round()
-    site.put(("b", 2))
-    pending = site.ledger.replay.pending()
-    site.ledger.replay.pending = lambda: pending  # type: ignore[method-assign]
-    second.round()
-    second.round()
-    with pytest.raises(SupersededError):
-        first.round()
-        first.round()
-    assert site.received() == 2
 
 
 def test_rewriting_and_expiring_everything_but_the_last_snapshot_is_survived(site: Site) -> None:
@@ -245,6 +198,28 @@ def test_tables_of_every_kind_have_a_view_of_their_newest_rows(site: Site) -> No
         assert read(site.tables, spec).read_all().num_rows == count
 
 
+@pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)
+def test_a_view_shows_what_came_late_while_a_fold_made_it_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayer = site.replayer()
+    late = OriginWal(site.ledger, site.directory / "wal")
+    site.put(("a", 1))
+    replayer.round()
+    merge_changes(site.tables, site.spec, site.wal.now)
+    late.upsert(site.spec, [{"k": "b", "v": 2}], commit=site.wal.now - 1)
+    late.register()
+    put: Any = site.tables.show
+
+    def show(spec: TableSpec, query: str) -> None:
+        monkeypatch.undo()
+        replayer.round()
+        put(spec, query)
+
+    monkeypatch.setattr(site.tables, "show", show)
+    show_latest(site.tables, site.spec)
+    shown = site.tables.query(f"select k, v from {site.tables.ref(site.spec.name + LATEST)} order by k").to_pylist()
+    assert shown == [{"k": "a", "v": 1}, {"k": "b", "v": 2}]
+
+
 def test_a_table_made_anew_under_a_dropped_ones_name_has_its_own_rows_alone(site: Site) -> None:
     replayer = site.replayer()
     site.put(("a", 1), ("b", 1))
@@ -351,7 +326,7 @@ def test_maintenance_keeps_rows_and_lets_replay_go_on(site: Site) -> None:
     site.put(("c", 3))
     replayer.round()
     site.wal.register(closed=later)
-    tidy(site.tables, site.spec, later)
+    tidy(site.tables, site.ledger, site.spec, later)
     trim(site.tables, site.ledger, site.spec, later, Retention(7 * 86400.0))
     assert site.received() == 1
     assert site.tables.query(f"select * from {site.tables.ref(site.spec.name + '__tombstones')}").num_rows == 0

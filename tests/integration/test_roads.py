@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,11 +11,20 @@ import pytest
 
 from peer.members import members_of
 from peer.status import TableAtPeer, collect
+from replication.coordination.base import Public
+from replication.coordination.host import host_record
 from replication.core.coverage import Ranges
+from replication.core.planner import Limits
 from replication.core.schema import TableSpec
+from replication.ledger.base import Rule
+from replication.master.loop import Master, MasterTimes
 from tests.sites import Site, Wal, rows, table, until
 
-LATER = 1 << 60
+
+def settled(site: Site) -> list[Rule]:
+    """Rules of dropped tables that end now that nothing can be unregistered any more."""
+    site.ledger.time.raise_closed("h0", {}, time.time_ns() // 1000 + 20_000_000)
+    return site.ledger.rules.settle(site.term)
 
 
 class World:
@@ -111,12 +121,12 @@ def test_a_table_dropped_on_both_sides_is_held_or_skipped_and_stops_no_other(
     until(lambda: world.there(spec) == [(0, 3)])
     if policy == "skip":
         until(lambda: world.arrived(wal))
-        until(lambda: world.east.ledger.rules.settle(world.east.term, LATER))
+        until(lambda: settled(world.east))
         assert [rule.table for rule in world.east.ledger.rules.all()] == [spec.uuid]
         assert world.east.ledger.sending.held() == []
         return
     until(lambda: world.east.ledger.sending.held())
-    assert not world.arrived(wal) and world.east.ledger.rules.settle(world.east.term, LATER) == []
+    assert not world.arrived(wal) and settled(world.east) == []
     row = world.status(gone)
     assert row.dropped and row.state == "held" and "was dropped on west" in row.last_error
     assert "disablereplication" in row.last_error and "drop it on east, too, with dropped_tables" in row.last_error
@@ -155,7 +165,40 @@ def test_a_table_dropped_here_only_is_sent_to_the_end(tmp_path: Path, stack: Exi
     world.east.ledger.tables.drop(gone.uuid)
     world.run()
     until(lambda: world.there(gone) == [(0, 3)])
-    until(lambda: world.east.ledger.rules.settle(world.east.term, LATER))
+    until(lambda: settled(world.east))
+
+
+def test_the_master_gives_a_peer_to_which_nothing_goes_any_more_a_tail_that_tells_it(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    world = World(tmp_path, stack)
+    east, west = world.east, world.west
+    spec = world.create("ops.flights")
+    east.coordination.put_host(host_record(east.config))
+    public: list[Public] = []
+    times = MasterTimes(interval_s=0.05, poll_s=0.0, retry_min_s=0.05, retry_max_s=0.1)
+    master = Master(east.ledger, east.coordination, east.files, "h0", [], lambda _: public[-1], Limits(), times)
+    stack.callback(master.close)
+
+    def rounds(reached: Callable[[], object], what: str) -> None:
+        def round_first() -> object:
+            master.round()
+            return reached()
+
+        until(round_first, 30, what)
+
+    stack.enter_context(east.worker())
+    with west.receiver() as receiver:
+        public.append(Public(west.cluster, "1", (f"127.0.0.1:{receiver.port}",)))
+        east.wal().append(spec, rows(0, 1))
+        rounds(lambda: world.there(spec) == [(0, 1)], "the row")
+    east.ledger.rules.disable("west", spec.uuid, ["default"], master.term)
+    east.coordination.announce()
+    for _ in range(3):
+        master.round()
+    with west.receiver() as receiver:
+        public.append(Public(west.cluster, "1", (f"127.0.0.1:{receiver.port}",)))
+        rounds(lambda: not west.ledger.landing.roads(), "the road to close")
 
 
 def test_a_peer_that_was_down_when_the_last_rule_ended_hears_of_it_when_it_is_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,10 +17,12 @@ from replication.core.phase import Phase
 from replication.core.retention import RetentionPolicy
 from replication.core.schema import TableSpec
 from replication.errors import StorageError
+from replication.files.base import Files
+from replication.files.local import LocalFiles
 from replication.files.store import Store
 from replication.ledger.base import FileKind
 from replication.master.budget import Budgets
-from replication.master.retire import retire
+from replication.master.retire import Sweeper, retire
 from replication.worker.reading import FrameReader, frame_start
 from replication.worker.spill import Spiller
 from tests.sites import Site, Wal, rows, table, until
@@ -79,6 +82,12 @@ class World:
 
     def status(self) -> ClusterStatus:
         return collect(self.east.config, self.east.ledger, members_of(self.east.coordination))
+
+
+def make_spiller(world: World, store: Store, files: Files | None = None) -> Spiller:
+    """One that brings back what the own replay has not had."""
+    folders = {FileKind.WAL: str(world.east.config.wal_dir)}
+    return Spiller(world.east.ledger, files or world.east.files, "h0", store, 1, True, folders)
 
 
 def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_path: Path) -> None:
@@ -163,6 +172,57 @@ def test_what_the_own_replay_needs_again_is_brought_back(tmp_path: Path) -> None
         assert row is not None and not row.is_stored and Path(row.path).read_bytes() == content
 
 
+def test_a_file_on_its_way_back_is_no_orphan_however_long_that_takes(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        content = Path(wal.path).read_bytes()
+        sweeper = Sweeper(world.east.ledger, world.east.files, "h0", [str(world.east.config.wal_dir)])
+
+        class Slow(Store):
+            def get(self, address: str, path: str, *given: Any) -> None:
+                super().get(address, path, *given)
+                for now_s in (0.0, 100.0):
+                    sweeper.sweep(now_s)
+
+        with world.east.worker():
+            until(lambda: world.stored(wal))
+        world.east.wal()
+        make_spiller(world, Slow(f"file://{tmp_path}/store")).run_once()
+        row = world.east.ledger.files.get(wal.file)
+        assert row is not None and not row.is_stored and Path(row.path).read_bytes() == content
+
+
+def test_a_file_that_did_not_come_back_stays_in_the_store(tmp_path: Path) -> None:
+    class Losing(LocalFiles):
+        def rename(self, old: str, new: str) -> None:
+            super().rename(old, new)
+            Path(new).unlink()
+
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        with world.east.worker():
+            until(lambda: world.stored(wal))
+        store = Store(f"file://{tmp_path}/store")
+        with pytest.raises(StorageError, match="stays in the store"):
+            make_spiller(world, store, Losing()).run_once()
+        assert world.stored(wal) and len(list(tmp_path.glob("store/**/*.wal"))) == 1
+        make_spiller(world, store).run_once()
+        assert not world.stored(wal) and Path(wal.path).exists()
+
+
+def test_a_store_spelt_otherwise_keeps_what_it_has(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        with world.east.worker():
+            until(lambda: world.stored(wal))
+        other = Store(f"file://{tmp_path}/./store")
+        Spiller(world.east.ledger, world.east.files, "h0", other, 1, False, {}).run_once()
+        assert len(list(tmp_path.glob("store/**/*.wal"))) == 1
+
+
 def test_a_store_that_fails_loses_nothing(tmp_path: Path) -> None:
     with ExitStack() as stack:
         (tmp_path / "store").write_text("no folder")
@@ -174,6 +234,33 @@ def test_a_store_that_fails_loses_nothing(tmp_path: Path) -> None:
         with pytest.raises(StorageError, match="the store at"):
             Spiller(world.east.ledger, world.east.files, "h0", store, 1, False, folders).run_once()
         assert not world.stored(wal) and Path(wal.path).exists()
+
+
+def test_a_peer_that_dies_while_it_is_bootstrapped_with_a_table_fills_no_disk(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack, spill_url="", peer_bytes_max=5000)
+        small = world.create("ops.small")
+        world.east.ledger.rules.begin_bootstrap("west", small.uuid, world.east.term)
+        budgets = Budgets(world.east.ledger, "h0", str(tmp_path), 5000, False)
+        world.run()
+
+        def needing() -> set[str]:
+            return {row.table for row in world.status().peers if row.state == Phase.NEEDS_BOOTSTRAP.value}
+
+        def write(spec: TableSpec) -> None:
+            before = world.status().outlooks[0].local_bytes
+            wals: list[Wal] = []
+            while sum(wal.length for wal in wals) <= 5000:
+                wals.append(world.closed(spec, 10 * len(wals)))
+            newest = wals[-1].file
+            until(lambda: world.east.ledger.files.get(newest).length == wals[-1].length)  # type: ignore[union-attr]
+            assert world.status().outlooks[0].local_bytes > before + 5000
+            budgets.keep(world.east.term)
+
+        write(world.spec)
+        assert needing() == {"ops.flights"}
+        write(small)
+        assert needing() == {"ops.flights", "ops.small"}
 
 
 def test_without_a_store_a_peer_past_its_budget_needs_a_bootstrap_of_the_affected_tables_only(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ class Disk:
         self._sync = local._sync
         monkeypatch.setattr(local, "_sync", self._note)
 
-    def _note(self, fd: int) -> None:
-        self._sync(fd)
+    def _note(self, fd: int, elsewhere: Callable[[int], None]) -> None:
+        self._sync(fd, elsewhere)
         found = os.fstat(fd)
         self.synced[found.st_ino] = found.st_size
 
@@ -154,7 +154,7 @@ def test_after_a_failed_sync_nothing_is_committed_until_the_process_is_another(
     monkeypatch.setattr(local_io, "_lost", [])
     monkeypatch.setattr(local_io, "_unsynced", set())
 
-    def broken(fd: int) -> None:
+    def broken(fd: int, elsewhere: Callable[[int], None]) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:

@@ -90,8 +90,8 @@ def file(tmp_path):
 def start(file):
     started = []
 
-    def start(*options):
-        started.append(Up(file, *options))
+    def start(*options, config=file):
+        started.append(Up(config, *options))
         return started[-1]
 
     yield start
@@ -152,6 +152,18 @@ def test_connecting_for_writing_wants_a_worker_on_this_host(start, file):
     with pytest.raises(CoordinationError, match="for_writing=False"):
         connect(file)
     connect(file, for_writing=False).close()
+
+
+def test_a_cluster_named_by_its_zookeeper_has_the_configuration_it_was_started_with(start, tmp_path):
+    elsewhere = tmp_path / "etc" / "east.toml"
+    elsewhere.parent.mkdir()
+    sections = {"zookeeper": {"port": free_port()}, "writer": {"buffer_bytes_max": 12345678}}
+    elsewhere.write_text(configuration.default_toml("east", tmp_path / "data", **sections))
+    up = start("--roles", "zookeeper,master", config=elsewhere)
+    up.ready()
+    address = f"{up.config.zookeeper_servers}{up.config.zookeeper_root}"
+    with connect(address, for_writing=False) as cluster:
+        assert cluster.config.writer.buffer_bytes_max == 12345678
 
 
 def test_a_second_up_on_the_same_directory_is_refused_and_the_first_goes_on(start, file):

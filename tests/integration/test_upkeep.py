@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
+from peer import maintenance
 from peer.fold import merge_changes
-from peer.latest import Folded
-from peer.maintenance import SNAPSHOT_KEEP_US, Retention, tidy, trim
+from peer.latest import CONSISTENT_TAG, Folded
+from peer.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, Retention, tidy, trim
 from replication.tables.layout import CHANGES
 from replication.tables.memory import MemoryTables
 from tests.integration.conftest import Warehouse
@@ -18,13 +19,6 @@ from tests.integration.replay_site import HOUR_US, Site
 DAY_US = 24 * HOUR_US
 WEEK = Retention(7 * 86400.0)
 COMMITS = 80
-
-
-@pytest.fixture
-def site(tmp_path: Path, warehouse: Warehouse) -> Iterator[Site]:
-    made = Site(tmp_path, warehouse)
-    yield made
-    made.ledger.close()
 
 
 @pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)  # who wrote the files makes no difference
@@ -38,9 +32,9 @@ def test_small_files_become_one_and_old_snapshots_go(tmp_path: Path, warehouse: 
     before = site.tables.history(name)
     assert len(before.snapshots) >= COMMITS
     now = max(snapshot.at for snapshot in before.snapshots.values())
-    tidy(site.tables, site.spec, now)
+    tidy(site.tables, site.ledger, site.spec, now)
     assert len(site.tables.history(name).snapshots) >= COMMITS, "a snapshot that somebody may read went at once"
-    tidy(site.tables, site.spec, now + SNAPSHOT_KEEP_US + HOUR_US)
+    tidy(site.tables, site.ledger, site.spec, now + SNAPSHOT_KEEP_US + HOUR_US)
     after = site.tables.history(name)
     assert len(after.snapshots) <= 21 and after.current in after.snapshots
     if not isinstance(site.tables, MemoryTables):
@@ -49,6 +43,39 @@ def test_small_files_become_one_and_old_snapshots_go(tmp_path: Path, warehouse: 
     site.put(("more", 1))
     assert replayer.round().frames == 1 and site.rows()["more"] == 1
     site.ledger.close()
+
+
+@pytest.mark.parametrize("warehouse", ["small"], indirect=True)  # the fake has no files
+def test_who_reads_a_busy_table_keeps_its_files_for_minutes_however_soon_snapshots_go(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "SNAPSHOTS_MAX", 1)
+    replayer, name = site.replayer(), site.spec.name + CHANGES
+
+    def put(turn: int) -> None:
+        for number in range(COMMITS):
+            site.put((f"k{turn}-{number}", number))
+            replayer.round()
+
+    def newest() -> int:
+        return max(snapshot.at for snapshot in site.tables.history(name).snapshots.values())
+
+    def tags() -> set[str]:
+        return {tag for tag in site.tables.history(name).tags if tag.startswith(SPARED_TAG)}
+
+    put(0)
+    with duckdb.connect() as connection:
+        site.tables.attach(connection, "reading", name)
+        tidy(site.tables, site.ledger, site.spec, newest())
+        put(1)
+        tidy(site.tables, site.ledger, site.spec, newest() + SNAPSHOT_KEEP_BUSY_US + 1)
+        assert connection.execute("select count(*) from reading where _op >= 0").fetchone() == (COMMITS,)
+    old = tags()
+    spared = {site.tables.history(name).tags[tag] for tag in old}
+    assert len(spared) == 2 and len(site.tables.history(name).snapshots) <= 22
+    put(2)
+    tidy(site.tables, site.ledger, site.spec, newest() + SNAPSHOT_KEEP_US + HOUR_US)
+    assert not spared & set(site.tables.history(name).snapshots) and not tags() & old
 
 
 def test_folded_changes_stay_for_their_retention_and_then_go(site: Site) -> None:
@@ -98,3 +125,26 @@ def test_what_readers_of_a_consistent_cut_still_need_stays_however_old(site: Sit
     replayer.round()
     trim(site.tables, site.ledger, site.spec, far, WEEK)
     assert site.received() == 1 and site.rows() == dict.fromkeys("abcde", 1)
+
+
+@pytest.mark.parametrize("warehouse", ["memory", "small"], indirect=True)
+def test_the_tag_of_a_hold_goes_though_who_ended_the_hold_was_killed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replayer = site.replayer()
+    for key, upto in (("a", True), ("b", False)):
+        site.put((key, 1))
+        replayer.round()
+        merge_changes(site.tables, site.spec, site.wal.now if upto else None)
+    assert CONSISTENT_TAG in site.tables.history(site.spec.name).tags
+
+    def killed(name: str, tag: str) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
+        patched.setattr(site.tables, "untag", killed)
+        merge_changes(site.tables, site.spec, site.wal.now + 1)
+    history = site.tables.history(site.spec.name)
+    assert CONSISTENT_TAG in history.tags and not Folded.newest(history).holds
+    assert merge_changes(site.tables, site.spec, site.wal.now + 1) is None
+    assert not site.tables.history(site.spec.name).tags

@@ -88,7 +88,7 @@ class World:
         before = cluster.clock.observe(max((v.commit for v in cluster.here), default=0))
         ts = None if age is None else self.wall(at) - age
         try:
-            check_history([{"timestamp": ts, "row": key}], "t", self.spec.history_s, max(self.wall(at), before.last))
+            check_history([{"timestamp": ts, "row": key}], self.spec, max(self.wall(at), before.last))
         except HistoryError:
             return
         cluster.clock = before.tick(self.wall(at))
@@ -213,5 +213,6 @@ class World:
             time=SimpleNamespace(replicated=replicated),
             replay=SimpleNamespace(set_folded=set_folded),
             derivations=SimpleNamespace(all=list),
+            bootstraps=SimpleNamespace(forget=lambda table, forgotten: None),
         )
         return cast(Ledger, parts)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.aging import horizon
+from replication.core.aging import accepted_from, horizon, longest_history_s
 from replication.core.alter import set_properties
 from replication.core.define import typed_table
 from replication.core.evolution import join
@@ -51,3 +52,24 @@ def test_a_longer_age_or_none_brings_nothing_back() -> None:
     assert horizon(longer, 200 * SECOND) == 150 * SECOND
     never = set_properties(longer, {"max_age_s": ""}, 200 * SECOND)
     assert horizon(never, 10**6 * SECOND) == 150 * SECOND
+
+
+@given(changes, times)
+def test_a_user_timestamp_that_was_too_old_once_is_so_for_ever(given_changes: list, moments: list[int]) -> None:
+    spec = replace(BASE, history_s=30)
+    for _, value, at, _ in given_changes:
+        spec = set_properties(spec, {"history_s": value}, at * SECOND)
+    known = [accepted_from(spec, at) for at in moments]
+    assert known == sorted(known)
+    assert all(found <= at - SECOND for found, at in zip(known, moments, strict=True))
+    assert all(found >= at - longest_history_s(spec) * SECOND for found, at in zip(known, moments, strict=True))
+
+
+def test_a_longer_history_takes_nothing_whose_tombstone_may_be_gone() -> None:
+    spec = replace(BASE, history_s=10)
+    assert accepted_from(spec, 100 * SECOND) == 90 * SECOND and longest_history_s(spec) == 10
+    longer = set_properties(spec, {"history_s": "50"}, 100 * SECOND)
+    assert accepted_from(longer, 110 * SECOND) == 90 * SECOND
+    assert accepted_from(longer, 150 * SECOND) == 100 * SECOND
+    shorter = set_properties(longer, {"history_s": "5"}, 150 * SECOND)
+    assert accepted_from(shorter, 152 * SECOND) == 147 * SECOND and longest_history_s(shorter) == 50

@@ -49,6 +49,19 @@ def test_a_damaged_notice_is_an_error_never_another_exception(notice: ClosedNoti
         ClosedNotice.decode(b"\x09" + raw[1:])
 
 
+@pytest.mark.parametrize("count", [65_535, 65_536])
+def test_a_notice_lists_any_number_of_wals_and_many_of_them_take_little_room(count: int) -> None:
+    many = ClosedNotice(1, tuple((stream(w), 9) for w in range(count)))
+    raw = many.encode()
+    assert ClosedNotice.decode(raw) == many
+    assert raw[0] == (1 if count == 65_535 else 2)  # older peers read what they can
+    if raw[0] == 2:
+        assert len(raw) < count * 8
+        for cut in (raw[:1], raw[:-1], raw + b"\0"):
+            with pytest.raises(FormatError):
+                ClosedNotice.decode(cut)
+
+
 def test_a_notice_of_a_thousand_streams_is_compact() -> None:
     many = ClosedNotice(1, tuple((StreamId(wal(w), UUID(int=t), "default"), 9) for w in range(10) for t in range(100)))
     assert len(many.encode()) < 25_000

@@ -117,8 +117,9 @@ def test_a_peer_that_workers_cannot_ship_to_counts_as_failing_though_it_answers(
     until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
     assert neighbours.look([west], frozenset({"west"}), 1.0)["west"].backoff.until_s == 2.0
     assert neighbours.look([west], frozenset({"west"}), 1.5)["west"].backoff.until_s == 2.0
-    assert neighbours.look([west], frozenset({"west"}), 2.0)["west"].backoff.until_s == 4.0
-    assert neighbours.look([west], NOBODY, 2.5)["west"].backoff.failures == 0
+    assert neighbours.look([west], frozenset({"west"}), 2.2)["west"].backoff.due(2.2), "it is tried again"
+    assert neighbours.look([west], frozenset({"west"}), 2.5)["west"].backoff.until_s == 4.5
+    assert neighbours.look([west], NOBODY, 2.7)["west"].backoff.failures == 0
 
 
 def test_a_peer_that_moved_is_read_at_its_new_address_and_one_that_is_gone_is_forgotten(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import cast
 from uuid import UUID
 
@@ -10,9 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from replication.core.ids import ClusterId, FileId
+from replication.core.retention import RetentionPolicy
+from replication.files.local import LocalFiles
 from replication.files.memory import MemoryFiles
 from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.master.retire import Sweeper, delete
+from replication.master.retire import Sweeper, delete, retire
 
 EAST = ClusterId("east", UUID(int=1))
 
@@ -26,6 +29,9 @@ class Known:
     @property
     def files(self) -> Known:
         return self
+
+    def retire(self, file: FileId, term: int, policy: RetentionPolicy) -> None:
+        """It agrees."""
 
     def all(self, host: str) -> list[FileRow]:
         return [row for row in self.rows if row.host == host]
@@ -66,6 +72,15 @@ def test_what_the_ledger_let_go_is_removed_once_it_has_been_unknown_for_long_eno
     ]
     assert files.names("/data/wal") == ["000000000003.len", "000000000003.wal"]
     assert swept.sweep(200.0) == []
+
+
+def test_files_that_the_ledger_knows_by_another_path_stay(files: MemoryFiles) -> None:
+    make(files, "/data/wal/000000000001.wal", "/data/wal/000000000001.len", "/data/wal/000000000002.wal")
+    rows = [replace(row(number), path=f"/link/wal/{number:012d}.wal") for number in (1, 3)]
+    rows.append(replace(row(2), path=f"file:///store/east/{2:012d}.wal"))
+    swept = Sweeper(cast(Ledger, Known(rows)), files, "h0", ("/data/wal",), age_s=10)
+    swept.sweep(0.0)
+    assert swept.sweep(20.0) == ["/data/wal/000000000002.wal"], "only what lies in a store by now"
 
 
 def test_a_file_newer_than_anything_the_ledger_knows_is_never_removed_but_reported_once(files: MemoryFiles) -> None:
@@ -110,6 +125,27 @@ def test_a_file_that_the_ledger_knows_and_the_disk_lacks_is_reported(files: Memo
     assert [(entry["event"], entry["file"], entry["log_level"]) for entry in logs] == [
         ("file_missing", row(3).path, "error")
     ]
+
+
+def test_one_that_cannot_be_removed_is_told_of_once_and_holds_up_no_other(tmp_path: Path) -> None:
+    stuck, *others = (tmp_path / f"{number:012d}.wal" for number in (1, 2, 3))
+    stuck.mkdir()
+    for path in others:
+        path.touch()
+    swept = Sweeper(cast(Ledger, Known([row(9)])), LocalFiles(), "h0", (str(tmp_path),), age_s=10)
+    with capture_logs() as logs:
+        removed = [swept.sweep(now_s) for now_s in (0.0, 20.0, 40.0)]
+    assert removed == [[], [str(path) for path in others], []]
+    told = [entry for entry in logs if entry["log_level"] == "error" and entry["file"] == str(stuck)]
+    assert [entry["event"] for entry in told] == ["orphan_stays"] and "cannot remove" in told[0]["error"]
+
+
+def test_a_retired_file_that_cannot_be_removed_holds_up_no_other_decision(tmp_path: Path) -> None:
+    stuck = replace(row(1), path=str(tmp_path))  # a directory
+    ledger = cast(Ledger, Known([stuck]))
+    with capture_logs() as logs:
+        assert retire(ledger, LocalFiles(), stuck, 1, "h0")
+    assert [entry["event"] for entry in logs] == ["file_left", "file_retired"]
 
 
 def test_a_file_is_deleted_with_its_counters_and_again_without_effect(files: MemoryFiles) -> None:

@@ -69,6 +69,7 @@ def test_a_name_that_comes_again_is_another_column(spec: TableSpec) -> None:
         (lambda s: drop_column(s, "d"), "in the sort order.*settable ops.t sort="),
         (lambda s: set_properties(s, {"ttl": "5"}, 1), "no table property 'ttl'.*history_s"),
         (lambda s: set_properties(s, {"history_s": "soon"}, 1), "number of seconds"),
+        (lambda s: set_properties(s, {"history_s": "9" * 5000}, 1), "up to 3153600000 "),
         (lambda s: set_properties(s, {"codec": "rar"}, 1), "no codec 'rar'.*zstd"),
         (lambda s: set_properties(s, {"sort": "v up"}, 1), "no sort column"),
         (lambda s: set_properties(s, {"walship.table": "x"}, 1), "no table property"),
@@ -133,10 +134,15 @@ def test_properties_join_by_the_last_setting_of_each(spec: TableSpec) -> None:
 
 
 def test_a_definition_without_properties_changes_none(spec: TableSpec) -> None:
-    there = set_properties(spec, {"history_s": "90"}, 20)
+    there = set_properties(spec, {"codec": "lz4", "write.x": "1", "sort": "v"}, 20)
     bare = without_properties(there)
-    assert join(spec, bare) == spec
-    assert bare.history_s == HISTORY_S_DEFAULT and not bare.sort
+    assert join(spec, bare) == spec and not bare.sort
+
+
+def test_how_late_a_version_may_come_is_the_same_wherever_the_table_goes(spec: TableSpec) -> None:
+    there = set_properties(spec, {"history_s": "90", "codec": "lz4"}, 20)
+    assert join(spec, without_properties(there)).history_s == 90
+    assert without_properties(replace(spec, history_s=7)).history_s == 7
 
 
 def test_definitions_survive_their_text(spec: TableSpec) -> None:

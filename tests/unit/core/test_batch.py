@@ -317,10 +317,10 @@ def test_conditional_mutations_are_refused_with_the_reason() -> None:
 
 
 def test_a_timestamp_older_than_the_history_is_refused() -> None:
-    now = 1_700_000_000_000_000
-    check_history(Mutation("r").put("f", "q", "v", timestamp=now - 60_000_000).cells, "t.cells", 60, now)
+    now, spec = 1_700_000_000_000_000, cell_table("t.cells", uuids=iter(uuid4, None), history_s=60)
+    check_history(Mutation("r").put("f", "q", "v", timestamp=now - 60_000_000).cells, spec, now)
     with pytest.raises(HistoryError, match="t.cells"):
-        check_history(Mutation("r").put("f", "q", "v", timestamp=now - 60_000_001).cells, "t.cells", 60, now)
+        check_history(Mutation("r").put("f", "q", "v", timestamp=now - 60_000_001).cells, spec, now)
 
 
 def test_split_keeps_every_row_in_order_and_bounds_rows_and_bytes() -> None:

@@ -9,6 +9,7 @@ import pytest
 from replication.core.batch import decode_payload
 from replication.core.frame import (
     FILE_HEADER_BYTES,
+    FRAME_BYTES_MAX,
     HOPS_MAX,
     Codec,
     FrameView,
@@ -138,3 +139,8 @@ def test_names_and_hops_are_bounded() -> None:
         )
     with pytest.raises(FormatError, match=str(HOPS_MAX)):
         encode_envelope([EAST] * (HOPS_MAX + 1), 100)
+
+
+def test_a_frame_that_nobody_could_read_is_not_written() -> None:
+    with pytest.raises(FormatError, match=str(FRAME_BYTES_MAX)):
+        encode_envelope([EAST], FRAME_BYTES_MAX + 1)

@@ -1,9 +1,13 @@
-"""Payloads that clusters of other versions read, byte for byte as version 1 writes them."""
+"""Payloads that clusters of other versions read, byte for byte as they are written."""
 
 from __future__ import annotations
 
+import zlib
 from uuid import UUID
 
+import pytest
+
+from replication.core import freshness
 from replication.core.bootstrap import PLACE, Coverage, bootstrap_schema
 from replication.core.coverage import Interval
 from replication.core.freshness import ClosedNotice
@@ -30,6 +34,25 @@ def test_a_closed_notice() -> None:
     assert ClosedNotice.decode(golden) == notice
 
 
+def test_a_closed_notice_of_more_streams_than_version_1_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    notice = ClosedNotice(1_700_000_000_000_005, ((StreamId(FILE, TABLE, ""), 41), (StreamId(OTHER, TABLE, "load"), 0)))
+    names = [f"{WAL}/h0/000000000042", f"{WAL}/h1/000000000009"]
+    body = (
+        bytes.fromhex("05401e18240a0600 02000000 01000000 02000000")  # t, and how many files, tables, streams
+        + b"".join(bytes([len(name)]) + name.encode() for name in names)
+        + TABLE.bytes
+        + bytes.fromhex("00000000 00000000 2900000000000000 00")  # file, table, last sequence, group
+        + bytes.fromhex("01000000 00000000 0000000000000000 04")
+        + b"load"
+    )
+    assert ClosedNotice.decode(b"\x02" + zlib.compress(body)) == notice
+    for limit in ("_PLAIN_MAX", "_PLAIN_BYTES_MAX"):
+        with monkeypatch.context() as patch:
+            patch.setattr(freshness, limit, 1)
+            raw = notice.encode()
+        assert raw[:1] == b"\x02" and zlib.decompress(raw[1:]) == body
+
+
 def test_the_coverage_of_a_bootstrap() -> None:
     intervals = (Interval(0, 3, bytes(32), bytes([1]) * 32), Interval(5, 6, bytes([2]) * 32, bytes([3]) * 32))
     coverage = Coverage.of(TABLE, "load", {FILE: intervals, OTHER: ()})
@@ -39,6 +62,11 @@ def test_the_coverage_of_a_bootstrap() -> None:
     ).encode()
     assert coverage.encode() == golden
     assert Coverage.decode(golden, TABLE, "load") == coverage
+    first, last = coverage.parts(most=2)
+    assert first.encode() == b'{"more":' + golden.replace(f',["{WAL}/h1/000000000009",[]]'.encode(), b"") + b"}"
+    assert last.encode() == f'[["{WAL}/h1/000000000009",[]]]'.encode()
+    parts = [Coverage.decode(part.encode(), TABLE, "load") for part in (first, last)]
+    assert parts == [first, last] and Coverage.joined(parts) == coverage == coverage.parts()[0]
 
 
 def test_the_columns_of_a_bootstraps_rows() -> None:

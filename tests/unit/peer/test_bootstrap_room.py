@@ -34,6 +34,8 @@ def test_what_does_not_fit_is_refused_with_figures() -> None:
         RequestError, match=r"15\.0 MiB here: 10\.0 MiB for a copy, 5\.0 MiB of WAL.*114\.0 MiB are free"
     ):
         Room({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
+    with pytest.raises(RequestError, match="enablereplication --from-now, after disablereplication if it is sent"):
+        Room({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
     with pytest.raises(RequestError, match=r"that 2 tables have .*12\.0 MiB for copies.* 7\.0 MiB for bootstraps"):
         Room({"ops.t": 10 * MIB, "ops.u": 2 * MIB}, 0, 118 * MIB, 100 * MIB, 7 * MIB).check()
 

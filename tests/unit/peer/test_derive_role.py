@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,10 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from rich.console import Console
 
 from peer.derive import hooks
 from peer.derive.role import DeriveRole
-from replication.coordination.paths import Kind
+from peer.members import members_of
+from peer.status import collect
+from replication.coordination.host import host_record
+from replication.coordination.paths import Kind, Office
+from shell.commands.replication import show_status
+from shell.render import Printer
+from shell.up import _later, chosen_roles
 from tests.deriving import DerivingSite
 from tests.sites import rows, table, until
 
@@ -85,15 +93,73 @@ def test_a_hook_that_hangs_or_fails_holds_its_own_table_only(
     assert all(len(site.versions(spec)) == 3 for spec in made.values())
 
 
-def test_only_the_first_host_derives(site: DerivingSite) -> None:
+def test_the_first_of_the_hosts_that_can_derive_does(site: DerivingSite) -> None:
     spec = table("ops.source")
     site.ledger.tables.create(spec)
-    first = site.coordination.enrol(Kind.WORKERS, "a0", {})
+    site.coordination.enrol(Kind.WORKERS, "a0", {})  # first by name, and without a derive role
+    site.coordination.put_host(host_record(site.config))
+    other = site.ensemble.connect(site.config.zookeeper_root)
+    assert other.stand("z9", Office.DERIVERS).leads()
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site) as role:
         until(lambda: site.ledger.replay.mark(spec.uuid), 60)
-        until(lambda: role._leads is not None, 60)
-        assert not role._leads and site.derivation(public).position < 0, "the host a0 would"
-        first.leave()
+        until(lambda: site.coordination.candidates(Office.DERIVERS) == ("z9", "h0"), 60)
+        assert not role._leads and site.derivation(public).position < 0, "the host z9 would"
+        other.close()
         until(lambda: len(site.shown(public)) == 3, 60)
+        assert members_of(site.coordination).hosts[0].roles == ("derive (leads)", "worker")
+    assert site.coordination.leader(Office.DERIVERS) is None
+
+
+def test_a_host_without_a_worker_leaves_deriving_to_the_next(site: DerivingSite) -> None:
+    with running(site):
+        until(lambda: site.coordination.leader(Office.DERIVERS) == "h0", 60)
+        site.membership.leave()
+        until(lambda: site.coordination.leader(Office.DERIVERS) is None, 60)
+
+
+def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
+    site.ledger.tables.create(table("ops.source"))
+
+    def noted() -> str:
+        printer = Printer(False, Console(file=io.StringIO()), Console(file=io.StringIO(), width=200))
+        show_status(printer, collect(site.config, site.ledger, members_of(site.coordination)))
+        assert isinstance(printer.err.file, io.StringIO)
+        return printer.err.file.getvalue()
+
+    assert "derives" not in noted(), "there is nothing to derive"
+    site.define("ops.public", "ops.source", "select")
+    assert "no host derives tables" in noted()
+    site.coordination.put_host(host_record(site.config))
+    assert site.coordination.stand("h0", Office.DERIVERS).leads()
+    assert "derives" not in noted()
+
+
+@pytest.mark.parametrize(
+    ("named", "starts"),
+    [("", True), ("worker,replay", True), ("worker,receiver,master", False), ("worker,replay,derive", False)],
+)
+def test_the_role_comes_unasked_where_replay_runs(site: DerivingSite, named: str, starts: bool) -> None:
+    roles = chosen_roles(site.config, named)
+    with _later(site.config, roles) as later:
+        assert list(later) == (["derive"] if starts else [])
+        assert not any(wanted() for wanted in later.values())
+        site.ledger.tables.create(table("ops.source"))
+        site.define("ops.public", "ops.source", "select")
+        assert all(wanted() for wanted in later.values())
+
+
+def test_a_host_that_leads_no_more_lets_go_of_the_batch_ids_it_began(site: DerivingSite) -> None:
+    spec = table("ops.source")
+    site.ledger.tables.create(spec)
+    public = site.define("ops.public", "ops.source", "select")
+    site.wal().append(spec, rows(0, 3))
+    with running(site):
+        until(lambda: len(site.shown(public)) == 3, 60)
+        (writer,) = (known.writer for known in site.ledger.time.writers())
+        assert site.ledger.batches.hold(public.uuid, "next", writer, "h0") == writer
+        site.membership.leave()
+        until(lambda: not site.ledger.time.writers(), 20)
+        site.ledger.time.register_writer("leader", "a0", 1, "boot", 1)
+        until(lambda: site.ledger.batches.hold(public.uuid, "next", "leader", "a0") == "leader", 20)

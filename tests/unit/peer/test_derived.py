@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,7 @@ from peer.derive import hooks
 from peer.derive.progress import derived_here
 from peer.fold import merge_changes
 from peer.maintenance import Retention, trim
-from replication.core.alter import add_column, drop_column, rename_column, widen_column
+from replication.core.alter import add_column, drop_column, rename_column, set_properties, widen_column
 from replication.core.define import cell_table, typed_table
 from replication.core.frame import scan
 from replication.core.schema import TableSpec
@@ -346,6 +347,24 @@ def test_what_was_trimmed_before_it_was_derived_is_compared_as_a_whole(site: Der
     assert len(site.tables.query('select * from "ops.people__changes" where _op >= 0')) < 5
     site.derive(public)
     assert shown(site, public) == [(2, None, 60), (3, None, 7)]
+
+
+def test_what_is_too_old_in_its_source_goes_from_a_derived_table_too(site: DerivingSite) -> None:
+    spec = people()
+    site.ledger.tables.create(spec)
+    public = site.define("ops.public", "ops.people", "select", PUBLIC)
+    site.wal().append(spec, rows((1, "ann", 5)))
+    site.derive(public)
+    site.now_us = time.time_ns() // 1000
+    site.ledger.tables.alter(spec.uuid, lambda own: set_properties(own, {"max_age_s": "60"}, site.now_us))
+    assert site.derive(public) and shown(site, public) == [(1, None, 5)]
+    site.now_us += 2_000_000
+    assert not site.derive(public), "all is compared again only once a twentieth of the age has passed"
+    site.now_us += 61_000_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("peer.read.now_us", lambda: site.now_us)
+        site.derive(public)
+    assert shown(site, public) == []
 
 
 def test_cell_tables_are_derived_too(site: DerivingSite) -> None:

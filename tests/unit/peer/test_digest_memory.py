@@ -12,14 +12,24 @@ import pyarrow.parquet as pq
 from peer.digest import Reading, bound
 
 
-def test_wide_rows_are_hashed_by_one_thread_where_several_have_no_room(tmp_path: Path) -> None:
-    rows = pa.table({"k": list(range(80_000)), "v": [os.urandom(1000) for _ in range(80_000)]})
-    pq.write_table(rows, tmp_path / "wide.parquet", row_group_size=40_000, compression=None, use_dictionary=False)
-    connection = duckdb.connect(config={"threads": 2})
-    connection.execute(f"create view wide as from '{tmp_path}/wide.parquet'")
-    bound(connection, tmp_path / "spill", 80 << 20)
-    reading = Reading(connection, "wide", ("k", "v"), ("k",))
+def rows_hashed(folder: Path, rows: pa.Table, threads: int, memory_bytes: int, **written: int) -> int:
+    """How many rows a digest has of a file that holds them as they are."""
+    pq.write_table(rows, folder / "rows.parquet", compression=None, use_dictionary=False, **written)
+    connection = duckdb.connect(config={"threads": threads})
+    connection.execute(f"create view shown as from '{folder}/rows.parquet'")
+    bound(connection, folder / "spill", memory_bytes)
+    reading = Reading(connection, "shown", ("k", "v"), ("k",))
     try:
-        assert reading.digest().rows == 80_000
+        return reading.digest().rows
     finally:
         reading.close()
+
+
+def test_wide_rows_are_hashed_by_one_thread_where_several_have_no_room(tmp_path: Path) -> None:
+    rows = pa.table({"k": list(range(80_000)), "v": [os.urandom(1000) for _ in range(80_000)]})
+    assert rows_hashed(tmp_path, rows, 2, 80 << 20, row_group_size=40_000) == 80_000
+
+
+def test_rows_of_which_a_vector_does_not_fit_get_more_memory(tmp_path: Path) -> None:
+    rows = pa.table({"k": list(range(100)), "v": [os.urandom(1 << 20) for _ in range(100)]})
+    assert rows_hashed(tmp_path, rows, 1, 64 << 20) == 100

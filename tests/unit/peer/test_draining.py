@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,10 +10,10 @@ import pytest
 from peer.draining import Drained, drain
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
-from replication.errors import RequestError, UnknownPeerError, UnknownTableError
-from replication.ledger.base import Progress
+from replication.errors import RequestError, UnknownPeerError, UnknownTableError, WaitTimeoutError
+from replication.ledger.base import FileKind, Progress
 from replication.ledger.memory import MemoryLedger
-from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, own_wal, peer
+from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, claims, own_wal, peer, stream
 
 END = HEADER + 2 * FRAME
 
@@ -54,7 +55,8 @@ class Sending:
 
     def settle(self) -> None:
         self.arrive()
-        assert self.ledger.rules.settle(0, 1 << 60)
+        self.ledger.time.raise_closed("h0", {}, 1 << 60)
+        assert self.ledger.rules.settle(0)
 
     def drain(self, meanwhile: Callable[[], None], name: str = "") -> Drained:
         """Drain, and do something once the drain has seen what is pending."""
@@ -118,3 +120,22 @@ def test_a_table_that_was_dropped_here_is_drained_by_its_name(sending: Sending) 
 def test_a_bootstrap_that_is_under_way_is_named(sending: Sending) -> None:
     sending.begin_bootstrap()
     assert sending.drain(lambda: None).bootstrapping == (FLIGHTS.name,)
+
+
+def test_what_other_hosts_have_acked_is_registered_before_it_is_looked_at(sending: Sending) -> None:
+    ledger = sending.ledger
+    other = ledger.files.allocate("h1", FileKind.WAL, "/data/wal", "boot", "w").file
+    ledger.time.register_writer("w", "h1", 1, "boot", 0)
+
+    def register() -> None:
+        found = claims(stream(FLIGHTS, other), 0, 1, HEADER)
+        ledger.landing.register_own(other, HEADER, HEADER + FRAME, found)
+        ledger.time.raise_closed("h1", {"w": 1 << 60}, 0)
+
+    with pytest.raises(WaitTimeoutError, match="writers on h1"):
+        drain(ledger, "north", "", dict, 0.2, lambda *_: None, "h0")
+    later = threading.Timer(0.3, register)
+    later.start()
+    with pytest.raises(WaitTimeoutError, match="300 of 300 bytes"):
+        drain(ledger, "north", "", dict, 1.0, lambda *_: None, "h0")
+    later.join()

@@ -7,12 +7,18 @@ from uuid import UUID
 
 import pytest
 
+from peer.receive.arrival import Arrival
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
+from peer.receive.open_files import OpenFiles
+from peer.receive.received import Received
 from replication.core.ids import ClusterId
-from replication.errors import CoordinationError
+from replication.errors import CoordinationError, NoSpaceError
 from replication.files.local import LocalFiles
+from replication.files.memory import MemoryFiles
 from replication.ledger.memory import MemoryLedger
+from replication.link.base import Data
+from tests.contract.ledger_stores import wal
 from tests.sites import until
 
 WEST = ClusterId("west", UUID(int=2))
@@ -39,3 +45,21 @@ def test_landing_goes_on_when_the_ledger_cannot_be_reached_between_groups(
     finally:
         landing.stop()
         ledger.close()
+
+
+def test_no_row_stays_open_of_a_file_that_could_not_be_made() -> None:
+    ledger, files = MemoryLedger(WEST), MemoryFiles()
+    limits = LandingLimits("/landing", "/quarantine", "w1", "boot", 1, 1 << 30)
+    opened = OpenFiles(ledger, files, limits, Received(ledger))
+    arrival = Arrival(Data(wal(), 256, 300, 256, 1, b""), (), ())
+    files.faults.capacity_bytes = 0
+    for _ in range(3):
+        with pytest.raises(NoSpaceError):
+            opened.take(arrival)
+    opened.close_abandoned()
+    assert ledger.files.all("w1", open_only=True) == []
+    files.faults.capacity_bytes = None
+    landing = opened.take(arrival)
+    opened.close_abandoned()
+    assert [row.file for row in ledger.files.all("w1", open_only=True)] == [landing.row.file]
+    ledger.close()

@@ -25,12 +25,12 @@ def test_what_lies_on_each_host_is_told_and_what_cannot_be_had() -> None:
     rows = [row("w1"), row("w1", FileKind.WAL, 300), row("w2"), row("w3")]
     pending = [Pending(each, 400, 1000, Ranges(), {}) for each in (rows[0], rows[2])]
     report = ReplayReport(host="w1", pid=0)
-    w1, w2, w3 = with_files(Members(hosts=hosts), rows, pending, report, "w1").hosts
+    w1, w2, w3 = with_files(Members(hosts=hosts), rows, pending, report, "w1", 0.0).hosts
     assert (w1.wal_bytes, w1.landing_bytes, w1.unapplied_bytes, w1.away) == (300, 1000, 600, "")
     assert (w2.unapplied_bytes, w2.away) == (600, "it has no receiver that is up")
     assert (w3.slot, w3.roles, w3.unapplied_bytes, w3.away) == ("w3", (), 0, "")
     told = ReplayReport(host="w1", away={"w2": "silent"})
-    assert with_files(Members(hosts=hosts), rows, pending, told, "w2").hosts[1].away == "silent"
+    assert with_files(Members(hosts=hosts), rows, pending, told, "w2", 0.0).hosts[1].away == "silent"
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,21 @@ def test_what_lies_on_each_host_is_told_and_what_cannot_be_had() -> None:
 )
 def test_a_cluster_of_one_host_whose_replay_stands_for_nothing_shows_whether_it_runs(pid: int, runs: bool) -> None:
     alone = Members(hosts=(Host("h0", "/data", ("worker",)),))
-    (host,) = with_files(alone, [], [], ReplayReport(host="h0", pid=pid), "h0").hosts
+    (host,) = with_files(alone, [], [], ReplayReport(host="h0", pid=pid), "h0", 0.0).hosts
     assert ("replay" in host.roles) is runs
-    assert with_files(alone, [], [], None, "h0").hosts[0].roles == ("worker",)
+    assert with_files(alone, [], [], None, "h0", 0.0).hosts[0].roles == ("worker",)
+
+
+def test_a_replay_process_that_says_nothing_is_named_with_how_long() -> None:
+    report = ReplayReport(host="w1", pid=os.getpid(), at=1000.0)
+    leads = Members(
+        hosts=(Host("w1", "/data", ("master (leads)", "replay (leads)")), Host("w2", "/", ("replay (stands by)",)))
+    )
+    assert [host.roles for host in with_files(leads, [], [], report, "w1", 1029.0).hosts] == [
+        h.roles for h in leads.hosts
+    ]
+    silent, other = with_files(leads, [], [], report, "w2", 1045.0).hosts
+    assert silent.roles == ("master (leads)", "replay (leads, silent for 45 s)")
+    assert other.roles == ("replay (stands by)",)
+    alone = Members(hosts=(Host("w1", "/data", ("worker",)),))
+    assert with_files(alone, [], [], report, "w1", 1045.0).hosts[0].roles == ("worker", "replay (silent for 45 s)")

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
+from rich.console import Console
 
-from peer.contacts import Contacts
+from peer.contacts import Contacts, known_peer, meant_by
 from peer.peering import Peering
 from replication import __version__
-from replication.errors import PeerRefusedError, RequestError
-from replication.ledger.base import ReplayMark
+from replication.core.ids import ClusterId
+from replication.errors import PeerExistsError, PeerRefusedError, PeerUnavailableError, RequestError
+from replication.ledger.base import Peer, ReplayMark
 from replication.link.base import PROTOCOL
+from shell.commands.peers import definecluster, deletecluster
+from shell.invocation import Invocation
+from shell.render import Printer
 from tests.contract.ledger_stores import NORTH, WEST
 from tests.sites import Site, rows, table, until
 
@@ -97,6 +104,31 @@ def test_a_table_that_is_taken_over_has_the_name_that_was_asked_for(east: Site) 
         peering.adopt("ops.other__changes", "west")
 
 
+class _Told(Contacts):
+    """A peer that answers while it is up, and hears which roads are closed."""
+
+    up = False
+    closed: list[str] = []
+
+    @contextmanager
+    def link(self, peer: Peer) -> Iterator[Any]:
+        if not type(self).up:
+            raise PeerUnavailableError(f"{peer.name} is down")
+        yield SimpleNamespace(open_road=lambda source, to, road: type(self).closed.append(road.spec.name))
+
+
+def test_a_peer_that_did_not_answer_is_told_by_whoever_asks_next(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Told, "up", False)
+    monkeypatch.setattr(_Told, "closed", [])
+    peering = Peering(east.ledger, east.coordination, _Told(east.ledger, east.config.tls))
+    to_west = known_peer(east.ledger, "west")
+    assert peering.disable("ops.sent", [], "west") == (["default"], False)
+    assert peering.delete("west") == (to_west, False)
+    east.ledger.rules.define(to_west, east.term)
+    monkeypatch.setattr(_Told, "up", True)
+    assert peering.delete("west") == (to_west, True) and _Told.closed == ["ops.sent"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "said"),
     [
@@ -119,3 +151,72 @@ def test_a_peer_of_another_version_or_root_is_not_defined(
     monkeypatch.setattr("peer.contacts.read_public", lambda zookeepers, tls: (zookeepers, public))
     with pytest.raises(error, match=re.escape(said)):
         Reaching(east.ledger, east.config.tls).reach("west", "zk:2181/walship/west")
+
+
+class _There(Contacts):
+    """One cluster at one place, which short forms of its address mean, too."""
+
+    cluster = WEST
+
+    def reach(self, name: str, zookeepers: str) -> Any:
+        (quorum,) = [found for found in meant_by(zookeepers) if found.root.startswith("/walship/")]
+        return SimpleNamespace(quorum=quorum, public=SimpleNamespace(cluster=type(self).cluster))
+
+
+class _Shell:
+    """East's commands about peers, and what they print."""
+
+    def __init__(self, east: Site) -> None:
+        self.peering = Peering(east.ledger, east.coordination, _There(east.ledger, east.config.tls))
+        self.out = io.StringIO()
+
+    def run(self, verb: Callable[..., None], *arguments: str) -> str:
+        console = Console(file=self.out, width=500)
+
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            yield (
+                SimpleNamespace(peering=self.peering, ledger=self.peering.ledger, name="east"),
+                Printer(False, console),
+            )
+
+        self.out.truncate(self.out.seek(0))
+        verb(cast(Invocation, SimpleNamespace(connect=connect)), *arguments)
+        return self.out.getvalue()
+
+
+SPELLED = ["zk:2181/walship/west", "zk:2181/west", "zk:2181", "zk:2181/walship/west/"]
+
+
+@pytest.fixture
+def shell(east: Site) -> _Shell:
+    east.ledger.rules.delete("west", east.term)
+    shell = _Shell(east)
+    assert "west is a peer" in shell.run(definecluster, "west", "zk:2181/west")
+    return shell
+
+
+@pytest.mark.parametrize("spelled", SPELLED)
+def test_a_peer_that_is_defined_so_already_needs_nothing(east: Site, shell: _Shell, spelled: str) -> None:
+    before = east.ledger.rules.peers()
+    assert "defined already" in (said := shell.run(definecluster, "west", spelled)) and "nothing to do" in said
+    assert east.ledger.rules.peers() == before
+    assert "west is a peer" in shell.run(definecluster, "west", "zk2:2181/walship/west"), "where it moved to"
+    assert [peer.zookeepers for peer in east.ledger.rules.peers()] == ["zk2:2181/walship/west"]
+
+
+def test_a_peer_that_is_another_cluster_now_is_told_to_be_deleted_first(
+    shell: _Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_There, "cluster", ClusterId("west", uuid4()))
+    with pytest.raises(PeerExistsError, match="walship deletecluster west"):
+        shell.run(definecluster, "west", "zk:2181/west")
+
+
+@pytest.mark.parametrize("spelled", SPELLED)
+def test_a_peer_is_deleted_by_any_form_of_its_address_and_by_no_other(east: Site, shell: _Shell, spelled: str) -> None:
+    for other in ("zk2:2181/west", "zk:2181/walship/north", "zk:2181/x/west"):
+        with pytest.raises(RequestError, match="Peer west is at zk:2181/walship/west, not at"):
+            shell.run(deletecluster, "west", other)
+    assert "no peer any more" in shell.run(deletecluster, "west", spelled)
+    assert east.ledger.rules.peers() == []

@@ -13,6 +13,7 @@ from peer.standing import end_standing, stand, to_enable
 from replication.errors import RequestError, UnknownPeerError
 from replication.ledger.base import Standing
 from tests.sites import Site, table
+from tests.tables_made import grouped
 
 
 @pytest.fixture
@@ -36,7 +37,25 @@ def test_a_pattern_that_stands_means_what_is_there_and_not_sent_yet(peering: Pee
 
 def test_a_pattern_that_stands_means_what_goes_there_with_another_choice_of_properties(peering: Peering) -> None:
     for choice, names in ((None, ["ops.new"]), (True, ["ops.new"]), (False, ["ops.new", "ops.sent"])):
-        assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", ["ops.*"], choice) == names
+        assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", ["ops.*"], (), choice) == names
+
+
+def test_a_table_of_which_a_group_goes_there_is_meant_for_its_others(peering: Peering) -> None:
+    wide = grouped("ops.wide")
+    peering.ledger.tables.create(wide)
+    peering.ledger.rules.enable("west", wide.uuid, ["left"], wide.name, peering.ledger.terms.current())
+    asked: dict[tuple[str, ...], bool] = {("left",): False, ("right-1",): True, (): True, ("none",): False}
+    for groups, meant in asked.items():
+        assert (wide.name in to_enable(peering, ["ops.*"], [], "west", ["ops.*"], groups)) is meant
+
+
+def test_a_group_leaves_a_rule_that_names_others(peering: Peering) -> None:
+    stand(peering, Standing("west", "ops.*", (), ("a", "b")))
+    assert end_standing(peering, "ops.*", "west", ["b"]) and not end_standing(peering, "ops.*", "west", ["b"])
+    assert peering.ledger.rules.standing() == [Standing("west", "ops.*", (), ("a",))]
+    assert end_standing(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.standing() == []
+    stand(peering, Standing("west", "ops.*"))
+    assert end_standing(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.standing() == []
 
 
 def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> None:
@@ -46,8 +65,9 @@ def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> No
 
 
 def test_it_stands_until_it_is_ended(peering: Peering) -> None:
-    assert stand(peering, Standing("west", "ops.*"))
-    assert not stand(peering, Standing("west", "ops.*", ("ops.tmp_*",)))
+    first, second = Standing("west", "ops.*"), Standing("west", "ops.*", ("ops.tmp_*",))
+    assert stand(peering, first) is None
+    assert stand(peering, second) == first
     assert peering.ledger.rules.standing() == [Standing("west", "ops.*", ("ops.tmp_*",))]
     assert end_standing(peering, "ops.*", "west") and not end_standing(peering, "ops.*", "west")
     with pytest.raises(UnknownPeerError):

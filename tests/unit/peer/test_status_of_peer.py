@@ -70,7 +70,7 @@ def test_nothing_is_said_of_other_peers(told: Told, as_json: bool) -> None:
         found = json.loads(said)
         assert found["retained"]["peers"] and found["outlooks"] and found["peers"] and found["standing"]
     else:
-        assert "kept for west: 1 closed files" in said and "west lacks 1 files" in said
+        assert "kept for west: 1 closed files" in said and "files not whole at west: 1 (" in said
 
 
 def test_all_of_them_are_shown_without_a_name_and_an_unknown_one_is_refused(told: Told) -> None:

@@ -1,6 +1,7 @@
 """Comparing a table on two clusters: what differs is reported, what is still moving is not."""
 
 import random
+import threading
 
 import pyarrow as pa
 import pytest
@@ -103,6 +104,33 @@ def test_a_real_difference_beside_a_moving_row_is_reported_alone():
     verdict = judge(Side("east", *east), Side("west", *west))
     assert [d.key["id"] for d in verdict.differences] == [2]
     assert (verdict.differing, verdict.moving) == (1, 1)
+
+
+def test_a_side_is_not_asked_again_before_it_has_answered():
+    class Slow(Side):
+        answering = False
+
+        def open(self, as_of):
+            assert not self.answering
+            self.answering = True
+            answered.wait(0.5)
+            self.answering = False
+            return super().open(as_of)
+
+        def reached(self):
+            assert not self.answering
+            return super().reached()
+
+    class Refusing(Side):
+        def open(self, as_of):
+            self.reads += 1
+            if self.reads == 1:
+                raise RequestError("folded past it just now")
+            return super().open(as_of)
+
+    answered = threading.Event()
+    rows = table((1, "a", 1.0))
+    assert judge(Refusing("east", rows), Slow("west", rows)).same
 
 
 def test_when_replicated_time_stands_nothing_is_judged():

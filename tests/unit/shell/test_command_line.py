@@ -45,7 +45,7 @@ VERBS = {
     "readonly": ("on|off",),
     "write": ("--format", "--batch-id", "--delete", "--wait", "--until"),
     "read": ("--where", "--columns", "--limit", "--output"),
-    "sql": ("QUERY", "--spark", "--settings"),
+    "sql": ("QUERY", "--spark", "--settings", "--output"),
     "import": ("FILE", "--table", "--format", "--again", "--wait", "--until"),
     "replay": ("--timeout-s",),
     "fold": ("TABLE",),
@@ -157,6 +157,12 @@ def test_init_describes_one_host_of_several(tmp_path, capsys):
     assert main.run([*command, "--certificates", str(pki)]) == ConfigError.exit_code
     assert "w1.key" in capsys.readouterr().err
     assert not (tmp_path / "w1").exists()
+    help_text = CliRunner(env={"COLUMNS": "200"}).invoke(main.make_app(), ["init", "--help"]).output
+    assert "HOST.pem, HOST.key (NAME.… without --host)" in " ".join(help_text.split())
+    assert (
+        main.run(["init", str(tmp_path / "w1"), "--name", "west", "--certificates", str(pki)]) == ConfigError.exit_code
+    )
+    assert "west.key" in capsys.readouterr().err
     for name in ("ca.pem", "w1.pem", "w1.key"):
         (pki / name).touch()
     assert main.run([*command, "--certificates", str(pki)]) == 0
@@ -183,6 +189,7 @@ def test_init_writes_nothing_when_a_value_is_wrong(tmp_path, capsys, wrong):
         ["replay", "--timeout-s"],
         ["verify", "west", "--timeout-s"],
         ["drain", "west", "--timeout"],
+        ["drain", "west", "--timeout-s"],
         ["bootstrap", "west", "-t", "t.x", "--wait"],
         ["enablereplication", "west", "-t", "t.x", "--bootstrap", "--wait"],
     ],

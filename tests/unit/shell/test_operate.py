@@ -69,7 +69,7 @@ def test_what_is_lost_for_good_is_told_with_the_remedy(said: Said) -> None:
 
 def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
     show_outlooks(said.printer, [NEAR], replace(DISK, growth=2048.0, full_s=7200.0))
-    assert "west lacks 3 files (3.0 MiB of 4.0 MiB), growing 1.0 KiB/s: past its budget in 17 min" in said.text
+    assert "files not whole at west: 3 (3.0 MiB of 4.0 MiB), growing 1.0 KiB/s: past its budget in 17 min" in said.text
     assert "then tables need a bootstrap" in said.text and "full in 2 h 00 min" in said.text
     show_outlooks(said.printer, [replace(NEAR, then="spill", stored_files=2, stored_bytes=1 << 20)], DISK)
     assert "nothing that is sent here lands" not in said.text
@@ -86,7 +86,7 @@ def test_of_several_tables_what_fails_for_one_holds_up_no_other(said: Said) -> N
             raise PeerRefusedError("west has another table named b", "Drop it")
         done.append(name)
 
-    with pytest.raises(RequestError, match="1 of 3 tables were left as they are"):
+    with pytest.raises(RequestError, match="1 of 3 tables were left as they are: b"):
         for_each(["a", "b", "c"], act, said.printer)
     assert done == ["a", "c"] and "b: west has another table named b. Drop it" in said.text
     with pytest.raises(PeerRefusedError):

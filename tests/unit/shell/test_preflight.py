@@ -1,5 +1,6 @@
 """What ``up`` looks at first: each thing that is wrong is one clear error, and nothing was started."""
 
+import importlib.util
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from replication import config as configuration
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.errors import ConfigError, LockedFileError, NoSpaceError
+from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.ledger.base import FileKind
 from replication.ledger.sql import open_ledger
 from replication.tables.catalog import IcebergCatalog, catalog_properties
@@ -52,6 +53,10 @@ def test_too_little_disk_is_said_in_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("shell.preflight.shutil.disk_usage", lambda path: usage._replace(free=5 << 20))
     with pytest.raises(NoSpaceError, match="Only 5 MiB are free"):
         check_host(config, ("master",))
+    monkeypatch.setattr("shell.preflight.shutil.disk_usage", lambda path: usage._replace(free=20 << 20))
+    with pytest.raises(NoSpaceError, match=r"disk_free_min_bytes.*--roles master,worker"):
+        check_host(config, ("master", "receiver"))
+    check_host(config, ("master", "worker"))  # what is sent frees space
 
 
 def test_wals_without_a_ledger_are_no_fresh_start(tmp_path):
@@ -86,6 +91,31 @@ def test_a_ledger_that_does_not_know_newer_files_is_not_used(tmp_path):
         make_ledger(config)
 
 
+def test_files_of_a_data_directory_that_was_moved_or_is_reached_by_a_link_are_known_by_their_new_paths(tmp_path):
+    (tmp_path / "one").mkdir()
+    config = config_in(tmp_path / "one")
+    make_ledger(config)
+    with closing(open_ledger(config.ledger_url)) as ledger:
+        rows = [ledger.files.allocate("h0", FileKind.LANDING, str(config.landing_dir), "boot") for _ in range(2)]
+    config.landing_dir.mkdir()
+    Path(rows[0].path).write_bytes(bytes(FILE_HEADER_BYTES))
+
+    def paths(home):
+        config = config_in(home)
+        make_ledger(config)
+        with closing(open_ledger(config.ledger_url)) as ledger:
+            return [row.path for row in ledger.files.all("h0")]
+
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    linked = tmp_path / "link" / "landing" / "000000000000.wal"
+    assert paths(tmp_path / "link") == [str(linked), rows[1].path], "what is not there stays as it was"
+    (tmp_path / "link").unlink()
+    (tmp_path / "one").rename(tmp_path / "two")
+    assert paths(tmp_path / "two")[0] == str(tmp_path / "two" / "landing" / "000000000000.wal")
+    shutil.copytree(tmp_path / "two", tmp_path / "three")
+    assert paths(tmp_path / "three")[0] == str(tmp_path / "two" / "landing" / "000000000000.wal")
+
+
 def test_a_copy_does_not_start_on_the_tables_of_its_original(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -111,6 +141,24 @@ def test_missing_java_is_said_only_where_it_is_needed(tmp_path, monkeypatch):
         check_host(config, ("zookeeper",))
 
 
+def test_where_pyspark_is_missing_the_remedy_needs_none(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else find(name))
+    monkeypatch.setattr("shell.preflight.find_java", lambda: "java")
+    outside = {"embedded": False, "servers": "zk:2181"}
+    with pytest.raises(SparkMissingError, match=r"spark\]'; the embedded ZooKeeper is part of it, too$"):
+        check_host(config_in(tmp_path), ("zookeeper", "replay"))
+    with pytest.raises(ConfigError, match="the embedded ZooKeeper is part of PySpark"):
+        check_host(config_in(tmp_path), ("zookeeper", "master"))
+    with pytest.raises(SparkMissingError, match=r"\[replay\] enabled = false"):
+        check_host(config_in(tmp_path, zookeeper=outside), ("replay",))
+    shared = {"ledger": {"url": "postgresql://u@db/east"}, "catalog": {"warehouse": "file:///mnt/east"}}
+    config = config_in(tmp_path, zookeeper=outside, **shared)
+    with pytest.raises(SparkMissingError, match="another host: --roles master,worker,receiver$"):
+        check_host(config, ("replay",))
+    check_host(config, chosen_roles(config, "master,worker,receiver"))
+
+
 def test_a_data_directory_that_is_a_file_is_said(tmp_path):
     (tmp_path / "data").touch()
     file = tmp_path / "walship.toml"
@@ -126,3 +174,6 @@ def test_roles_come_in_starting_order_and_without_what_is_disabled(tmp_path):
     assert chosen_roles(config_in(tmp_path), "replay") == ("replay",)
     outside = config_in(tmp_path, zookeeper={"embedded": False, "servers": "zk:2181"}, replay={"enabled": False})
     assert chosen_roles(outside, "") == ("master", "worker", "receiver")
+    assert chosen_roles(outside, "zookeeper,worker") == ("worker",)
+    with pytest.raises(ConfigError, match="No role is named that runs here"):
+        chosen_roles(outside, "zookeeper")

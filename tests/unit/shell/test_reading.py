@@ -2,14 +2,18 @@
 
 import json
 import os
+from contextlib import nullcontext
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from peer.trace import Trace, Version
 from peer.verify import Difference, Holding, Verdict
 from replication.errors import RequestError
+from shell.commands.data import sql
 from shell.commands.trace import parse_key, show_trace
 from shell.commands.verify import show_verdicts
 from shell.reading import print_rows, save_rows
@@ -43,6 +47,22 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
     for name, why in targets:
         with pytest.raises(RequestError, match=f"cannot be written: (?i:{why})"):
             save_rows(tmp_path / name, iter([ROW]))
+
+
+@pytest.mark.parametrize("spark", [False, True])
+def test_what_a_query_gives_is_saved_like_what_is_read(tmp_path, monkeypatch, capfd, spark):
+    rows = pa.table({"id": [1, 2], "b": [b"\x00", b"a"]})
+    monkeypatch.setattr("peer.on_demand.spark_sql", lambda config, specs, query: rows)
+    cluster = SimpleNamespace(config=None, tables=list, sql=lambda query: rows.to_reader())
+    invocation = SimpleNamespace(connect=lambda grace_s: nullcontext((cluster, Printer(as_json=True))))
+    for name in ("rows.parquet", "rows.csv"):
+        sql(invocation, "select", spark=spark, output=tmp_path / name)
+        assert json.loads(capfd.readouterr().out) == {"rows": 2, "file": str(tmp_path / name)}
+    assert parquet.read_table(tmp_path / "rows.parquet").equals(rows)
+    assert (tmp_path / "rows.csv").read_text().splitlines()[1:] == [r'1,"\x00"', '2,"a"']
+    for query, settings in (("", True), ("", False)):
+        with pytest.raises(RequestError, match="takes a QUERY"):
+            sql(invocation, query, settings=settings, output=tmp_path / "more.csv")
 
 
 def test_bytes_in_keys_are_shown_as_trace_takes_them(capfd):

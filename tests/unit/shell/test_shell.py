@@ -1,11 +1,14 @@
 """The interactive shell: lines, completion, and which cluster they are for."""
 
 import io
+import json
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
+from replication.errors import ConfigError
+from shell import main
 from shell.find import Found
 from shell.main import make_app
 from shell.render import Printer
@@ -52,6 +55,29 @@ def test_a_line_is_a_command_line_for_the_cluster_in_use(app):
     run = Recorder()
     shell_of(app, run).execute("read ops.flights --where \"carrier = 'UA'\" -n 3")
     assert run.lines == [["--cluster", "/x/east.toml", "read", "ops.flights", "--where", "carrier = 'UA'", "-n", "3"]]
+
+
+def test_every_line_has_the_flags_of_the_shell(app):
+    run = Recorder()
+    shell = Shell(run, app, Found("east", "/x/east.toml"), Printer(True), ["--json", "--debug"])
+    assert shell.execute("listtables") == shell.execute("select 1") == 0
+    assert run.lines == [
+        ["--cluster", "/x/east.toml", "--json", "--debug", *w] for w in (["listtables"], ["sql", "select 1"])
+    ]
+
+
+@pytest.mark.parametrize("flag", ["--json", "--debug"])
+def test_flags_before_and_after_the_verb_shell_are_for_its_lines(flag, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
+    for words in ([flag, "shell"], ["shell", flag]):
+        monkeypatch.setattr("sys.stdin", io.StringIO("listtables\nlistclusters\n"))
+        assert main.run(words) == ConfigError.exit_code
+        told = capsys.readouterr().err
+        if flag == "--json":
+            assert [json.loads(line)["exit_code"] for line in told.splitlines()] == [ConfigError.exit_code] * 2
+        else:
+            assert told.count("Traceback") == 2, "and the session goes on"
 
 
 def test_a_query_needs_no_verb(app):

@@ -1,8 +1,12 @@
-"""Roles that start when there is something for them to do, and that nobody waits for."""
+"""Roles that start when there is something for them to do, or when this host has room for them again."""
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,3 +69,48 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
         stop.set()
         thread.join()
     assert said.count(("derive", "started")) == 1 and ("derive", "stopped") in said
+
+
+def test_a_full_disk_ends_neither_the_roles_nor_their_supervisor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "RoleSupervisor", _Role)
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    said: list[str] = []
+    stop = threading.Event()
+
+    def say(event: RoleEvent) -> None:
+        said.append(event.event)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def ready() -> None:
+        stop.set()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Supervisor(config, tmp_path / "x.toml", ("worker", "receiver"), say).run(stop, ready, 0.01)
+    assert said == ["started", "started", "stopped", "stopped"]
+
+
+def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    tries: list[str] = []
+
+    def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[bytes], int | None]:
+        tries.append(arguments[1])
+        if len(tries) < 3:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True), None
+
+    monkeypatch.setattr(supervise, "spawn", spawn)
+    monkeypatch.setattr(supervise, "_BACKOFF_FIRST_S", 0.01)
+    said: list[RoleEvent] = []
+    stop = threading.Event()
+
+    def say(event: RoleEvent) -> None:
+        said.append(event)
+        if event.event == "started":
+            stop.set()
+
+    Supervisor(config, tmp_path / "x.toml", ("worker",), say).run(stop, stop.set, 0.01)
+    assert [event.event for event in said] == ["ended", "ended", "started", "stopped"]
+    assert "Resource temporarily unavailable; starts again in" in said[0].detail

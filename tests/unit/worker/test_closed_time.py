@@ -25,7 +25,7 @@ class Host:
         self.ledger = ledger
         self.told: list[ClosedNotice] = []
         self.now = 0
-        none: Any = SimpleNamespace(refresh=lambda: None, poll=lambda: [], run_once=lambda: None)
+        none: Any = SimpleNamespace(refresh=lambda: None, poll=lambda: [], run_once=set)
         control: Any = SimpleNamespace(append=lambda kind, payload, *_: self.told.append(ClosedNotice.decode(payload)))
         self.closed_time = ClosedTime(ledger, "h0", none, none, control, lambda: self.now, lambda: 1)
 
@@ -60,6 +60,16 @@ def test_the_first_frame_lists_all_streams_and_later_ones_those_that_grew(host: 
     host.write(two, 2, 5)
     assert host.close(20) == {streams[1]: 4}
     assert host.close(30) == {}
+
+
+def test_while_closed_time_stands_peers_hear_the_same_again(host: Host) -> None:
+    host.write(host.wal(), 0, 1)
+    host.close(10)
+    grown = host.write(host.wal(), 0, 2)
+    host.now = 5  # the clock stepped back
+    for _ in range(2):
+        assert host.closed_time.run_once() == 11, "a commit time was seen"
+    assert [(notice.t, dict(notice.streams)) for notice in host.told[1:]] == [(11, {grown: 1}), (11, {})]
 
 
 def test_what_grew_while_closed_time_stood_is_told_when_it_moves_though_the_file_is_gone(host: Host) -> None:

@@ -94,3 +94,52 @@ def test_a_relay_keeps_the_order_of_what_each_host_of_its_source_wrote() -> None
 def test_an_empty_file_begins_when_it_is_closed() -> None:
     peer = Peer([])
     assert not peer.may_begin(wal(1, 256)) and peer.may_begin(wal(1, 256, closed=True))
+
+
+def test_a_long_backlog_of_one_writer_costs_one_question_a_file_and_one_look_a_pass() -> None:
+    files = [wal(number, 500, closed=True) for number in range(300)]
+    asked: list[FileId] = []
+    looks: list[int] = []
+    there: set[FileId] = set()
+
+    def is_there(file: FileId, end: int) -> bool:
+        asked.append(file)
+        return file in there
+
+    def look() -> list[Source]:
+        looks.append(len(asked))
+        return files
+
+    lines = Lines(look, is_there)
+    for _ in range(2):
+        lines.again()
+        assert [file for file in files if lines.may_begin(file, ())] == files[:1]
+    assert len(asked) == 2 * 299 and len(looks) == 1
+    there.update(file.file for file in files[:200])
+    lines.again()
+    assert [file for file in files if lines.may_begin(file, ())] == files[:201]
+    assert len(asked) < 3 * 300 + 200
+
+
+def test_what_is_closed_later_than_a_file_was_first_seen_is_not_waited_for_to_its_end() -> None:
+    first, second, third = wal(1, 300), wal(2, 300), wal(3, 300)
+    peer = Peer([first, second], begun={first.file}, there={first.file: 300})
+    peer.there[first.file] = 299
+    assert not peer.may_begin(second)
+    peer.files = [wal(1, 5000, closed=True), second, third]
+    peer.there[first.file] = 300
+    peer.lines.again()
+    assert not peer.may_begin(third), "it was first seen when the first had more"
+    assert peer.may_begin(second)
+    peer.there |= {first.file: 5000, second.file: 300}
+    assert peer.may_begin(third)
+
+
+def test_files_that_are_gone_are_remembered_no_more() -> None:
+    peer = Peer([wal(1, 500, closed=True), wal(2, 500, closed=True)])
+    for number in range(3, 50):
+        peer.files = [*peer.files[1:], wal(number, 500, closed=True)]
+        peer.there = {peer.files[0].file: 500}
+        peer.lines.again()
+        assert all(peer.may_begin(file) for file in peer.files)
+    assert len(peer.lines._waiting) <= 3

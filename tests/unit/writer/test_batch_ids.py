@@ -9,9 +9,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.batch import FRAME_ROWS_MAX
+from replication.core.batch import FRAME_ROWS_MAX, upserts_from_arrow
 from replication.core.define import typed_table
-from replication.errors import BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
+from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
 from replication.writer import batch_ids
 from replication.writer.writer import Writer
@@ -118,6 +118,44 @@ def test_a_batch_whose_caller_gave_up_waiting_is_not_added_twice(site: Site) -> 
         eventually(lambda: len(site.logged_keys()) == 100)
         writer.upsert(site.table, some(0, 100), batch_id="load")
         assert site.logged_keys() == list(range(100))
+
+
+def test_a_batch_that_did_not_fit_in_whole_keeps_its_id_until_what_was_queued_of_it_is_dealt_with(site: Site) -> None:
+    rows = some(0, FRAME_ROWS_MAX * 3)
+    with site.writer(append_timeout_s=0.3, buffer_bytes_max=1 << 20, codec="none") as writer:
+        site.gate.clear()
+        for _ in range(2):
+            with pytest.raises((BackpressureError, RequestError)):
+                writer.upsert(site.table, rows, batch_id="load")
+        with pytest.raises(RequestError, match="another thread"):
+            writer.upsert(site.table, some(0, 100), batch_id="load")
+        site.gate.set()
+        with pytest.raises(BatchConflictError):
+            eventually(lambda: bool(writer.upsert(site.table, some(0, 100), batch_id="load")))
+    with site.writer(codec="none") as patient:
+        patient.upsert(site.table, rows, batch_id="load")
+        assert site.logged_keys() == list(range(FRAME_ROWS_MAX * 3))
+
+
+def test_a_derived_batch_whose_ack_came_late_is_not_added_twice(site: Site) -> None:
+    logs = upserts_from_arrow(some(0, 10), site.table)
+    with site.writer(append_timeout_s=0.2) as writer:
+        site.gate.clear()
+        for error in (WaitTimeoutError, RequestError):
+            with pytest.raises(error):
+                writer.derive(site.table, logs, "load")
+        site.gate.set()
+        writer.flush()
+        writer.derive(site.table, logs, "load")
+        assert site.logged_keys() == list(range(10))
+
+
+def test_a_batch_cut_short_as_its_writer_closes_gives_its_id_back(site: Site) -> None:
+    with site.writer() as writer:
+        writer.close()
+        for _ in range(2):
+            with pytest.raises(RequestError, match="closed"):
+                writer.upsert(site.table, some(0, 100), batch_id="load")
 
 
 def test_threads_that_repeat_the_same_batch_at_once_add_it_once(site: Site) -> None:

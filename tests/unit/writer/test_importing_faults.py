@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
+import time
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from replication.core.define import cell_table
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.roles import Role
 from replication.errors import (
     CoordinationError,
+    HistoryError,
     LedgerBusyError,
     NoSpaceError,
     ReadOnlyClusterError,
     ReplicationError,
     RequestError,
     StorageError,
+    UnknownTableError,
 )
+from replication.writer import importing
+from replication.writer.file_digest import FileDigest
 from replication.writer.importing import Imported
 from replication.writer.writer import Writer
 from tests.unit.writer.imports import ROWS, bulk_rows, load, parquet
-from tests.unit.writer.site import Site, eventually
+from tests.unit.writer.site import Site, eventually, some
 from tests.unit.writer.test_recovery import kill
 
 
@@ -129,6 +139,65 @@ def test_a_file_that_changes_while_it_is_read_is_refused(site: Site, tmp_path: P
         with pytest.raises(RequestError, match="changed while"):
             writer.import_file(site.table, path, "", lambda _: path.touch())
         assert site.logged_keys() == []
+
+
+def test_a_file_replaced_while_it_is_read_is_refused_and_the_new_one_is_imported(site: Site, tmp_path: Path) -> None:
+    path = parquet(tmp_path)
+    new = parquet(tmp_path, some(0, 5), "new.parquet")
+
+    def opened(*given: Any) -> FileDigest:
+        os.replace(new, path)  # after it was opened for its rows, before it is opened for its hash
+        return FileDigest(*given)
+
+    with site.writer() as writer:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(importing, "FileDigest", opened)
+            with pytest.raises(RequestError, match="changed while"):
+                load(writer, site.table, path)
+        assert site.logged_keys() == []
+        assert not load(writer, site.table, path).repeated and site.logged_keys() == list(range(5))
+
+
+def test_a_file_that_changes_while_its_hash_is_awaited_is_refused(site: Site, tmp_path: Path) -> None:
+    path = parquet(tmp_path)
+    waited = FileDigest.batch_id
+
+    def slow(digest: FileDigest) -> str:
+        found = waited(digest)
+        path.touch()
+        return found
+
+    with site.writer() as writer, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FileDigest, "batch_id", slow)
+        patched.setattr(FileDigest, "is_ready", False)
+        with pytest.raises(RequestError, match="changed while"):
+            load(writer, site.table, path)
+        assert site.logged_keys() == []
+
+
+def test_a_table_dropped_meanwhile_gets_no_more_rows(site: Site, tmp_path: Path) -> None:
+    path = parquet(tmp_path)
+    with site.writer() as writer:
+        with pytest.raises(UnknownTableError):
+            writer.import_file(site.table, path, "", lambda _: site.ledger.tables.drop(site.table.uuid))
+        assert all(row.closed and row.length == FILE_HEADER_BYTES for row in bulk_rows(site))
+
+
+def test_timestamps_that_grow_too_old_while_a_file_is_read_are_refused(site: Site, tmp_path: Path) -> None:
+    spec = cell_table("ops.cells", uuids=iter(uuid4, None), history_s=3600)
+    site.ledger.tables.create(spec)
+    path, now = tmp_path / "cells.csv", time.time_ns() // 1000
+    path.write_text(f"row,family,qualifier,value,timestamp\nr,f,q,v,{now - 3_000_000_000}\n")
+    clock = [now]
+    with site.writer() as writer:
+        writer._importer._now = lambda: clock[0]
+
+        def later(_: Imported) -> None:
+            clock[0] += 1_000_000_000
+
+        with pytest.raises(HistoryError, match="ops.cells"):
+            writer.import_file(spec, path, "", later)
+        assert all(row.closed and row.length == FILE_HEADER_BYTES for row in bulk_rows(site))
 
 
 def test_a_ledger_out_of_reach_at_the_end_is_told_later(site: Site, tmp_path: Path) -> None:

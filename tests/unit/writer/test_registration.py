@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from replication.coordination.membership import Membership
 from replication.coordination.paths import Kind
 from replication.core.roles import Role
 from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
@@ -125,6 +128,24 @@ def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published
     go_on.set()
     thread.join(20)
     eventually(lambda: site.coordination.members(Kind.WRITERS)[0].fields["epoch"] == 2)
+    with pytest.raises(ReadOnlyClusterError):
+        held.publish(lambda: None)
+    held.close(clean=True)
+
+
+def test_a_role_that_changed_before_a_writer_was_seen_ends_its_lease_before_it_acks(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrol = site.coordination.enrol
+
+    def late(kind: Kind, name: str, fields: dict[str, Any]) -> Membership:
+        site.set_role(Role.STANDBY)
+        assert site.coordination.members(Kind.WRITERS) == (), "readonly waits for nobody"
+        return enrol(kind, name, fields)
+
+    monkeypatch.setattr(site.coordination, "enrol", late)
+    monkeypatch.setattr(site.coordination, "watch_role", lambda _: SimpleNamespace(close=lambda: None))
+    held = registration(site, Ticking())
     with pytest.raises(ReadOnlyClusterError):
         held.publish(lambda: None)
     held.close(clean=True)

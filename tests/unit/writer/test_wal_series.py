@@ -18,6 +18,7 @@ from replication.errors import (
     ReplicationError,
     StorageError,
 )
+from replication.writer import group_commit
 from replication.writer.durable_length import DurableLength
 from replication.writer.wal_file import make, refuse_others
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
@@ -90,6 +91,26 @@ def test_a_poisoned_file_is_closed_in_the_ledger_even_if_that_takes_a_while(site
         assert site.rows()[0].closed_length == published
 
 
+def test_the_ledger_hears_of_a_closed_file_soon_though_appends_go_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "IDLE_TICK_S", 60.0)
+    with site.writer() as writer:
+        site.files.faults.sync_failures = 1
+        site.ledger.fault = _refuse("files.close")
+        with pytest.raises(PoisonedFileError):
+            writer.upsert(site.table, [{"k": 1}])
+        writer.upsert(site.table, [{"k": 2}])
+        assert not site.rows()[0].closed
+        site.ledger.fault = None
+
+        def busy() -> bool:
+            writer.upsert(site.table, [{"k": 3}])
+            return site.rows()[0].closed
+
+        eventually(busy, 15)
+
+
 def _refuse(call: str) -> Callable[[str], None]:
     def fault(name: str) -> None:
         if name == call:
@@ -153,7 +174,7 @@ def test_a_ledger_that_is_older_than_its_files_replaces_none_of_them(site: Site)
         (row,) = site.rows()
         handle = site.files.open(row.path)
         content = handle.read(0, handle.size())
-        with pytest.raises(StorageError, match=r"older than the files beside it.*rebuildledger"):
+        with pytest.raises(StorageError, match=r"older than the files beside it.*walship up says"):
             make(site.files, row, 1, 0)
         refuse_others(site.files, row, unfinished=True)
         assert handle.read(0, len(content) + 1) == content

@@ -17,6 +17,7 @@ from replication.errors import (
     NullKeyError,
     RequestError,
     SchemaError,
+    StorageError,
     WaitTimeoutError,
 )
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
@@ -167,6 +168,33 @@ def test_a_bad_append_fails_alone(site: Site) -> None:
         assert isinstance(unknown.exception(20), SchemaError)
         assert isinstance(misfit.exception(20), SchemaError)
         assert site.logged_keys() == [0, 1, 2]
+
+
+def failing(*_: object) -> None:
+    raise RuntimeError("nobody thought of this")
+
+
+@pytest.mark.parametrize("waiting", [0, 3])
+def test_a_commit_thread_that_ends_says_so_to_who_waits_and_to_who_appends_later(
+    site: Site, monkeypatch: pytest.MonkeyPatch, waiting: int
+) -> None:
+    with site.writer() as writer:
+        assert writer._commit is not None
+        series = writer._commit._series
+        acked = site.gate.hold(writer, site.table, 0)
+        for name in ("write", "tick", "give_up"):
+            monkeypatch.setattr(series, name, failing)
+        futures = [writer.upsert_async(site.table, some(10 * n, 10)) for n in range(waiting)]
+        site.gate.set()
+        assert acked.result(20).ends
+        for future in futures:
+            assert isinstance(error := future.exception(20), StorageError) and "nobody thought of this" in error.what
+        writer._commit._thread.join(20)
+        with pytest.raises(StorageError, match="nobody thought of this"):
+            writer.upsert(site.table, [{"k": 1}])
+        with pytest.raises(StorageError, match="nobody thought of this"):
+            writer.flush()
+        assert writer.waiting == 0
 
 
 def test_an_append_larger_than_a_frame_or_the_buffer_gets_through(site: Site) -> None:

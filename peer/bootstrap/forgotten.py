@@ -1,0 +1,165 @@
+"""Deletes that the source of a bootstrap has forgotten: what it covers, has no row of, and is still shown here.
+
+A delete's tombstone goes once no version can come that it would have to win over; a cluster that was left out since
+still has such a version, and the bootstrap no row that tells. So its coverage says of which timestamps that may be. A
+version from there that it covers, of a key and group that none of its rows is of, was deleted, and gets a tombstone at
+its very place in the order, but for a later row, which wins over it and over nothing newer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from peer.bootstrap.arrived import Arrived
+from peer.bootstrap.decode import BootstrapDecoder, plan_bootstrap
+from peer.digest import bound
+from peer.latest import group_of_family
+from peer.read import attach_latest
+from peer.replay.hosts import Hosts
+from replication.core.bootstrap import FORGOTTEN_ROW, Forgotten
+from replication.core.coverage import Ranges
+from replication.core.ids import StreamId
+from replication.core.schema import SchemaVersion, TableSpec, user_field
+from replication.ledger.base import Ledger
+from replication.tables.base import DUCKDB, LABEL, Tables, open_duckdb
+from replication.tables.layout import CELL_GROUP, VERSION, version_column
+
+BATCH_ROWS = 262_144
+MEMORY_BYTES_MAX = 512 << 20
+_EVERY = Ranges.of((0, 1 << 62))
+_COVERED = pa.schema(
+    [
+        *((name, pa.string()) for name in ("g", "o", "w", "way")),
+        *((name, pa.int64()) for name in ("b", "e", "since", "before")),
+    ]
+)
+
+
+def forgotten_of(arrived: Arrived) -> Forgotten:
+    """What a bootstrap's source may have forgotten, of any group."""
+    return reduce(Forgotten.join, (coverage.forgotten for _, coverage in arrived.coverages), Forgotten())
+
+
+def is_awaited(ledger: Ledger, arrived: Arrived, claimed: Mapping[StreamId, Ranges]) -> bool:
+    """Whether some of what a bootstrap covers is here and not replayed, less what is ``claimed`` for it.
+
+    Such a version could be deleted, which can be told only once it is in the table.
+    """
+    groups = [coverage.group for _, coverage in arrived.coverages]
+    replayed = ledger.bootstraps.coverage(arrived.table, groups)
+    done = {stream: spans for each in replayed for stream, spans in each.sequences().items()}
+    here, none = ledger.landing.coverage(arrived.table), Ranges()
+    return any(
+        spans.intersect(here.get(stream, none)).subtract(done.get(stream, none)).subtract(claimed.get(stream, none))
+        for _, coverage in arrived.coverages
+        for stream, spans in coverage.sequences().items()
+    )
+
+
+def buried(
+    tables: Tables,
+    spec: TableSpec,
+    versions: Iterable[SchemaVersion],
+    arrived: Arrived,
+    hosts: Hosts,
+    scratch: Path | None,
+) -> Iterator[pa.Table]:
+    """The tombstones to write in place of forgotten ones, as rows of ``__changes``, some at a time; none twice.
+
+    Args:
+        tables: the warehouse, with all replayed that the bootstrap covers and that is here.
+        spec: the table, with a key.
+        versions: its schema versions.
+        arrived: the bootstrap.
+        hosts: how files of other hosts are read.
+        scratch: a directory for what does not fit into memory.
+
+    Raises:
+        PoisonFrameError: a frame cannot be decoded.
+        HostAwayError: a host with some of the frames does not answer.
+    """
+    with open_duckdb() as connection:
+        if scratch is not None:
+            bound(connection, scratch, MEMORY_BYTES_MAX)
+        keys = ", ".join(DUCKDB.name(name) for name in spec.key)
+        if not _find_covered(connection, tables, spec, arrived, keys):
+            return
+        connection.execute(f"create table brought as select {keys}, _group from covered limit 0")
+        for rows in _brought(spec, versions, arrived, hosts):
+            connection.register("named", rows)
+            connection.execute(f"insert into brought select {keys}, _group from named")
+        same = " and ".join(f"c.{DUCKDB.name(name)} = b.{DUCKDB.name(name)}" for name in spec.key)
+        made = connection.sql(
+            f"select {keys}, _group, 1 as _op, {', '.join(VERSION[:-1])}, _row + {FORGOTTEN_ROW} as _row, _through"
+            f" from covered c anti join brought b on {same} and c._group = b._group"
+        )
+        for batch in made.to_arrow_reader(BATCH_ROWS):
+            if batch.num_rows:
+                yield _typed(spec, pa.Table.from_batches([batch]))
+
+
+def _find_covered(
+    connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, arrived: Arrived, keys: str
+) -> bool:
+    """Have the table ``covered`` hold the live versions here that might be deleted; whether there are any."""
+    attach_latest(connection, tables, spec, "here", versions=True)
+    rows = [
+        (coverage.group, str(stream.wal.cluster), stream.wal.local, frame.through, begin, end, lost.since, lost.before)
+        for frame, coverage in arrived.coverages
+        for lost in [coverage.forgotten]
+        for stream, spans in coverage.sequences().items()
+        for begin, end in spans
+        if lost
+    ]
+    listed = [dict(zip(_COVERED.names, row, strict=True)) for row in rows]
+    connection.register("spans", pa.Table.from_pylist(listed, _COVERED))
+    groups = {coverage.group for _, coverage in arrived.coverages}
+    parts = [_live(spec, group.name, keys) for group in spec.groups if group.name in groups]
+    if spec.kind == "cell":
+        parts = [_live(spec, CELL_GROUP, keys)]
+    connection.execute(
+        f"create table covered as select {keys}, _group, {', '.join(VERSION)}, way as _through"
+        f" from ({' union all '.join(parts)}) v join spans s on s.g = v._group and s.o = v._origin and s.w = v._wal"
+        " and v._seq >= s.b and v._seq < s.e"
+        " and coalesce(v._ts, v._commit) >= s.since and coalesce(v._ts, v._commit) < s.before"
+    )
+    return connection.execute("select 1 from covered limit 1").fetchone() is not None
+
+
+def _live(spec: TableSpec, group: str, keys: str) -> str:
+    """The query for the live versions of one group, by the names that versions have in ``__changes``."""
+    names = {field: DUCKDB.name(version_column(field, group)) for field in VERSION}
+    fields = ", ".join(f"{name} as {field}" for field, name in names.items())
+    named = group_of_family(spec) if spec.kind == "cell" else DUCKDB.text(group)
+    return f"select {keys}, {named} as _group, {fields} from here where {names['_commit']} is not null"
+
+
+def _brought(spec: TableSpec, versions: Iterable[SchemaVersion], arrived: Arrived, hosts: Hosts) -> Iterator[pa.Table]:
+    """Keys and groups of all the bootstrap's rows, deletes too, whoever they are claimed for."""
+    every = {
+        StreamId(wal, coverage.table, coverage.group): _EVERY
+        for _, coverage in arrived.coverages
+        for wal in coverage.wals
+    }
+    decode = plan_bootstrap(spec, versions, arrived, every, 0, 1, 0, hosts)
+    assert isinstance(decode.run, BootstrapDecoder)
+    keys = [user_field(spec.by_name[name]) for name in spec.key]
+    run = replace(decode.run, schema=pa.schema([*keys, pa.field(LABEL, pa.int32())]))
+    groups = pa.array([label[decode.label_columns.index("_group")] for label in decode.labels], pa.string())
+    for batch in run(decode.tasks.to_batches()):
+        rows = pa.Table.from_batches([batch])
+        yield rows.append_column("_group", groups.take(batch.column(LABEL))).drop_columns([LABEL])
+
+
+def _typed(spec: TableSpec, rows: pa.Table) -> pa.Table:
+    keys = [user_field(spec.by_name[name]) for name in spec.key]
+    texts, numbers = ("_group", "_origin", "_wal", "_through"), ("_op", "_row")
+    kinds = dict.fromkeys(texts, pa.string()) | dict.fromkeys(numbers, pa.int32())
+    others = [pa.field(name, kinds.get(name, pa.int64())) for name in rows.column_names if name not in spec.key]
+    return rows.cast(pa.schema([*keys, *others]))

@@ -1,0 +1,75 @@
+"""Files mapped for reading, whose pages are asked of the disk before they are touched.
+
+One that the disk does not give would end this process, with SIGBUS, when it is touched; asked for, it is an OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import sys
+from collections.abc import Iterator, Sequence
+
+from replication.core.coverage import Span
+from replication.core.frame import FrameView, scan
+
+_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux since 5.14, for which Python has no name
+_NOT_GIVEN = (errno.EFAULT, getattr(errno, "EHWPOISON", 133))
+#: Both headers of a frame, whose lengths have 16 bits.
+HEAD_BYTES_MAX = 128 << 10
+_AHEAD_BYTES = 2 * HEAD_BYTES_MAX
+_TOGETHER_BYTES = 1 << 20
+
+
+def ask(mapped: mmap.mmap, begin: int, end: int) -> None:
+    """Have the disk give the pages of ``[begin, end)``; nothing happens where the kernel cannot be asked.
+
+    Raises:
+        OSError: it does not give all of them.
+    """
+    end = min(end, len(mapped))
+    if sys.platform != "linux" or begin >= end:
+        return
+    first = begin - begin % mmap.PAGESIZE
+    try:
+        mapped.madvise(_POPULATE_READ, first, end - first)
+    except OSError as error:
+        if error.errno in _NOT_GIVEN:
+            raise OSError(errno.EIO, f"the disk does not give all of bytes {begin} to {end}") from None
+
+
+def read_mapped(mapped: mmap.mmap, spans: Sequence[Span]) -> Iterator[memoryview]:
+    """The bytes of each span, not copied; neighbours are asked for together.
+
+    Raises:
+        OSError: the disk does not give them.
+    """
+    view = memoryview(mapped)
+    low = high = 0
+    for at, (begin, end) in enumerate(spans):
+        if begin < low or end > high:
+            low, high, following = begin, end, at + 1
+            while following < len(spans) and spans[following][0] == high < low + _TOGETHER_BYTES:
+                high, following = spans[following][1], following + 1
+            ask(mapped, low, high)
+        yield view[begin:end]
+
+
+def scan_mapped(mapped: mmap.mmap, begin: int, end: int, base: int = 0) -> Iterator[FrameView]:
+    """As ``core.frame.scan`` of ``mapped[begin:end]``; payloads are not asked for.
+
+    Raises:
+        CorruptFrameError: something else than frames lies there.
+        OSError: the disk does not give it.
+    """
+    frames = scan(memoryview(mapped)[:end], begin, base)
+    at = asked = begin
+    while True:
+        if asked < at + HEAD_BYTES_MAX:
+            asked = max(at, asked) + _AHEAD_BYTES
+            ask(mapped, at, min(asked, end))
+        frame = next(frames, None)
+        if frame is None:
+            return
+        yield frame
+        at = frame.end - base

@@ -1,0 +1,83 @@
+"""Quotes in CSV, looked at as they come: Arrow reads one that is never closed, or not at its value's end, as it may.
+
+All rows up to the next quote would be in one value then, without a word.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import BinaryIO
+
+from replication.errors import FormatError
+
+_BOM = b"\xef\xbb\xbf"
+_HINT = "Close it; inside a value that is in quotes, a quote is written twice"
+
+
+class Quoted:
+    """A file that Arrow reads forward; ``check`` tells what is wrong with what it has read.
+
+    As for Arrow, quotes count in values that begin with one. Beside what is read, a value that has not ended is kept.
+
+    Args:
+        opened: a buffered file, or pipe; whoever opened it closes it.
+        delimiter: one character of ASCII.
+    """
+
+    closed = False
+
+    def __init__(self, opened: BinaryIO, delimiter: str) -> None:
+        self._opened = opened
+        ends = rf"\r\n{re.escape(delimiter)}".encode()
+        quoted = rb'"(?:[^"]++|"")*+"'
+        whole = rb"(?:" + quoted + rb'|[^"' + ends + rb"][^" + ends + rb"]*+)?+[" + ends + rb"]"
+        self._values = re.compile(rb"(?:" + whole + rb")*+")
+        self._ended_early = re.compile(quoted + rb"[^" + ends + rb"]")
+        self._whole_last = re.compile(quoted + rb"\Z")
+        self._ends = (b"\n", b"\r", delimiter.encode())
+        self._rest: bytes | None = None
+        self._line = 1
+        self._error: FormatError | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        """The next ``size`` bytes; fewer, or none, at the end."""
+        content = self._opened.read(size)
+        if self._error is None:
+            self._look(content, is_last=size < 0 or len(content) < size)
+        return content
+
+    def check(self) -> None:
+        """FormatError when a quote that was read is not closed by the end of its value."""
+        if self._error is not None:
+            raise self._error
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def writable(self) -> bool:
+        """No."""
+        return False
+
+    def seekable(self) -> bool:
+        """No."""
+        return False
+
+    def close(self) -> None:
+        """Nothing."""
+
+    def _look(self, content: bytes, *, is_last: bool) -> None:
+        text = content.removeprefix(_BOM) if self._rest is None else self._rest + content
+        if b'"' in text:
+            found = self._values.match(text)
+            ended = found.end() if found else 0
+        else:
+            ended = max(text.rfind(end) for end in self._ends) + 1
+        self._line += text.count(b"\n", 0, ended)
+        rest = self._rest = text[ended:]
+        if not rest.startswith(b'"'):
+            return
+        if self._ended_early.match(rest):
+            self._error = FormatError(f"the quote that opens a value in line {self._line} closes before its end", _HINT)
+        elif is_last and not self._whole_last.match(rest):
+            self._error = FormatError(f"the quote that opens a value in line {self._line} never closes", _HINT)

@@ -1,0 +1,49 @@
+"""What files a process holds open: the three standard ones, and in a role as many as the system lets it.
+
+A shell starts processes with a soft limit of often 1,024, which programs that use ``select`` need. A worker holds the
+counters of every open WAL of its host, a receiver a file for every source that comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+from io import TextIOWrapper
+from typing import TextIO
+
+OPEN_MAX = 65_536
+
+
+def raise_limit() -> None:
+    """Raise the soft limit to the hard one, or to ``OPEN_MAX`` where that is higher; never lowers it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a lower one of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def have_standard() -> None:
+    """Have standard input, output and error, if only nothing, and let them take any text.
+
+    Where one is closed, a file opened later, a WAL for one, would get its number, and what libraries complain there
+    would be written into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  open as long as the process is
+    sys.stdout = _any_text(sys.stdout)
+    sys.stderr = _any_text(sys.stderr)
+
+
+def _any_text(stream: TextIO | None) -> TextIO:
+    if stream is None:
+        return open(os.devnull, "w")
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")  # in a locale that is not UTF-8, and of names that are not
+    return stream

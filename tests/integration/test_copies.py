@@ -1,0 +1,74 @@
+"""Copies of a cluster that speak under its id: another one's, or what it was itself before it was restored."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from peer.restored import reincarnate
+from replication.core.schema import TableSpec
+from replication.tables.memory import MemoryTables
+from tests.integration.test_restored import sites
+from tests.replaying import TableSite
+from tests.sites import Wal, rows, until
+
+__all__ = ["sites"]
+
+
+def test_of_two_copies_of_a_cluster_the_second_is_refused_on_both_sides(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+) -> None:
+    east, west, spec = sites
+    east.close()
+    shutil.copytree(east.config.data_dir, tmp_path / "copies" / "east")
+    original = TableSite(tmp_path, "east", cluster=east.cluster, tables=east.tables)
+    copy = TableSite(tmp_path / "copies", "east", cluster=east.cluster)
+    for each in (original, copy):
+        each.send_to(west, spec)
+        Wal(each, "w0").append(spec, rows(0, 1))
+    with west.receiver() as receiver:
+        with original.worker():
+            original.assign(west.cluster, receiver.port)
+            until(lambda: west.ledger.landing.coverage(spec.uuid))
+        with copy.worker():
+            copy.assign(west.cluster, receiver.port)
+            errors = until(lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal")
+            assert "two ledgers have had term 2" in errors[0] and "walship reincarnate" in errors[0]
+    west.send_to(original, spec)
+    with original.receiver() as receiver, west.worker():
+        west.assign(original.cluster, receiver.port)
+        until(lambda: original.ledger.landing.roads())
+    with copy.receiver() as receiver, west.worker():
+        Wal(west, "w9").append(spec, rows(7, 1))
+        west.assign(original.cluster, receiver.port)
+        until(lambda: any("one a copy of the other" in p.error for p in west.ledger.files.progress("east")))
+    for each in (original, copy):
+        each.close()
+
+
+def test_what_a_backup_wrote_under_its_old_id_is_told_by_peers_that_had_another_file_of_that_name(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+) -> None:
+    east, west, spec = sites
+    east.send_to(west, spec)
+    backup = MemoryTables()
+    east.back_up(tmp_path / "backup", backup)
+    with west.receiver() as receiver:
+        with east.worker():
+            Wal(east, "w0").append(spec, rows(0, 1))
+            east.assign(west.cluster, receiver.port)
+            until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
+        east.close()
+        shutil.rmtree(east.config.data_dir)
+        shutil.copytree(tmp_path / "backup", east.config.data_dir)
+        copy = TableSite(tmp_path, "east", cluster=east.cluster, tables=backup)
+        Wal(copy, "w0").append(spec, rows(100, 1))
+        copy.register()
+        copy.ledger.time.register_writer("w0", "h0", 1, copy.boot, 1)
+        copy.close()
+        back = TableSite(tmp_path, "east", cluster=reincarnate(east.config).now, tables=backup)
+        with back.worker():
+            back.assign(west.cluster, receiver.port)
+            (kept,) = until(lambda: west.ledger.replay.quarantined(), what="the other history to be told")
+    assert kept.table == spec.uuid and "claimed with another hash" in kept.reason
+    back.close()

@@ -1,0 +1,76 @@
+"""What is durable here is registered, and so shipped and replayed, whatever is odd about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+import structlog
+
+from peer.members import Members
+from peer.status import collect
+from replication.worker.closed_time import ClosedTime
+from replication.worker.control_log import ControlLog
+from replication.worker.host_files import HostFiles
+from replication.worker.register import Registrar
+from tests.sites import Site, flip, rows, table
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with ExitStack() as stack:
+        made = Site(tmp_path, "east")
+        stack.callback(made.close)
+        yield made
+
+
+@pytest.fixture
+def registrar(site: Site) -> Iterator[Registrar]:
+    with closing(HostFiles(site.ledger, site.files, "h0", str(site.config.wal_dir))) as host_files:
+        yield Registrar(site.ledger, host_files)
+
+
+def test_rows_acked_under_a_used_batch_id_are_registered_and_the_first_keep_the_id(
+    site: Site, registrar: Registrar
+) -> None:
+    spec = table()
+    site.ledger.tables.create(spec)
+    wal = site.wal()
+    first = wal.append(spec, rows(0, 10), "load")
+    registrar.run_once()
+    wal.append(spec, rows(10, 10), "load")
+    wal.append(spec, rows(20, 10))
+    with structlog.testing.capture_logs() as logs:
+        registrar.run_once()
+    row = site.ledger.files.get(wal.file)
+    assert row is not None and row.length == wal.length
+    assert [part.end for part in site.ledger.batches.parts(spec.uuid, "load")] == [first]
+    (told,) = collect(site.config, site.ledger, Members()).batch_conflicts
+    assert (told.table, told.batch_id, told.wal) == (spec.name, "load", wal.file)
+    assert [(log["event"], log["log_level"]) for log in logs] == [("batch_conflict", "error")]
+
+
+def test_closed_time_stays_below_what_could_not_be_registered(site: Site, registrar: Registrar) -> None:
+    spec = table()
+    site.ledger.tables.create(spec)
+    site.ledger.time.register_writer("w0", "h0", 1, site.boot, 1)
+    wal = site.wal("w0")
+    wal.append(spec, rows(0, 10))
+    with closing(HostFiles(site.ledger, site.files, "h0", str(site.config.wal_dir))) as host_files:
+        control = ControlLog(site.ledger, site.files, str(site.config.wal_dir), "h0", site.boot)
+        now = [time.time_ns() // 1000 + 1_000_000]
+        closed_time = ClosedTime(site.ledger, "h0", host_files, registrar, control, lambda: now[0], lambda: 1)
+        before = closed_time.run_once()
+        assert before > 0
+        begin = wal.length
+        wal.append(spec, rows(10, 10))
+        flip(wal, begin + 40)
+        assert closed_time.run_once() == before, "a writer that lives"
+        wal.finish()
+        site.ledger.time.remove_writer("w0")
+        assert closed_time.run_once() == before, "and one that has gone"
+        flip(wal, begin + 40)
+        assert closed_time.run_once() == now[0]

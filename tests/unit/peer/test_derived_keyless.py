@@ -1,0 +1,86 @@
+"""Derived tables without a key: nothing tells which rows are there, so none may go through a hook twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from peer.derive import hooks, turn
+from replication.core.define import typed_table
+from replication.core.ids import ClusterId
+from replication.core.schema import TableSpec
+from replication.errors import RequestError
+from replication.ledger.base import ReplayMark
+from replication.ledger.sql_replay import SqlReplay
+from tests.deriving import DerivingSite, Killed
+from tests.sites import Wal
+from tests.tables_made import uuids
+from tests.unit.peer.test_derived import KILLS, PUBLIC, SCHEMA, rows, shown
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[DerivingSite]:
+    with ExitStack() as stack:
+        yield DerivingSite(tmp_path, "east", stack)
+
+
+def log_of(site: DerivingSite) -> tuple[TableSpec, TableSpec, Wal]:
+    """A table without a key, what is derived of it, and the WAL that its rows are in."""
+    spec = typed_table("ops.log", SCHEMA, [], uuids=uuids())
+    site.ledger.tables.create(spec)
+    wal = site.wal()
+    wal.append(spec, rows((1, "ann", 5), (2, "bob", 500)))
+    site.catch_up()
+    return spec, site.define("ops.log_public", "ops.log", "select", PUBLIC), wal
+
+
+def test_another_hook_is_for_what_comes_from_then_on(site: DerivingSite) -> None:
+    spec, public, wal = log_of(site)
+    site.derive(public)
+    before = site.derivation(public)
+    site.define("ops.log_public", hook="select", options=PUBLIC)
+    assert site.derivation(public) == before, "nothing new was said"
+    site.define("ops.log_public", options={"where": "n < 1000"})
+    wal.append(spec, rows((3, "eve", 700)))
+    site.derive(public)
+    assert sorted(shown(site, public)) == [(1, None, 5), (3, "eve", 700)]
+
+
+@pytest.mark.parametrize("where", KILLS)
+def test_another_hook_given_amid_a_step_doubles_no_row(site: DerivingSite, where: str) -> None:
+    _, public, _ = log_of(site)
+    site.kill_at = where
+    with pytest.raises(Killed):
+        site.derive(public)
+    site.define("ops.log_public", options={"where": "n < 1000"})
+    site.derive(public)
+    found = sorted(row[0] for row in shown(site, public))
+    assert found in ([1], [1, 2]) and (found == [1]) is (where in ("written", "wait", "settle"))
+
+
+def test_a_source_that_went_back_holds_it_however_far_it_comes(site: DerivingSite) -> None:
+    spec, public, wal = log_of(site)
+    site.derive(public)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SqlReplay, "mark", lambda self, table: ReplayMark(table, 1, 0, 0, {}))
+        with pytest.raises(RequestError, match="went back"):
+            site.deriver().step(site.derivation(public))
+    wal.append(spec, rows((3, "eve", 7)))
+    with pytest.raises(RequestError, match="went back"):
+        site.derive(public)
+    with pytest.raises(RequestError, match="droptable"):
+        site.define("ops.log_public", options={"where": "n < 1000"})
+    assert [row[0] for row in shown(site, public)] == [1]
+
+
+def test_a_restored_cluster_derives_nothing_more(site: DerivingSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, public, _ = log_of(site)
+    site.derive(public)
+    other = ClusterId(site.cluster.name, UUID(int=99))
+    monkeypatch.setattr(turn, "version_of", lambda hook, _, spec: hooks.version_of(hook, other, spec))
+    with pytest.raises(RequestError, match="went back"):
+        site.derive(public)

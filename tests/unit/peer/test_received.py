@@ -1,0 +1,139 @@
+"""What a receiver remembers of source files: of those that come now, whatever number has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from peer.receive import received as module
+from peer.receive import reception as reception_module
+from peer.receive.arrival import Known
+from peer.receive.inbound import Gate, InboundStream
+from peer.receive.landing import Landing
+from peer.receive.landing_queue import Item
+from peer.receive.received import Received
+from peer.receive.reception import Reception
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.core.roles import RoleState
+from replication.ledger.base import Ledger
+from replication.link.base import Ack, Data, Reply
+
+EAST, WEST = ClusterId("east", UUID(int=1)), ClusterId("west", UUID(int=2))
+SOURCES = [FileId(EAST, "h0", number) for number in range(6)]
+
+
+@dataclass
+class Book:
+    """A ledger's landing part that counts what it is asked."""
+
+    registered: dict[FileId, Ranges] = field(default_factory=dict)
+    asked: list[FileId] = field(default_factory=list)
+    cluster: ClusterId = WEST
+
+    @property
+    def landing(self) -> Book:
+        return self
+
+    def received(self, source: FileId) -> Ranges:
+        self.asked.append(source)
+        return self.registered.get(source, Ranges())
+
+    def accept_term(self, source: FileId, term: int) -> bool:
+        self.asked.append(source)
+        return True
+
+
+def test_only_the_sources_that_came_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED", 3)
+    book = Book({source: Ranges.of((256, 900)) for source in SOURCES})
+    received = Received(cast(Ledger, book))
+    for source in SOURCES[:4]:
+        received.of(source)
+        received.add(source, 256, 900, 1)
+        received.add(SOURCES[0], 256, 900, 1)  # it comes all the time
+    book.asked.clear()
+    assert [received.of(SOURCES[at]).spans for at in (0, 3, 1)] == [((256, 900),)] * 3
+    assert book.asked == [SOURCES[1]], "the ledger tells of the others"
+    assert received.complete(SOURCES[0], 1) and not received.complete(SOURCES[1], 1)
+
+
+def test_terms_of_very_many_sources_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reception_module, "REMEMBERED", 3)
+    book = Book()
+    reception = Reception(cast(Ledger, book), cast(Landing, None), RoleState)
+    for _ in range(2):
+        assert all(reception._accept_term(source, 1) for source in SOURCES[:4])
+        assert len(reception._terms) <= 3
+    book.asked.clear()
+    assert reception._accept_term(SOURCES[3], 1) and not book.asked
+
+
+class Disk:
+    """Landing that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.registered = Ranges()
+        self.items: list[Item] = []
+        self.is_quick = False
+
+    @property
+    def received(self) -> Disk:
+        return self
+
+    def of(self, source: FileId, *, fresh: bool = False) -> Ranges:
+        found = self.registered
+        if self.is_quick and self.items:  # just after the question was answered
+            self.land()
+        return found
+
+    def submit(self, item: Item) -> None:
+        self.items.append(item)
+
+    def land(self) -> None:
+        item = self.items.pop(0)
+        self.registered = self.registered.add(item.arrival.data.begin, item.arrival.data.end)
+        item.ack()
+
+
+class Stream:
+    """One that takes bytes which hold no frames."""
+
+    def __init__(self) -> None:
+        self.disk = Disk()
+        self.replies: list[Reply] = []
+        known = Known(WEST, lambda table: True, lambda name: True)
+        gate = Gate(known, 1 << 20, lambda file, term: True, _learn_nothing, lambda frames: None)
+        self.inbound = InboundStream(gate, cast(Landing, self.disk), self.replies.append, "east", 1)
+
+    def take(self, begin: int, end: int, source: FileId = SOURCES[0]) -> None:
+        self.inbound.data(Data(source, begin, end, 256, 1, b""))
+
+
+def _learn_nothing(known: Sequence[Any]) -> None:
+    return None
+
+
+def test_a_stream_keeps_only_what_waits_for_its_answer() -> None:
+    stream = Stream()
+    for begin in (256, 356):
+        stream.take(begin, begin + 100)
+    assert stream.inbound._coming == {SOURCES[0]: Ranges.of((256, 456))}
+    stream.disk.land()
+    assert stream.inbound._coming == {SOURCES[0]: Ranges.of((356, 456))}
+    stream.disk.land()
+    assert stream.inbound._coming == {}
+    stream.take(456, 456)  # that it is closed
+    assert stream.inbound._coming == {}
+
+
+def test_what_is_answered_while_the_order_is_checked_is_no_hole() -> None:
+    stream = Stream()
+    stream.disk.is_quick = True
+    for begin in range(256, 1256, 100):
+        stream.take(begin, begin + 100)
+    assert stream.replies and all(isinstance(reply, Ack) for reply in stream.replies)

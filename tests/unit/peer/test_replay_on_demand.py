@@ -1,0 +1,56 @@
+"""Replay asked for by a person: what is said when it takes longer than it may."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.on_demand import catch_up, fold_now
+from replication import config as configuration
+from replication.errors import LockedFileError, WaitTimeoutError
+from replication.tables.memory import MemoryTables
+from tests.origin import OriginWal, new_ledger
+from tests.tables_made import keyed
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "hint"), [(False, "It stopped: run it again with a longer --timeout-s"), (True, "it goes on")]
+)
+def test_a_replay_that_is_late_goes_on_only_where_another_process_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool, hint: str
+) -> None:
+    stopped = []
+
+    def run_replay(config: Any, ledger: Any, stop: threading.Event, *_: Any) -> None:
+        if elsewhere:
+            raise LockedFileError("a replay process runs here")
+        stopped.append(stop.wait(30))
+
+    monkeypatch.setattr("peer.on_demand.run_replay", run_replay)
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    ledger, spec = new_ledger(tmp_path), keyed("ops.t")
+    ledger.tables.create(spec)
+    wal = OriginWal(ledger, tmp_path / "wal")
+    wal.upsert(spec, [{"k": "a", "v": 1}])
+    wal.register(closed=wal.now)
+    with pytest.raises(WaitTimeoutError, match="bytes are still to be replayed after 0.3 s") as late:
+        catch_up(config, ledger, 0.3, lambda left: None)
+    assert hint in late.value.hint and stopped == ([] if elsewhere else [True])
+    ledger.close()
+
+
+def test_a_table_without_rows_yet_does_not_keep_the_others_from_being_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, tables, specs = new_ledger(tmp_path), MemoryTables(), [keyed("ops.empty"), keyed("ops.full")]
+    for spec in specs:
+        ledger.tables.create(spec)
+    tables.create(specs[1])
+    monkeypatch.setattr("peer.on_demand._tables", lambda config: nullcontext(tables))
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    assert fold_now(config, ledger, specs) == {"ops.empty": None, "ops.full": None}
+    ledger.close()

@@ -1,0 +1,133 @@
+"""``enablereplication`` and ``disablereplication`` of several tables, some of which are refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from peer.contacts import Contacts
+from peer.peering import Peering
+from replication.core.alter import add_group
+from replication.errors import PeerRefusedError, ReplicationError, RequestError
+from replication.ledger.base import Peer, Standing
+from shell.commands.replication import disablereplication, enablereplication
+from shell.invocation import Invocation
+from shell.render import Printer
+from tests.sites import Site, table
+
+OLD = Standing("west", "ops.*", ("ops.tmp_*",), ("default",), False)
+
+
+class Refusing(Contacts):
+    """A peer that has tables of some names already."""
+
+    refused: tuple[str, ...] = ()
+
+    @contextmanager
+    def link(self, peer: Peer) -> Iterator[Any]:
+        def open_road(source: Any, expected: Any, road: Any) -> None:
+            if road.remote_table in type(self).refused:
+                raise PeerRefusedError(f"west has another table named {road.remote_table}", "Choose another name")
+
+        yield SimpleNamespace(open_road=open_road)
+
+
+class Shell:
+    """East with two tables, and what its commands print."""
+
+    def __init__(self, east: Site) -> None:
+        self.ledger = east.ledger
+        self.peering = Peering(east.ledger, east.coordination, Refusing(east.ledger, east.config.tls))
+        self.out, self.err = io.StringIO(), io.StringIO()
+
+    def call(self, as_json: bool = False) -> Invocation:
+        printer = Printer(as_json, Console(file=self.out, width=500), Console(file=self.err, width=500))
+
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            yield SimpleNamespace(peering=self.peering, ledger=self.ledger), printer
+
+        return cast(Invocation, SimpleNamespace(connect=connect))
+
+    def enable(self, *tables: str, as_json: bool = False, **options: Any) -> None:
+        enablereplication(self.call(as_json), "west", list(tables), **{"from_now": True} | options)
+
+
+@pytest.fixture
+def east(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    monkeypatch.setattr(Refusing, "refused", ("ops.b",))
+    site, west = Site(tmp_path, "east"), Site(tmp_path, "west")
+    site.send_to(west)
+    for name in ("ops.a", "ops.b"):
+        site.ledger.tables.create(table(name))
+    yield Shell(site)
+    site.close()
+    west.close()
+
+
+def test_one_refused_table_ends_no_rule_for_later_ones_and_is_named(east: Shell) -> None:
+    with pytest.raises(RequestError, match=r"1 of 2 tables were left as they are: ops\.b"):
+        east.enable("ops.*")
+    assert east.peering.sent_to("west") == ["ops.a"]
+    assert east.ledger.rules.standing() == [Standing("west", "ops.*")]
+    assert "tables of ops.* that are made later go to west, too" in east.out.getvalue()
+    assert "ops.b: west has another table named ops.b" in east.err.getvalue()
+
+
+def test_the_rules_that_were_made_are_told_as_json_though_another_table_was_refused(east: Shell) -> None:
+    with pytest.raises(RequestError):
+        east.enable("ops.a", "ops.b", as_json=True)
+    (rule,) = json.loads(east.out.getvalue())
+    assert rule["peer"] == "west" and rule["remote_table"] == "ops.a"
+
+
+@pytest.mark.parametrize(
+    ("refused", "tables", "options", "error"),
+    [
+        (("ops.a", "ops.b"), ("ops.*",), {}, RequestError),
+        (("ops.a",), ("ops.*",), {"exclude": ["ops.b"]}, PeerRefusedError),
+        ((), ("soon.*", "ops.a"), {"exclude": ["ops.a"]}, RequestError),
+    ],
+)
+@pytest.mark.parametrize("before", [None, OLD])
+def test_what_is_refused_as_a_whole_leaves_the_rule_that_there_was(
+    east: Shell,
+    monkeypatch: pytest.MonkeyPatch,
+    before: Standing | None,
+    refused: tuple[str, ...],
+    tables: tuple[str, ...],
+    options: dict[str, Any],
+    error: type[ReplicationError],
+) -> None:
+    monkeypatch.setattr(Refusing, "refused", refused)
+    if before is not None:
+        before = replace(before, pattern=tables[0])
+        east.ledger.rules.stand(before, east.ledger.terms.current())
+    with pytest.raises(error):
+        east.enable(*tables, as_json=True, **options)
+    assert east.ledger.rules.standing() == ([] if before is None else [before])
+    assert east.ledger.rules.all() == [] and east.out.getvalue() == ""
+
+
+def test_tables_that_were_disabled_are_told_as_json_though_another_was_not(
+    east: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Refusing, "refused", ())
+    one = east.ledger.tables.get("ops.a").uuid
+    east.ledger.tables.alter(one, lambda spec: add_group(spec, "more", [("of_more", pa.int32(), uuid4())], 5))
+    east.enable("ops.a", "ops.b")
+    east.out.truncate(east.out.seek(0))
+    with pytest.raises(RequestError, match=r"left as they are: ops\.b"):
+        disablereplication(east.call(as_json=True), "west", ["ops.*"], ["more"])
+    assert json.loads(east.out.getvalue()) == [{"table": "ops.a", "peer": "west", "groups": ["more"], "knows": True}]

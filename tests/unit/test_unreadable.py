@@ -1,0 +1,163 @@
+"""A file, or part of one, that the disk does not give is an error of that file; touching it would end the process."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer import giveup, wal_check
+from peer.receive import range_reads
+from peer.replay import hosts
+from peer.replay.decode import FrameRef, find_poison, plan_decode
+from peer.replay.hosts import HostReader, Hosts
+from peer.replay.select import select_level
+from peer.wal_check import check_file, open_wal
+from replication.core.frame import FILE_HEADER_BYTES, FrameView
+from replication.errors import StorageError
+from replication.files import mapped
+from replication.worker.reading import MappedFrames
+from tests.origin import OriginWal, new_ledger
+from tests.tables_made import keyed
+
+LOCAL = HostReader(Hosts())
+PAYLOAD = bytes(500_000)
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> OriginWal:
+    """Three frames, each longer than what is asked of the disk at once."""
+    ledger = new_ledger(tmp_path)
+    spec = keyed("ops.one")
+    ledger.tables.create(spec)
+    made = OriginWal(ledger, tmp_path / "wal")
+    for _ in range(3):
+        made.frame(spec.uuid, "default", bytes(32), PAYLOAD, 1)
+    made.register()
+    return made
+
+
+def cut(wal: OriginWal, frame: FrameView) -> None:
+    """What lies after a frame's headers has no pages any more, as on a disk that cannot read them."""
+    os.truncate(wal.path, frame.payload_begin)
+
+
+def test_frames_of_a_mapped_file_whose_pages_are_gone_are_an_error(wal: OriginWal) -> None:
+    frames = LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered)
+    cut(wal, next(frames))
+    with pytest.raises(StorageError, match=r"wal cannot be read: the disk does not give"):
+        next(frames)
+
+
+def test_a_check_says_which_file_the_disk_does_not_give_and_goes_on_with_others(wal: OriginWal) -> None:
+    whole = check_file(wal.path)
+    assert (whole.frames, whole.problems) == (3, ())
+    with open_wal(wal.path) as view:
+        frames = view.frames()
+        first = next(frames)
+        cut(wal, first)
+        with pytest.raises(StorageError, match="the disk does not give"):
+            view.payload(first)
+        with pytest.raises(StorageError, match="the disk does not give"):
+            next(frames)
+
+
+def test_a_check_tells_a_payload_that_cannot_be_read_as_a_problem(
+    wal: OriginWal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bad(mapping: Any, begin: int, end: int) -> None:
+        if end - begin >= len(PAYLOAD):
+            raise OSError(errno.EIO, "the disk does not give all of it")
+
+    monkeypatch.setattr(wal_check, "ask", bad)
+    checked = check_file(wal.path)
+    assert checked.frames == 0 and "the disk does not give" in checked.problems[0]
+
+
+def test_what_is_given_up_keeps_frames_beside_one_that_cannot_be_read(
+    wal: OriginWal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spans = [(frame.begin, frame.end) for frame in LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered)]
+
+    def bad(mapping: Any, begin: int, end: int) -> None:
+        if end == spans[1][1]:
+            raise OSError(errno.EIO, "bad")
+
+    monkeypatch.setattr(giveup, "ask", bad)
+    found = giveup._readable(str(wal.path), FILE_HEADER_BYTES, wal.registered)
+    assert [frame.begin for frame, _ in found] == [spans[0][0], spans[2][0]]
+
+
+def test_bytes_of_a_mapped_file_whose_pages_are_gone_are_an_error(wal: OriginWal) -> None:
+    spans = [(frame.begin, frame.end) for frame in LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered)]
+    contents = LOCAL.read(str(wal.path), [spans[0], spans[2]])
+    assert bytes(next(contents)) == wal.path.read_bytes()[slice(*spans[0])]
+    os.truncate(wal.path, spans[0][1])
+    with pytest.raises(StorageError, match="the disk does not give"):
+        next(contents)
+
+
+def test_own_frames_that_the_disk_does_not_give_are_an_error(wal: OriginWal) -> None:
+    read = MappedFrames(str(wal.path), FILE_HEADER_BYTES, wal.registered)
+    frames = iter(read)
+    first = next(frames)
+    assert read.payload(first) == PAYLOAD
+    cut(wal, first)
+    with pytest.raises(StorageError, match="the disk does not give"):
+        next(frames)
+    with pytest.raises(StorageError, match="the disk does not give"):
+        read.payload(first)
+
+
+def test_a_receiver_asks_for_pages_before_it_gives_headers_of_them(
+    wal: OriginWal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = b"".join(bytes(piece) for piece in range_reads._heads(str(wal.path), FILE_HEADER_BYTES, wal.registered))
+    frames = list(LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered))
+    assert whole == b"".join(wal.path.read_bytes()[frame.begin : frame.payload_begin] for frame in frames)
+
+    def not_given(*_: Any) -> None:
+        raise OSError(errno.EIO, "not given")
+
+    monkeypatch.setattr(mapped, "ask", not_given)
+    with pytest.raises(OSError, match="not given"):
+        list(range_reads._heads(str(wal.path), FILE_HEADER_BYTES, wal.registered))
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EMFILE])
+def test_a_file_that_cannot_be_opened_holds_nothing_else_up(
+    wal: OriginWal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    other, spec = OriginWal(wal.ledger, tmp_path / "wal"), keyed("ops.two")
+    wal.ledger.tables.create(spec)
+    other.upsert(spec, [{"k": "a", "v": 1}])
+    other.register()
+
+    def opened(path: str, *rest: Any) -> Iterator[bytes]:
+        if path == str(wal.path):
+            raise OSError(code, os.strerror(code), path)
+        return open(path, *rest)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(hosts, "open", opened, raising=False)
+    made = select_level(LOCAL, wal.ledger.replay.pending(), {}, frozenset(), lambda file, begin: False, 1 << 30)
+    assert [error.what for error in made.broken.values()] == [f"{wal.path} cannot be read: {os.strerror(code)}"]
+    assert list(made.broken) == [wal.row.file] and len(made.frames[spec.uuid]) == 1
+
+
+def test_what_the_disk_does_not_give_is_not_taken_for_a_frame_that_cannot_be_decoded(
+    wal: OriginWal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = wal.ledger.tables.all()[0]
+    frames = [FrameRef.of(str(wal.path), wal.row.file, f) for f in MappedFrames(str(wal.path), 256, wal.registered)]
+    decode = plan_decode(spec, spec.versions.values(), frames, 1, 1, 1)
+
+    def opened(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(hosts, "open", opened, raising=False)
+    with pytest.raises(StorageError, match="cannot be read"):
+        find_poison(decode, frames)
