@@ -24,6 +24,10 @@ class Aside:
         """Whether a file is not to be tried now."""
         return self._until_s.get(file, 0.0) > time.monotonic()
 
+    def knows(self, file: FileId) -> bool:
+        """Whether a file was put aside, now or before."""
+        return file in self._until_s
+
     def put(self, shipment: Shipment, file: FileId, error: ReplicationError) -> None:
         """Put a file aside; the ledger is told why, the log the first time."""
         if file not in self._until_s:

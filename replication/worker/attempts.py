@@ -13,7 +13,6 @@ import structlog
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
-_TROUBLES_MAX = 100
 _log = structlog.get_logger(__name__)
 
 
@@ -39,8 +38,8 @@ class AttemptLog:
         self._host = host
         self._clock = clock
         self._lock = threading.Lock()
-        self._failing: dict[tuple[str, str], set[str]] = {
-            (attempt.peer, attempt.work): {attempt.error}
+        self._failing: set[tuple[str, str]] = {
+            (attempt.peer, attempt.work)
             for attempt in ledger.sending.attempts()
             if attempt.host == host and attempt.failures
         }
@@ -52,21 +51,18 @@ class AttemptLog:
         """The ``failures``-th failure in a row; it is tried again in ``wait_s``."""
         now = int(self._clock() * 1e6)
         with self._lock:
-            troubles = self._failing.setdefault((peer, work), set())
-            if len(troubles) < _TROUBLES_MAX:
-                troubles.add(error)
+            self._failing.add((peer, work))
             self._waiting[peer, work] = _Telling(failures, now + int(wait_s * 1e6), now, error)
 
-    def troubles(self, peer: str, work: str) -> frozenset[str]:
-        """What went wrong since it last went well."""
-        with self._lock:
-            return frozenset(self._failing.get((peer, work), ()))
+    def is_failing(self, peer: str, work: str) -> bool:
+        """Whether it last went wrong."""
+        return (peer, work) in self._failing
 
     def succeeded(self, peer: str, work: str) -> None:
         """It goes well; cheap when it did before."""
         if (peer, work) in self._failing:
             with self._lock:
-                self._failing.pop((peer, work), None)
+                self._failing.discard((peer, work))
                 self._waiting[peer, work] = _Telling(0, 0, int(self._clock() * 1e6), "")
 
     def withholds(self, peer: str, work: str, held: Mapping[UUID, str]) -> None:

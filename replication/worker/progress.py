@@ -24,6 +24,7 @@ class ProgressLog:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._lock = threading.Lock()
+        self._flushing = threading.Lock()
         self._waiting: dict[tuple[FileId, str], Progress] = {}
 
     def report(self, progress: Progress) -> None:
@@ -38,7 +39,11 @@ class ProgressLog:
             self._waiting[key] = progress
 
     def flush(self) -> None:
-        """Write what waits; it stays when the ledger cannot take it."""
+        """What was reported before is in the ledger on return; it stays waiting when the ledger cannot take it."""
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             batch, self._waiting = self._waiting, {}
         if not batch:

@@ -75,6 +75,7 @@ class TailThread:
         self._role_epoch = role_epoch
         self._wake = threading.Event()
         self._stopping = False
+        self._is_first = True
         self._shipment: Shipment | None = None
         self._told_ended: set[tuple[UUID, str]] = set()
         self._aside = Aside()
@@ -156,7 +157,9 @@ class TailThread:
             self._throttle,
         )
         try:
-            self._forget(tail.peer, self._attempts.troubles(tail.peer, "tail"))
+            if self._is_first or self._attempts.is_failing(tail.peer, "tail"):
+                self._forget_errors(tail)
+            self._is_first = False
             self._attempts.succeeded(tail.peer, "tail")
             known = {file: (begin, resume.durable(file, shipped)) for file, (begin, shipped) in begins.items()}
             for source in sources:
@@ -168,11 +171,15 @@ class TailThread:
             self._shipment = None
             shipment.close()
 
-    def _forget(self, peer: str, troubles: frozenset[str]) -> None:
-        """Streams' troubles are over, also for files of which nothing is to be sent any more."""
-        for known in self._ledger.files.progress(peer) if troubles else ():
-            if known.error in troubles:
-                self._progress.report(Progress(known.file, peer, Ranges(), 0, losses=known.losses))
+    def _forget_errors(self, tail: Tail) -> None:
+        """The stream is open: what stood in its way is over, also for files of which nothing is to be sent any more.
+
+        A process before this one may have told it. What else is wrong with a file is told again when it is read.
+        """
+        here = {source.file for source in self._host_files.poll()}.difference(tail.elsewhere)
+        for known in self._ledger.files.progress(tail.peer):
+            if known.error and known.file in here and not self._aside.knows(known.file):
+                self._progress.report(Progress(known.file, tail.peer, Ranges(), 0, losses=known.losses))
 
     def _tell_ended(self, link: PeerLink, tail: Tail) -> None:
         """Close what roads a peer to which nothing goes any more may have open: nobody else tells it.

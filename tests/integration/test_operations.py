@@ -18,9 +18,10 @@ from peer.operations import Operations
 from peer.status import ClusterStatus, collect, durable_lengths
 from replication.coordination.base import HostRecord
 from replication.coordination.paths import Kind
+from replication.core.coverage import Ranges
 from replication.core.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
-from replication.ledger.base import FileKind
+from replication.ledger.base import FileKind, Progress
 from tests.sites import SCHEMA, Site, Wal, rows, table, until
 
 
@@ -256,6 +257,8 @@ def test_a_peer_that_was_away_fails_no_longer_though_nothing_is_to_be_sent(tmp_p
                 wal.finish()
             if restarted:
                 first.close()
+                of_before = [Progress(wal.file, "west", Ranges(), 0, error="another that came before") for wal in wals]
+                east.ledger.files.record(of_before)
                 first = stack.enter_context(ExitStack())
                 first.enter_context(east.worker())
             receiver = stack.enter_context(west.receiver())
