@@ -56,7 +56,7 @@ def _from_mappings(rows: object) -> Iterator[list[Mapping[str, Any]]]:
         if not all(isinstance(row, Mapping) for row in piece):
             raise SchemaError(
                 f"rows of type {type(rows).__name__} are neither Arrow, pandas nor mappings",
-                "Hand in anything with __arrow_c_stream__, a DataFrame, or dicts",
+                "Hand in anything with __arrow_c_stream__, a DataFrame, or dicts; Mutations go to apply()",
             )
         yield piece
 

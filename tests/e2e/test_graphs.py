@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -22,7 +23,7 @@ from peer.cluster import Cluster
 from replication.core.position import Position
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
-from tests.e2e.conftest import ROOT, Site, second_host, until
+from tests.e2e.conftest import ROLES, ROOT, Site, define, second_host, start, until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 WAIT_S = 180.0
@@ -326,6 +327,44 @@ def test_a_broken_road_is_told_and_data_takes_the_other(
         assert f"there is no other road for {stranded}, {rest}" in told
     until(lambda: ways("north") == {direct: True, around: True} and ways("east") == {("east", "west"): True}, 90)
     everywhere(handles, position, handles["north"].upsert(tables["ring"], rows(k60000="around again")))
+
+
+@pytest.mark.slow
+def test_a_ring_of_five_goes_on_when_two_of_it_are_killed(
+    graph: dict[str, Site], handles: Handles, tmp_path: Path
+) -> None:
+    """East → west → north → south → middle → east, edits of one key at all five and of keys of their own."""
+    small = {"wal_bytes_max": 1 << 20}
+    with ExitStack() as stack:
+        ring = dict(graph)
+        for name in ("south", "middle"):
+            ring[name] = start(tmp_path / name, name, writer=small)
+            stack.callback(ring[name].stop)
+        for name in ("south", "middle"):
+            ring[name].await_roles(*ROLES)
+        all_five = handles | {name: stack.enter_context(ring[name].connect()) for name in ("south", "middle")}
+        names, table = list(ring), f"five{uuid4().hex[:8]}.edits"
+        for source, peer in (("north", "south"), ("south", "middle"), ("middle", "east")):
+            define(ring[source], ring[peer])
+        all_five["east"].create_table(table, SCHEMA, ["id"])
+        for source, peer in pairwise([*names, "east"]):
+            ring[source].shell("enablereplication", "-t", table, peer)
+        wanted: dict[int, str] = {}
+        for turn in range(2):
+            done = []
+            for n, name in enumerate(names):
+                own = {f"k{10 * turn + n + 1}": name}
+                done.append(all_five[name].upsert(table, rows(k0=f"{turn} of {name}", **own)))
+                wanted |= {0: f"{turn} of {name}", 10 * turn + n + 1: name}
+                if turn and name == "west":
+                    ring["north"].kill("receiver")
+                    ring["middle"].kill("worker")
+            everywhere(all_five, *done, names=" ".join(names))
+            agree(all_five, table, wanted, " ".join(names))
+        far = next(v for v in ring["east"].json("trace", table, "12")["versions"])
+        assert far["way"] == ["west", "north", "south", "middle", "east"]
+        ring["middle"].shell("deletecluster", "east")
+        ring["north"].shell("deletecluster", "south")
 
 
 def _notes(site: Site) -> str:

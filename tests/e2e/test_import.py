@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from datetime import datetime
+from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -75,3 +79,44 @@ def test_a_bad_file_is_refused_and_those_before_it_stay(sites, table, tmp_path):
         position = here.import_files(table, good)
         here.wait(position, until="visible", timeout_s=120)
         assert here.read(table, where="id >= 1000000").read_all().to_pylist() == [{"id": 1_000_000, "text": "a"}]
+
+
+def test_files_of_every_format_arrive_with_their_very_values(sites, tmp_path):
+    east, west = sites
+    name = f"e2e.formats{uuid4().hex[:8]}"
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), ("at", pa.timestamp("us")), ("n", pa.float64())])
+    texts = ['a, "quoted"', "of\ntwo lines", "größer 漢字", None]
+    moments = [
+        datetime(1969, 12, 31, 23, 59, 59, 999_999),
+        datetime(2026, 2, 28, 1, 2, 3, 4),
+        None,
+        datetime(1700, 1, 1),
+    ]
+    made = {}
+    for number, suffix in enumerate(("parquet", "arrow", "orc", "csv")):
+        ids = [10 * number + i for i in range(4)]
+        file = tmp_path / f"rows.{suffix}"
+        made[file] = pa.table({"id": ids, "text": texts, "at": moments, "n": [0.1, -0.0, None, 1e300]}, schema)
+        write(made[file], file)
+    with east.connect() as here, west.connect() as there:
+        here.create_table(name, schema, ["id"])
+        east.shell("enablereplication", "-t", name, "west")
+        told = east.json("import", "-t", name, *map(str, made), "--wait", "west", "--timeout-s", "120")
+        assert told["rows"] == 16 and not any(file["repeated"] for file in told["files"])
+        wanted = pa.concat_tables(made.values()).to_pylist()
+        until(lambda: here.read(name).read_all().num_rows == 16, 120, "the rows at home")
+        for cluster in (here, there):
+            assert sorted(cluster.read(name).read_all().to_pylist(), key=lambda row: row["id"]) == wanted
+
+
+def write(table: pa.Table, file: Path) -> None:
+    match file.suffix:
+        case ".parquet":
+            pq.write_table(table, file)
+        case ".arrow":
+            with pa.ipc.new_file(file, table.schema) as sink:
+                sink.write_table(table)
+        case ".orc":
+            pa.orc.write_table(table, file)
+        case ".csv":
+            pa.csv.write_csv(table, file)

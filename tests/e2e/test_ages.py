@@ -1,0 +1,53 @@
+"""Rows that grow old are gone on both sides, though nobody deletes them; what is too old to be taken is refused."""
+
+from __future__ import annotations
+
+import time
+from uuid import uuid4
+
+import pytest
+
+from replication.core.mutation import Mutation
+from replication.errors import ReplicationError
+from tests.e2e.conftest import Site, await_fold, until
+
+AGE_S = 600
+
+
+def test_rows_past_their_age_are_gone_on_both_sides_folded_or_not(sites: tuple[Site, Site]) -> None:
+    east, west = sites
+    name = f"e2e.ages{uuid4().hex[:8]}"
+    with east.connect() as here, west.connect() as there:
+        here.create_table(name, kind="cell")
+        east.shell("enablereplication", "-t", name, "west")
+        now = time.time_ns() // 1000
+        ages = {f"{at_s}": now - at_s * 1_000_000 for at_s in (0, 60, AGE_S + 60, 2 * AGE_S)}
+        first = here.apply(name, [Mutation(row).put("f", "q", row, timestamp=at) for row, at in ages.items()])
+        here.wait(first, cluster="west", timeout_s=120)
+        await_fold(there, name)
+        again = {f"again {row}": at for row, at in ages.items()}
+        here.apply(name, [Mutation(row).put("f", "q", row, timestamp=at) for row, at in again.items()])
+
+        def shown(cluster: object) -> set[str]:
+            return {row["row"].decode() for row in cluster.read(name).read_all().to_pylist()}  # type: ignore[attr-defined]
+
+        for cluster in (here, there):
+            until(lambda cluster=cluster: len(shown(cluster)) == 8, 120, "all rows, while none has an age")
+        assert east.json("settable", name, f"max_age_s={AGE_S}")["properties"] == f"max_age_s={AGE_S}"
+        for cluster in (here, there):
+            young = {row for row in shown(here) if int(row.rpartition(" ")[2]) < AGE_S}
+            assert len(young) == 4
+            until(lambda cluster=cluster, young=young: shown(cluster) == young, 120, "the young rows, and no others")
+        assert west.json("describetable", name)["properties"] == f"max_age_s={AGE_S}"
+        (verdict,) = east.json("verify", "west", name)
+        assert (verdict["differing"], verdict["left"]["rows"], verdict["right"]["rows"]) == (0, 4, 4)
+
+
+def test_a_version_older_than_the_tables_history_is_refused_with_what_to_do(sites: tuple[Site, Site]) -> None:
+    east, _ = sites
+    name = f"e2e.history{uuid4().hex[:8]}"
+    east.shell("createtable", name, "--kind", "cell", "--history-s", "60")
+    with east.connect() as here:
+        old = Mutation("r").put("f", "q", "v", timestamp=time.time_ns() // 1000 - 120_000_000)
+        with pytest.raises(ReplicationError, match="history_s"):
+            here.apply(name, [old])
