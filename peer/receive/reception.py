@@ -148,7 +148,8 @@ class Reception:
             files[file] = self._landing.received.complete(file, generation).spans
         _log.info("stream_opened", source=str(hello.source), roads=len(hello.roads), files=len(files))
         inbound = InboundStream(self._gate, self._landing, reply, hello.source.name, generation)
-        return Opened(self._ledger.cluster, __version__, files, refused, lost, self._ledger.terms.lineage()), inbound
+        lineage, newest = self._ledger.terms.lineage(), self._ledger.landing.newest(hello.source)
+        return Opened(self._ledger.cluster, __version__, files, refused, lost, lineage, newest), inbound
 
     def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:
         """Begin to answer about tables."""

@@ -35,6 +35,12 @@ class Files(Protocol):
     def upcoming(self, host: str) -> int:
         """The number that ``allocate`` gives next; every file of the host has a lower one."""
 
+    def overtaken(self, heard: Sequence[FileId] = ()) -> FileId | None:
+        """A file of this cluster that was heard of before its number was given: the ledger is an older copy.
+
+        Noted once it is among those ``heard`` of from a peer, since its number is given next.
+        """
+
     def get(self, file: FileId) -> FileRow | None:
         """One file, or None."""
 

@@ -146,6 +146,9 @@ class Landing(Protocol):
     def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
         """Claimed sequences per stream."""
 
+    def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
+        """The highest file of a cluster that is known here, by its frames or by its bytes, of each host slot."""
+
     def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
         """Highest claimed sequence and its hash."""
 

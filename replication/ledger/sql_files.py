@@ -28,7 +28,7 @@ from replication.ledger.sql_rule_book import RuleBook, peers
 from replication.ledger.sql_runs import drop_file
 from replication.ledger.sql_status_book import Known, StatusBook
 from replication.ledger.sql_statuses import keep_apart, statuses
-from replication.ledger.sql_store import Store, counter, raise_counter
+from replication.ledger.sql_store import Store, counter, put_meta, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
 _rule, _start, _slot, _h = sending.rules.c, sending.starts.c, schema.slots.c, sending.held_tables.c
@@ -57,6 +57,21 @@ class SqlFiles:
         """See ``base.Files``."""
         with self._store.read() as connection:
             return _next(connection, host)
+
+    def overtaken(self, heard: Sequence[FileId] = ()) -> FileId | None:
+        """See ``base.Files``."""
+        own = [file for file in heard if file.cluster == self._cluster]
+        with self._store.read() as connection:
+            text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "overtaken"))
+            ahead = [file for file in own if file.number >= _next(connection, file.slot)]
+        noted = None if text is None else FileId.parse(text)
+        if noted is not None and noted.cluster == self._cluster:  # not of what it was before it got a new id
+            return noted
+        if not ahead:
+            return None
+        with self._store.write() as connection:
+            put_meta(self._store, connection, {"overtaken": str(ahead[0])})
+        return ahead[0]
 
     def get(self, file: FileId) -> FileRow | None:
         """See ``base.Files``."""

@@ -106,6 +106,18 @@ class SqlLanding(Registrar):
         with self._store.read() as connection:
             return coverage(connection, None if table is None else _s.table_uuid == str(table))
 
+    def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
+        """See ``base.Landing``."""
+        found: dict[str, FileId] = {}
+        with self._store.read() as connection:
+            for name in (_s.wal, _o.file):
+                slot = sa.func.substr(name, 1, sa.func.length(name) - sa.literal_column("12"))
+                of_cluster = name.startswith(f"{cluster}/", autoescape=True)
+                for text in connection.scalars(sa.select(sa.func.max(name)).where(of_cluster).group_by(slot)):
+                    file = FileId.parse(text)
+                    found[file.slot] = max(file, found.get(file.slot, file))
+        return tuple(found.values())
+
     def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
         """See ``base.Landing``."""
         here = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)

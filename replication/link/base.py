@@ -129,7 +129,8 @@ class Loss:
 class Opened:
     """The peer's answer: who it is, what it has of the files asked for, and the roads it keeps closed.
 
-    Of files in ``lost`` the peer has no more than that, whatever was acked before.
+    Of files in ``lost`` the peer has no more than that, whatever was acked before. ``newest``: the highest file of the
+    sender that it has heard of, of each host slot; a sender that has not got so far yet is an older copy.
     """
 
     cluster: ClusterId
@@ -138,6 +139,7 @@ class Opened:
     refused: Mapping[tuple[UUID, str], Refusal] = field(default_factory=dict)
     lost: Mapping[FileId, Loss] = field(default_factory=dict)
     lineage: Lineage = ()
+    newest: tuple[FileId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,7 @@ def encode_reply(reply: Reply | Opened) -> bytes:
                 ],
                 lost=_losses(reply.lost),
                 lineage=_lineage(reply.lineage),
+                newest=map(str, reply.newest),
             )
         )
     return bytes(message.SerializeToString())
@@ -147,6 +148,7 @@ def decode_reply(raw: bytes) -> Reply | Opened:
             {(UUID(bytes=r.table), r.group): decode_refusal(r.refusal) for r in opened.refused},
             _read_losses(opened.lost),
             _read_lineage(opened.lineage),
+            tuple(map(FileId.parse, opened.newest)),
         )
     except (DecodeError, ValueError) as error:
         raise FormatError(f"a reply of the link cannot be read: {error}") from None

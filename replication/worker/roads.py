@@ -25,6 +25,10 @@ from replication.worker.ship import ShipLimits, Shipment
 from replication.worker.throttle import Throttle
 
 ID_CLASH_REMEDY = "Stop the copy; a cluster that was restored gets a new id: walship reincarnate, on it"
+OLDER_COPY_REMEDY = (
+    "This cluster's data are from a backup, or the original runs elsewhere. Stop it, then: walship reincarnate; if the"
+    " ledger alone was put back: walship rebuildledger"
+)
 _log = structlog.get_logger(__name__)
 
 
@@ -158,6 +162,11 @@ def _open(
             "The peer was restored or another listens there: define it again (deletecluster, definecluster)",
             reason="WRONG_CLUSTER",
         )
+    ahead = ledger.files.overtaken(opened.newest)
+    if ahead is not None:
+        session.close()
+        why = f"a peer had heard of file {ahead.local} when the ledger here had not given that number yet"
+        raise PeerRefusedError(id_clash(ledger.cluster, why), OLDER_COPY_REMEDY, reason="ID_CLASH")
     return session
 
 

@@ -72,3 +72,30 @@ def test_what_a_backup_wrote_under_its_old_id_is_told_by_peers_that_had_another_
             (kept,) = until(lambda: west.ledger.replay.quarantined(), what="the other history to be told")
     assert kept.table == spec.uuid and "claimed with another hash" in kept.reason
     back.close()
+
+
+def test_a_backup_that_goes_on_under_its_old_id_is_told_although_its_peer_knows_no_other_mark(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+) -> None:
+    east, west, spec = sites
+    east.send_to(west, spec)
+    backup = MemoryTables()
+    east.back_up(tmp_path / "backup", backup)
+    with west.receiver() as receiver:
+        with east.worker():
+            Wal(east, "w0").append(spec, rows(0, 1))
+            east.assign(west.cluster, receiver.port)
+            until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
+        (newest,) = west.ledger.landing.newest(east.cluster)
+        assert newest.number >= max(row.file.number for row in east.ledger.files.all())
+        east.close()
+        shutil.rmtree(east.config.data_dir)
+        shutil.copytree(tmp_path / "backup", east.config.data_dir)
+        copy = TableSite(tmp_path, "east", cluster=east.cluster, tables=backup)
+        with copy.worker():
+            copy.assign(west.cluster, receiver.port)
+            (error,) = until(lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal")
+    assert f"a peer had heard of file {newest.local}" in error and "walship reincarnate" in error
+    Wal(copy, "w0").append(spec, rows(100, 1))
+    assert copy.ledger.files.overtaken() == newest  # also when its number has been given
+    copy.close()

@@ -203,20 +203,22 @@ class ShipReply(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("cluster", "version", "files", "refused", "lost", "lineage")
+    __slots__ = ("cluster", "version", "files", "refused", "lost", "lineage", "newest")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     version: str
     files: _containers.RepeatedCompositeFieldContainer[FileRanges]
     refused: _containers.RepeatedCompositeFieldContainer[RoadRefusal]
     lost: _containers.RepeatedCompositeFieldContainer[FileRanges]
     lineage: _containers.RepeatedCompositeFieldContainer[TermMark]
-    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RoadRefusal, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ...) -> None: ...
+    newest: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RoadRefusal, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ..., newest: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FileRanges(_message.Message):
     __slots__ = ("file", "ranges", "losses")
