@@ -40,6 +40,13 @@ Raise or log, never both. Programmer mistakes are assertions.
 from __future__ import annotations
 
 
+def one_line(error: BaseException, chars_max: int = 500) -> str:
+    """Somebody else's error as one line; of Java's what it says and its causes, without where they were raised."""
+    lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
+    said = [line for line in lines if line and not line.startswith(("at ", "... "))]
+    return f"{type(error).__name__}: {' '.join(said)}"[:chars_max]
+
+
 class ReplicationError(Exception):
     """Root of the tree.
 

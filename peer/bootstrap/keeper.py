@@ -15,7 +15,7 @@ import structlog
 
 from peer.bootstrap.export import export
 from peer.bootstrap.room import DiskRoom
-from replication.errors import EngineLostError, ReplicationError, RequestError
+from replication.errors import EngineLostError, ReplicationError, RequestError, one_line
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger
 from replication.tables.base import Tables
@@ -71,7 +71,7 @@ class BootstrapKeeper:
                 if self.state.get(name) != error.what:
                     _log.warning("bootstrap_put_off", peer=wanted.peer, table=name, error=str(error))
             except Exception as error:  # one table's trouble never stops another
-                found[name] = f"{type(error).__name__}: {error}"[:500]
+                found[name] = one_line(error)
                 if self.state.get(name) != found[name]:
                     _log.error("bootstrap_failed", peer=wanted.peer, table=name, exc_info=True)
         self.state = found

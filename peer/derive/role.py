@@ -19,7 +19,7 @@ from replication.config import Config
 from replication.coordination.paths import Kind, Office
 from replication.coordination.session import Coordination
 from replication.core.position import Position
-from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError
+from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError, one_line
 from replication.ledger.base import Derivation, Ledger
 from replication.tables.base import Catalog
 from replication.writer.writer import Writer
@@ -142,7 +142,7 @@ class DeriveRole:
                 if isinstance(error, CoordinationError):
                     self._drop_writer()
             except Exception as error:  # one table's trouble never stops another
-                wait_s = self._put_off(table, f"{type(error).__name__}: {error}"[:500], failures)
+                wait_s = self._put_off(table, one_line(error), failures)
                 failures += 1
 
     def _put_off(self, table: UUID, error: str, failures: int) -> float:

@@ -36,6 +36,7 @@ from replication.errors import (
     LockedFileError,
     ReplicationError,
     SupersededError,
+    one_line,
 )
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
@@ -126,7 +127,7 @@ class Housekeeping:
             self.errors[f"{spec.name} {what}"] = str(error)
             _log.warning("housekeeping put off", table=spec.name, what=what, reason=error.what)
         except Exception as error:  # one table's trouble never stops another
-            self.errors[f"{spec.name} {what}"] = f"{type(error).__name__}: {error}"[:500]
+            self.errors[f"{spec.name} {what}"] = one_line(error)
             _log.error("housekeeping failed", table=spec.name, what=what, reason=self.errors[f"{spec.name} {what}"])
         took = time.monotonic() - started
         self._due[key] = time.monotonic() + max(interval_s, took)

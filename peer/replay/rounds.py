@@ -34,6 +34,7 @@ from replication.errors import (
     HostAwayError,
     ReplicationError,
     SupersededError,
+    one_line,
 )
 from replication.ledger.base import FileKind, Ledger, Pending, ReplayMark
 from replication.tables.base import Tables
@@ -226,7 +227,7 @@ class Replayer:
             else min(2.0**tries, _RETRY_MAX_S)
         )
         known = isinstance(error, ReplicationError)
-        reason = str(error) if known else f"{type(error).__name__}: {error}"[:500]
+        reason = str(error) if known else one_line(error)
         self._held[table] = _Held(reason, tries, time.monotonic() + delay)
         level = _log.error if isinstance(error, ForeignMaintenanceError) or not known else _log.warning
         level("table held back", table=self._spec_name(table), reason=reason, retry_s=round(delay, 1))
