@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from uuid import UUID
 
@@ -72,15 +72,23 @@ def keep_notice(store: Store, connection: Connection, origin: str, notice: Close
 
 
 def thin(connection: Connection, origin: ClusterId) -> None:
-    """Drop notices older than what every table has reached; of the rest join the older ones two by two."""
+    """Drop notices older than what every table has reached; of the rest join the older ones two by two.
+
+    One that a table has reached is joined to no later one: replicated time would go back while that is held.
+    """
     here = _n.origin == str(origin)
-    reached = Snapshot.load(connection, origin, None).replicated().t
+    snapshot = Snapshot.load(connection, origin, None)
+    reached = snapshot.replicated().t
     connection.execute(schema.notices.delete().where(here, _n.closed < reached))
     rows = connection.execute(sa.select(_n.closed, _n.payload).where(here).order_by(_n.closed)).all()
     if len(rows) <= NOTICES_MAX:
         return
-    older = rows[: (len(rows) - NOTICES_FRESH) // 2 * 2]
-    for one, two in zip(older[::2], older[1::2], strict=True):
+    standing = {reached, *(snapshot.of(table).replicated().t for table in snapshot.live)}
+    older = iter(rows[:-NOTICES_FRESH])
+    for one in older:
+        two = None if one.closed in standing else next(older, None)
+        if two is None:
+            continue
         joined = accumulate(_decode(one.payload), _decode(two.payload))
         connection.execute(schema.notices.delete().where(here, _n.closed == one.closed))
         connection.execute(schema.notices.update().where(here, _n.closed == two.closed).values(payload=joined.encode()))
@@ -116,6 +124,11 @@ class Snapshot:
         waiting = "" if is_own else _waiting(roads.values(), live)
         gaps = waived(connection) if is_own else {}
         return Snapshot(origin, is_own, notices, roads, frozenset(live), *_coverage(connection, wanted), waiting, gaps)
+
+    def of(self, table: UUID) -> Snapshot:
+        """The same for one of its tables."""
+        waiting = "" if self.is_own else _waiting(self.roads.values(), {table})
+        return replace(self, live=frozenset({table}), waiting=waiting)
 
     def replicated(self) -> Replicated:
         """The largest closed time up to which all that is owed is applied; none before a bootstrap is complete."""

@@ -155,6 +155,19 @@ def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -
     assert sending.time.replicated()[EAST] == Replicated(total)
 
 
+def test_replicated_time_that_stands_stays_where_it_is_for_every_table(sending: Ledger) -> None:
+    road, other = Road(sending), stream(WEATHER, wal(), "first")
+    for spec, of in ((FLIGHTS, S), (WEATHER, other)):
+        sending.landing.declare_road(EAST, spec.uuid, of.group, 1, {})
+    road.land(claims(S, 0, 3, 0), claims(other, 0, 8, 0))
+    for spec in (FLIGHTS, WEATHER):
+        applied(sending, spec, {road.file: road.at})
+    for n in range(NOTICES_MAX + NOTICES_MAX // 4 + 2):  # flights lack all from 3 on, weather all from 8 on
+        sending.time.note_closed(EAST, ClosedNotice(n + 1, ((S, n), (other, n))))
+    assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == sending.time.replicated()[EAST].t == 3
+    assert sending.time.replicated(WEATHER.uuid)[EAST].t == 8
+
+
 def test_a_large_notice_that_is_satisfied_is_let_go_soon(sending: Ledger) -> None:
     streams = tuple((StreamId(wal(), NIL_UUID, "x" * 200), n) for n in range(2000))  # of no table here: not required
     sending.time.note_closed(EAST, ClosedNotice(1, streams))
