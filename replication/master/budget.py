@@ -56,7 +56,7 @@ class Budgets:
     def watch(self) -> None:
         """On every host, elected or not: sample its disk when that is due."""
         now = self._clock()
-        if now - self._sampled >= SAMPLE_US:
+        if abs(now - self._sampled) >= SAMPLE_US:  # the clock may step back
             self._sampled = now
             used = shutil.disk_usage(self._data_dir).used
             self._ledger.sending.sample(disk_gauge(self._host), now, used, now - KEEP_US)

@@ -279,7 +279,9 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     )
     replays = any(role.startswith("replay") for host in members.hosts for role in host.roles)
     if found.replay_backlog_bytes and members.keeps_tables and not members.problem and not replays:
-        printer.note("no replay process runs, so the tables stand still; start one: walship up")
+        printer.note(
+            "no replay process runs, so the tables stand still; walship up starts one, and again where it runs"
+        )
     at_peers = [
         {
             "peer": row.peer,
@@ -304,14 +306,14 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
         {
             "table": row.table,
             "replicated_to": moment_text(row.replicated),
-            "age": "-" if row.age_s is None else seconds_text(row.age_s),
+            "table_age": "-" if row.age_s is None else seconds_text(row.age_s),
             "quarantined": row.quarantined,
             "discarded": row.discarded,
             "held_by": row.held_by,
         }
         for row in found.tables
     ]
-    printer.rows(tables, ("table", "replicated_to", "age", "quarantined", "discarded", "held_by"), "no tables")
+    printer.rows(tables, ("table", "replicated_to", "table_age", "quarantined", "discarded", "held_by"), "no tables")
     for here in found.tables:
         for note in (here.replay_held, *here.clashes):
             if note:

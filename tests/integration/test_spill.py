@@ -21,7 +21,7 @@ from replication.files.base import Files
 from replication.files.local import LocalFiles
 from replication.files.store import Store
 from replication.ledger.base import FileKind
-from replication.master.budget import Budgets
+from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
 from replication.master.retire import Sweeper, retire
 from replication.worker.reading import FrameReader, frame_start
 from replication.worker.spill import Spiller
@@ -261,6 +261,17 @@ def test_a_peer_that_dies_while_it_is_bootstrapped_with_a_table_fills_no_disk(tm
         assert needing() == {"ops.flights"}
         write(small)
         assert needing() == {"ops.flights", "ops.small"}
+
+
+def test_a_disk_is_sampled_on_after_the_clock_stepped_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        clock = [10**15]
+        budgets = Budgets(world.east.ledger, "h0", str(tmp_path), None, False, lambda: clock[0])
+        for step in (0, SAMPLE_US // 2, -3_600_000_000):
+            clock[0] += step
+            budgets.watch()
+        assert [at for at, _ in world.east.ledger.sending.samples(disk_gauge("h0"))] == [clock[0], 10**15]
 
 
 def test_without_a_store_a_peer_past_its_budget_needs_a_bootstrap_of_the_affected_tables_only(tmp_path: Path) -> None:
