@@ -206,9 +206,10 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
-    if array.type == wanted:
-        return array
     try:
+        _check_whole(array, column)
+        if array.type == wanted:
+            return array
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), wanted)
         if pa.types.is_dictionary(array.type):
@@ -224,6 +225,17 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaError(
             f"column {column!r}: a value of type {given.type} does not fit {wanted} without loss ({error})"
+        ) from None
+
+
+def _check_whole(array: pa.Array, column: str) -> None:
+    """SchemaError where what was given is no such array, as text that is no UTF-8: no reader would take it."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"column {column!r}: a value is no {array.type} ({error})",
+            "Text must be UTF-8: decode it, or keep such bytes in a binary column",
         ) from None
 
 
@@ -325,7 +337,7 @@ def decode_payload(payload: Buffer | pa.Buffer, version: SchemaVersion) -> pa.Re
     """
     try:
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), version.arrow)
-        batch.validate()
+        batch.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowException, OSError, EOFError) as error:
         raise SchemaError(f"payload is no record batch of schema {version.hash.hex()[:12]}: {error}") from None
     return batch

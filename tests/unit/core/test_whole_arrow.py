@@ -1,0 +1,57 @@
+"""Arrow that others made is looked at before it is logged: what no reader could take would hold its table for ever."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from replication.core.batch import decode_payload, deletes, encode_payload, upserts_from_arrow
+from replication.core.define import typed_table
+from replication.core.frame import Codec
+from replication.core.schema import TableSpec
+from replication.core.schema_text import parse_schema
+from replication.errors import SchemaError
+
+NO_UTF8 = pa.array([b"\xff\xfe", b"ok"]).view(pa.string())
+
+
+DOWN_AGAIN = pa.array([0, 7, 1], pa.int32()).buffers()[1]
+
+
+def table(kind: str) -> TableSpec:
+    return typed_table("t.t", parse_schema(f"k bigint, v {kind}"), ["k"], uuids=iter(uuid4, None))
+
+
+def given(values: pa.Array) -> pa.Table:
+    return pa.table({"k": pa.array(range(len(values)), pa.int64()), "v": values})
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("string", NO_UTF8),
+        ("string", NO_UTF8.cast(pa.large_binary()).view(pa.large_string())),
+        ("string", pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.int32()), NO_UTF8)),
+        ("list<string>", pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), NO_UTF8)),
+        ("struct<a: string>", pa.StructArray.from_arrays([NO_UTF8], ["a"])),
+        ("string", pa.Array.from_buffers(pa.string(), 2, [None, DOWN_AGAIN, pa.py_buffer(b"abcdefg")])),
+    ],
+)
+def test_text_that_is_no_utf8_and_arrays_that_are_not_whole_are_refused_by_name(kind: str, values: pa.Array) -> None:
+    with pytest.raises(SchemaError, match="'v'"):
+        upserts_from_arrow(given(values), table(kind))
+
+
+def test_keys_to_delete_are_looked_at_too() -> None:
+    spec = typed_table("t.t", parse_schema("k string"), ["k"], uuids=iter(uuid4, None))
+    with pytest.raises(SchemaError, match="'k'"):
+        deletes(pa.table({"k": NO_UTF8}), spec)
+
+
+def test_a_frame_with_text_that_is_no_utf8_does_not_decode() -> None:
+    (log,) = upserts_from_arrow(given(pa.array(["a", "b"])), table("string"))
+    bad = log.batch.set_column(log.batch.schema.get_field_index("v"), "v", NO_UTF8)
+    with pytest.raises(SchemaError, match="UTF8"):
+        decode_payload(encode_payload(bad, Codec.LZ4), log.version)
