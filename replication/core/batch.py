@@ -214,14 +214,20 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
             return pa.nulls(len(array), wanted)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
         narrowed = storable_type(array.type, column)
         if _family(narrowed) != _family(wanted):
             raise SchemaError(f"column {column!r} holds {wanted}, but was given {array.type}", "Convert it beforehand")
         if array.type == wanted:
             return array
-        if pa.types.is_floating(wanted):
+        if pa.types.is_floating(wanted) and not pa.types.is_float16(array.type):
             _check_floats(array, wanted)
-        return array.cast(wanted, safe=True)
+        if pa.types.is_list_view(array.type):
+            array = _of_view(array)
+        made = array.cast(wanted, safe=True)
+        made.validate()  # Arrow's own casts of views are not whole
+        return made
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaError(
             f"column {column!r}: a value of type {given.type} does not fit {wanted} without loss ({error})"
@@ -237,6 +243,13 @@ def _check_whole(array: pa.Array, column: str) -> None:
             f"column {column!r}: a value is no {array.type} ({error})",
             "Text must be UTF-8: decode it, or keep such bytes in a binary column",
         ) from None
+
+
+def _of_view(array: pa.Array) -> pa.Array:
+    """A list of a list view, which Arrow's cast makes one offset too short."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    return pa.ListArray.from_arrays(offsets, array.flatten(), mask=array.is_null())
 
 
 def _check_floats(array: pa.Array, wanted: pa.DataType) -> None:

@@ -55,3 +55,20 @@ def test_a_frame_with_text_that_is_no_utf8_does_not_decode() -> None:
     bad = log.batch.set_column(log.batch.schema.get_field_index("v"), "v", NO_UTF8)
     with pytest.raises(SchemaError, match="UTF8"):
         decode_payload(encode_payload(bad, Codec.LZ4), log.version)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("list<int>", pa.array([[1], None, [], [2, None]], pa.list_view(pa.int64()))),
+        ("list<int>", pa.array([[9], [1], None, [], [2, None]], pa.list_view(pa.int64())).slice(1)),
+        ("float", pa.array([1.5, None], pa.float16())),
+        ("double", pa.array([1.5, None], pa.float16())),
+        ("int", pa.RunEndEncodedArray.from_arrays([2, 3], [5, None])),
+    ],
+)
+def test_types_that_a_table_is_made_of_are_taken(kind: str, values: pa.Array) -> None:
+    (log,) = upserts_from_arrow(given(values), table(kind))
+    assert (
+        decode_payload(encode_payload(log.batch, Codec.LZ4), log.version).column("v").to_pylist() == values.to_pylist()
+    )
