@@ -25,6 +25,9 @@ GROUP = "walship.hooks"
 Run = Callable[[pa.Table], pa.Table]
 Factory = Callable[[Mapping[str, str]], Run]
 
+#: A thread that ``sys.exit`` ends says nothing, so it is no way out for a hook.
+_RAISED = (Exception, SystemExit)
+
 BUILT_IN: Mapping[str, Factory] = {"select": select}
 
 
@@ -46,7 +49,7 @@ class Hook:
             made = self.run(rows)
         except ReplicationError as error:
             raise HookError(f"hook {self.name}: {error.what}", error.hint) from None
-        except Exception as error:  # whatever somebody's code raises holds that table only
+        except _RAISED as error:  # whatever somebody's code raises holds that table only
             raise HookError(f"hook {self.name} failed: {type(error).__name__}: {error}"[:500]) from error
         if isinstance(made, pa.RecordBatch):
             return pa.Table.from_batches([made])
@@ -99,7 +102,7 @@ def load(name: str, options: Mapping[str, str]) -> Hook:
         run = factory(dict(options))
     except ReplicationError as error:
         raise RequestError(f"hook {name}: {error.what}", error.hint) from None
-    except Exception as error:
+    except _RAISED as error:
         raise RequestError(f"hook {name} does not take these options: {type(error).__name__}: {error}") from error
     return Hook(name, str(getattr(factory, "version", "1")), run)
 
@@ -115,7 +118,7 @@ def _installed(name: str) -> Factory:
         raise RequestError(f"several packages have a hook {name!r}: {', '.join(point.value for point in found)}")
     try:
         factory = found[0].load()
-    except Exception as error:
+    except _RAISED as error:
         raise RequestError(f"hook {name} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(factory):
         raise RequestError(f"hook {name} ({found[0].value}) cannot be called")

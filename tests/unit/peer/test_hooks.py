@@ -58,6 +58,8 @@ def test_an_installed_hook_is_found_with_its_options_and_version(install: Instal
     ("code", "says"),
     [
         ("import nothing_such", "hook bad cannot be imported: ModuleNotFoundError"),
+        ("import sys; sys.exit(3)", "hook bad cannot be imported: SystemExit: 3"),
+        ("def bad(options): raise SystemExit(3)", "hook bad does not take these options: SystemExit: 3"),
         ("bad = 5", r"hook bad \(broken:bad\) cannot be called"),
     ],
 )
@@ -65,6 +67,12 @@ def test_a_broken_package_is_told(install: Install, code: str, says: str) -> Non
     install("broken", "bad", code)
     with pytest.raises(RequestError, match=says):
         load("bad", {})
+
+
+def test_a_hook_that_would_end_its_thread_fails_as_others_do(install: Install) -> None:
+    install("leaving", "leave", "import sys\ndef leave(options):\n    return lambda rows: sys.exit(3)\n")
+    with pytest.raises(HookError, match="hook leave failed: SystemExit: 3"):
+        load("leave", {})(ROWS)
 
 
 def test_two_packages_with_a_hook_of_one_name_are_told(install: Install) -> None:
