@@ -20,6 +20,7 @@ from replication.core.exact import check_exact, misfit_of
 from replication.core.frame import Buffer, Codec
 from replication.core.schema import DEFAULT_GROUP, DELETE, DELETE_AT, OP, PUT, TS, SchemaVersion, TableSpec
 from replication.core.storable import storable_type
+from replication.core.years import check_years
 from replication.errors import NullKeyError, SchemaError
 
 FRAME_ROWS_MAX = 65_536
@@ -192,7 +193,9 @@ def _log_batch(spec: TableSpec, group: str, arrays: Mapping[str, pa.Array], rows
         if field.name == OP and array is None:
             array = constant(op, pa.int8(), rows)
         columns.append(pa.nulls(rows, field.type) if array is None else array)
-    return LogBatch(version, pa.RecordBatch.from_arrays(columns, schema=version.arrow))
+    made = pa.RecordBatch.from_arrays(columns, schema=version.arrow)
+    check_years(made)
+    return LogBatch(version, made)
 
 
 def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
@@ -351,6 +354,7 @@ def decode_payload(payload: Buffer | pa.Buffer, version: SchemaVersion) -> pa.Re
     try:
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), version.arrow)
         batch.validate(full=True)
+        check_years(batch)
     except (pa.ArrowInvalid, pa.ArrowException, OSError, EOFError) as error:
         raise SchemaError(f"payload is no record batch of schema {version.hash.hex()[:12]}: {error}") from None
     return batch

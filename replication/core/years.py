@@ -1,0 +1,52 @@
+"""Dates and times of years 1 to 9999: others fit the types, but Python has none, so neither reads nor replay do."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replication.errors import SchemaError
+
+_DAYS = (-719_162, 2_932_896)
+_MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+
+
+def check_years(batch: pa.RecordBatch) -> None:
+    """SchemaError, naming the column, when a date or time of a log batch is of another year, however deep it lies."""
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if _has_times(array.type) and not _is_within(array):
+            raise SchemaError(
+                f"column {name!r} was given a value before year 1 or after year 9999, in UTC",
+                "Give NULL where no time is meant, or keep such times as numbers",
+            )
+
+
+@lru_cache(maxsize=1024)
+def _has_times(kind: pa.DataType) -> bool:
+    t = pa.types
+    if t.is_nested(kind):
+        return any(_has_times(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(t.is_date32(kind) or t.is_timestamp(kind))
+
+
+def _is_within(array: pa.Array) -> bool:
+    t, kind = pa.types, array.type
+    if not _has_times(kind):
+        return True
+    if t.is_struct(kind):
+        return all(map(_is_within, array.flatten()))
+    if t.is_map(kind):
+        return all(_is_within(_beneath(array, part)) for part in (array.keys, array.items))
+    if t.is_list(kind):
+        return _is_within(array.flatten())
+    low, high = _DAYS if t.is_date32(kind) else _MICROSECONDS
+    found = pc.min_max(array.view(pa.int32() if t.is_date32(kind) else pa.int64())).as_py()
+    return found["min"] is None or (low <= found["min"] and found["max"] <= high)
+
+
+def _beneath(array: pa.MapArray, part: pa.Array) -> pa.Array:
+    """Keys or items of the maps of a slice, without those that lie beneath NULLs."""
+    offsets = pa.array(array.offsets.to_numpy())
+    return pa.ListArray.from_arrays(offsets, part, mask=array.is_null()).flatten()
