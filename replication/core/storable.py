@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from replication.errors import SchemaError
+
+_FIELD = re.compile(r"[^\W\d]\w*")
 
 
 def storable_type(given: pa.DataType, column: str) -> pa.DataType:
@@ -44,6 +49,7 @@ def storable_type(given: pa.DataType, column: str) -> pa.DataType:
     if t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given) or t.is_list_view(given):
         return pa.list_(pa.field("element", storable_type(given.value_type, f"{column}.element")))
     if t.is_struct(given):
+        _check_fields([field.name for field in given], column)
         return pa.struct([pa.field(f.name, storable_type(f.type, f"{column}.{f.name}")) for f in given])
     if t.is_map(given):
         return pa.map_(
@@ -53,3 +59,21 @@ def storable_type(given: pa.DataType, column: str) -> pa.DataType:
         f"column {column!r} has type {given}, which Iceberg tables cannot hold",
         "Convert it first (for example a duration or a time to a bigint of microseconds), or leave it out",
     )
+
+
+def _check_fields(names: Sequence[str], column: str) -> None:
+    """Fields are named as files and engines take them: Iceberg writes others under other names, and some never."""
+    if not names:
+        raise SchemaError(f"column {column!r} has a struct without fields", "Give it one, or leave it out")
+    for name in names:
+        if not _FIELD.fullmatch(name):
+            raise SchemaError(
+                f"column {column!r} has a field {name!r}, which must start with a letter or '_' and hold only letters,"
+                " digits and '_'",
+                "Give the field another name",
+            )
+    lower = [name.lower() for name in names]
+    if twice := [name for name in names if lower.count(name.lower()) > 1]:
+        raise SchemaError(
+            f"column {column!r} has the field {twice[0]!r} twice (letter case does not count)", "Rename one of them"
+        )

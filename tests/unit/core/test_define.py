@@ -17,3 +17,28 @@ def test_groups_want_a_key_to_be_put_together_by() -> None:
         typed_table("ops.log", schema, [], uuids=iter(uuid4, None), groups={"one": ["a"]})
     whole = typed_table("ops.log", schema, [], uuids=iter(uuid4, None), groups={"one": ["a", "b"]})
     assert [group.name for group in whole.groups] == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        (["a.b", "a"], "field 'a.b', which must start with"),
+        (["1x"], "field '1x'"),
+        (["it's"], 'field "it\'s"'),
+        ([""], "field ''"),
+        (["a\n"], "field"),
+        (["a", "A"], "the field 'a' twice"),
+        ([], "a struct without fields"),
+    ],
+)
+def test_fields_that_files_or_engines_would_not_keep_are_refused(fields: list[str], says: str) -> None:
+    struct = pa.struct([pa.field(name, pa.int32()) for name in fields])
+    schema = pa.schema([("k", pa.int64()), ("v", pa.list_(struct))])
+    with pytest.raises(SchemaError, match=says):
+        typed_table("ops.t", schema, ["k"], uuids=iter(uuid4, None))
+
+
+def test_fields_may_be_any_words() -> None:
+    struct = pa.struct([pa.field(name, pa.int32()) for name in ("select", "_1", "größe", "Key")])
+    made = typed_table("ops.t", pa.schema([("k", pa.int64()), ("v", struct)]), ["k"], uuids=iter(uuid4, None))
+    assert made.by_name["v"].type == struct
