@@ -31,6 +31,7 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from replication.core.constant import constant
 from replication.errors import CommitConflictError, HostAwayError, PoisonFrameError
 from replication.tables.base import LABEL, Decode
+from replication.tables.bounds import keep_bounds_text
 from replication.tables.local_io import sync_written
 from replication.tables.nested import keep_nulls
 
@@ -174,6 +175,7 @@ def write_data_files(
     if not any(batch.num_rows for batch in rows):
         return []
     keep_nulls()
+    keep_bounds_text()
     task = WriteTask(write_uuid=uuid4(), task_id=0, record_batches=list(rows), schema=metadata.schema())
     return list(write_file(load_file_io(dict(io_properties), metadata.location), metadata, iter([task])))
 
