@@ -219,13 +219,9 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
             array = array.dictionary_decode()
         elif pa.types.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
-        narrowed = storable_type(array.type, column)
-        if _family(narrowed) != _family(wanted):
-            raise SchemaError(f"column {column!r} holds {wanted}, but was given {array.type}", "Convert it beforehand")
+        _check_alike(array, wanted, column)
         if array.type == wanted:
             return array
-        if pa.types.is_floating(wanted) and not pa.types.is_float16(array.type):
-            _check_floats(array, wanted)
         if pa.types.is_list_view(array.type):
             array = _of_view(array)
         made = array.cast(wanted, safe=True)
@@ -255,12 +251,43 @@ def _of_view(array: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, array.flatten(), mask=array.is_null())
 
 
+def _check_alike(array: pa.Array, wanted: pa.DataType, column: str) -> None:
+    """Raise where Arrow's cast would make something else of a value without a word, however deep it lies."""
+    t, kind = pa.types, array.type
+    if t.is_null(kind):
+        return
+    if _shape(kind, column) != _family(wanted):
+        raise SchemaError(f"column {column!r} holds {wanted}, but was given {kind}", "Convert it beforehand")
+    if t.is_struct(wanted):
+        for at, field in enumerate(kind):
+            if wanted.get_field_index(field.name) < 0:
+                raise SchemaError(
+                    f"column {column!r} has no field {field.name!r}", f"It has {', '.join(f.name for f in wanted)}"
+                )
+            _check_alike(array.field(at), wanted.field(field.name).type, f"{column}.{field.name}")
+    elif t.is_map(wanted):
+        _check_alike(array.keys, wanted.key_type, f"{column}.key")
+        _check_alike(array.items, wanted.item_type, f"{column}.value")
+    elif t.is_list(wanted):
+        _check_alike(array.flatten(), wanted.value_type, f"{column}.element")
+    elif t.is_floating(wanted) and t.is_floating(kind) and not t.is_float16(kind):
+        _check_floats(array, wanted)
+
+
 def _check_floats(array: pa.Array, wanted: pa.DataType) -> None:
     """ArrowInvalid when a double would be rounded: Arrow's safe cast looks at integers only."""
     back = array.cast(wanted, safe=True).cast(array.type)
     same = pc.or_(pc.equal(array, back), pc.and_(pc.is_nan(array), pc.is_nan(back)))
     if not pc.all(same, min_count=0).as_py():
         raise pa.ArrowInvalid("a value would be rounded")
+
+
+def _shape(given: pa.DataType, column: str) -> str:
+    """The family of a type as it is given; of a nested one the outermost part."""
+    t = pa.types
+    if t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given) or t.is_list_view(given):
+        return "list"
+    return str(given).split("<")[0] if t.is_nested(given) else _family(storable_type(given, column))
 
 
 def _family(t: pa.DataType) -> str:

@@ -72,3 +72,35 @@ def test_types_that_a_table_is_made_of_are_taken(kind: str, values: pa.Array) ->
     assert (
         decode_payload(encode_payload(log.batch, Codec.LZ4), log.version).column("v").to_pylist() == values.to_pylist()
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "says"),
+    [
+        ("struct<a: int>", pa.array([{"a": 1, "z": 2}]), "'v' has no field 'z'"),
+        ("list<struct<a: int>>", pa.array([[{"a": 1, "z": 2}]]), "'v.element' has no field 'z'"),
+        ("list<float>", pa.array([[0.1]]), "rounded"),
+        ("map<string, float>", pa.array([[("k", 0.1)]], pa.map_(pa.string(), pa.float64())), "rounded"),
+        ("list<int>", pa.array([["1"]]), "'v.element' holds int32, but was given string"),
+        ("struct<a: timestamptz>", pa.array([{"a": 0}], pa.struct([("a", pa.timestamp("us"))])), "'v.a' holds"),
+    ],
+)
+def test_nothing_is_lost_or_changed_deep_in_a_value(kind: str, values: pa.Array, says: str) -> None:
+    with pytest.raises(SchemaError, match=says):
+        upserts_from_arrow(given(values), table(kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("list<float>", pa.array([[0.5, float("nan"), None], None])),
+        ("list<int>", pa.array([[None], [], None])),
+        ("struct<a: int, b: string>", pa.array([{"b": "x", "a": 1}, {"b": None, "a": None}])),
+        ("list<string>", pa.array([["a"], None], pa.list_(pa.large_string()))),
+        ("map<string, bigint>", pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32()))),
+    ],
+)
+def test_what_fits_deep_in_a_value_is_taken(kind: str, values: pa.Array) -> None:
+    (log,) = upserts_from_arrow(given(values), table(kind))
+    made = log.batch.column("v").to_pylist()
+    assert made == values.to_pylist() or repr(made) == repr(values.to_pylist())  # NaN is not equal to itself
