@@ -111,7 +111,8 @@ class DeriveRole:
 
     def _have_threads(self, deriver: Deriver) -> None:
         for derivation in self._ledger.derivations.all() if self._leads else []:
-            if derivation.table not in self._threads:
+            known = self._threads.get(derivation.table)
+            if known is None or not known.is_alive():  # it ends by what no code of a hook should raise
                 made = threading.Thread(
                     target=self._derive, args=(deriver, derivation.table), name=f"derive {derivation.table}"
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from replication.core.ids import FileId
+from replication.core.ids import ClusterId, FileId
 from replication.core.planner import FileView
 from replication.core.retention import FileFacts, RetentionPolicy
 from replication.core.status import ReplicationStatus
@@ -39,6 +39,12 @@ class Files(Protocol):
         """A file of this cluster that was heard of before its number was given: the ledger is an older copy.
 
         Noted once it is among those ``heard`` of from a peer, since its number is given next.
+        """
+
+    def heard_by(self, peer: ClusterId) -> tuple[FileId, ...]:
+        """The highest file of this cluster that a peer ever acked something of, of each host slot.
+
+        A peer that has not heard of it goes on from an older copy of its ledger.
         """
 
     def get(self, file: FileId) -> FileRow | None:

@@ -45,6 +45,7 @@ class SqlFiles:
         self._book = book
         self._statuses = statuses
         self._cluster = cluster
+        self._heard: dict[str, int] = {}  # of counters; only saves questions
 
     def allocate(
         self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
@@ -72,6 +73,17 @@ class SqlFiles:
         with self._store.write() as connection:
             put_meta(self._store, connection, {"overtaken": str(ahead[0])})
         return ahead[0]
+
+    def heard_by(self, peer: ClusterId) -> tuple[FileId, ...]:
+        """See ``base.Files``."""
+        kept, prefix = schema.counters.c, self._heard_name(peer, "")
+        wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(prefix, autoescape=True))
+        with self._store.read() as connection:
+            rows = connection.execute(wanted.order_by(kept.name)).all()
+        return tuple(FileId(self._cluster, row.name.removeprefix(prefix), row.value) for row in rows)
+
+    def _heard_name(self, peer: ClusterId, slot: str) -> str:
+        return f"heard {self._cluster} {peer} {slot}"
 
     def get(self, file: FileId) -> FileRow | None:
         """See ``base.Files``."""
@@ -109,14 +121,22 @@ class SqlFiles:
     def record(self, reports: Sequence[Progress]) -> None:
         """See ``base.Files``."""
         with self._store.write() as connection:
-            known = {peer.name for peer in peers(connection)}
+            known = {peer.name: peer.cluster for peer in peers(connection)}
             begins = _Begins(connection)
+            heard: dict[str, int] = {}
             for report in reports:
                 if report.peer not in known:
                     continue
+                if report.shipped and report.file.cluster == self._cluster:
+                    name = self._heard_name(known[report.peer], report.file.slot)
+                    heard[name] = max(report.file.number, heard.get(name, 0))
                 key = connection.scalar(sa.select(_f.id).where(_f.file == str(report.file)))
                 if key is not None:  # else retired since
                     self._join(connection, key, report, begins)
+            newer = {name: number for name, number in heard.items() if number > self._heard.get(name, 0)}
+            for name, number in newer.items():
+                raise_counter(connection, name, number)
+        self._heard |= newer
 
     def _join(self, connection: Connection, key: int, report: Progress, begins: _Begins) -> None:
         here = (_p.file_id == key) & (_p.peer == report.peer)

@@ -26,7 +26,7 @@ from replication.worker.throttle import Throttle
 
 ID_CLASH_REMEDY = "Stop the copy; a cluster that was restored gets a new id: walship reincarnate, on it"
 OLDER_COPY_REMEDY = (
-    "This cluster's data are from a backup, or the original runs elsewhere. Stop it, then: walship reincarnate; if the"
+    "{} are from a backup, or the original runs elsewhere. Stop it, then{}: walship reincarnate; if the"
     " ledger alone was put back: walship rebuildledger"
 )
 _log = structlog.get_logger(__name__)
@@ -137,6 +137,7 @@ def _open(
     """A stream to the very cluster that is meant."""
     terms = tuple((file, to.term) for file in files)
     lineage = ledger.terms.lineage()
+    acked = ledger.files.heard_by(to.cluster)  # before the peer says what it has heard of
     session = link.ship(
         Hello(
             ledger.cluster,
@@ -166,7 +167,15 @@ def _open(
     if ahead is not None:
         session.close()
         why = f"a peer had heard of file {ahead.local} when the ledger here had not given that number yet"
-        raise PeerRefusedError(id_clash(ledger.cluster, why), OLDER_COPY_REMEDY, reason="ID_CLASH")
+        remedy = OLDER_COPY_REMEDY.format("This cluster's data", "")
+        raise PeerRefusedError(id_clash(ledger.cluster, why), remedy, reason="ID_CLASH")
+    newest = {file.slot: file for file in opened.newest}
+    forgotten = next((file for file in acked if file.slot not in newest or newest[file.slot] < file), None)
+    if forgotten is not None:
+        session.close()
+        why = f"it acked bytes of file {forgotten.local} and has not heard of that file"
+        remedy = OLDER_COPY_REMEDY.format(f"The data of {opened.cluster.name}", " on it")
+        raise PeerRefusedError(id_clash(opened.cluster, why), remedy, reason="ID_CLASH")
     return session
 
 

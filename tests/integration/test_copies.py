@@ -99,3 +99,35 @@ def test_a_backup_that_goes_on_under_its_old_id_is_told_although_its_peer_knows_
     Wal(copy, "w0").append(spec, rows(100, 1))
     assert copy.ledger.files.overtaken() == newest  # also when its number has been given
     copy.close()
+
+
+def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
+) -> None:
+    """What it acked since would be missing there for good: the sender has no reason to send it again."""
+    east, west, spec = sites
+    east.send_to(west, spec)
+    backup = MemoryTables()
+    with east.worker():
+        with west.receiver() as receiver:
+            east.assign(west.cluster, receiver.port)
+            west.back_up(tmp_path / "backup", backup)
+            Wal(east, "w0").append(spec, rows(0, 1))
+            until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
+            until(lambda: east.ledger.files.heard_by(west.cluster), what="its ack in the ledger")
+        west.close()
+        shutil.rmtree(west.config.data_dir)
+        shutil.copytree(tmp_path / "backup", west.config.data_dir)
+        copy = TableSite(tmp_path, "west", cluster=west.cluster, tables=backup)
+        with copy.receiver() as receiver:
+            east.assign(west.cluster, receiver.port)
+
+            def told() -> str:
+                return next((p.error for p in east.ledger.files.progress("west") if "one a copy" in p.error), "")
+
+            error = until(told, what="a refusal")
+            (acked,) = east.ledger.files.heard_by(west.cluster)
+            assert f"it acked bytes of file {acked.local} and has not heard of that file" in error
+            assert "on it: walship reincarnate" in error
+            assert not copy.ledger.landing.coverage(spec.uuid)
+    copy.close()

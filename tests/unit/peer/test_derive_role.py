@@ -14,10 +14,12 @@ from rich.console import Console
 
 from peer.derive import hooks
 from peer.derive.role import DeriveRole
+from peer.derive.turn import Deriver
 from peer.members import members_of
 from peer.status import collect
 from replication.coordination.host import host_record
 from replication.coordination.paths import Kind, Office
+from replication.ledger.base import Derivation
 from shell.commands.replication import show_status
 from shell.render import Printer
 from shell.up import _later, chosen_roles
@@ -91,6 +93,27 @@ def test_a_hook_that_hangs_or_fails_holds_its_own_table_only(
             until(lambda spec=spec: len(site.shown(spec)) == 3, 60, spec.name)
         until(lambda: not site.derivation(made["failing"]).error, 60)
     assert all(len(site.versions(spec)) == 3 for spec in made.values())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_table_whose_thread_ended_goes_on(site: DerivingSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Derivation] = []
+    step = Deriver.step
+
+    def exits_once(deriver: Deriver, derivation: Derivation) -> bool:
+        if not ended:
+            ended.append(derivation)
+            raise SystemExit
+        return step(deriver, derivation)
+
+    monkeypatch.setattr(Deriver, "step", exits_once)
+    spec = table("ops.source")
+    site.ledger.tables.create(spec)
+    with running(site):
+        made = site.define("ops.made", "ops.source", "select")
+        site.wal().append(spec, rows(0, 3))
+        until(lambda: len(site.shown(made)) == 3, 60, "the derived rows")
+    assert ended
 
 
 def test_the_first_of_the_hosts_that_can_derive_does(site: DerivingSite) -> None:
