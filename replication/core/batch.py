@@ -259,12 +259,13 @@ def _check_alike(array: pa.Array, wanted: pa.DataType, column: str) -> None:
     if _shape(kind, column) != _family(wanted):
         raise SchemaError(f"column {column!r} holds {wanted}, but was given {kind}", "Convert it beforehand")
     if t.is_struct(wanted):
+        parts = array.flatten()  # what lies beneath a NULL is no value
         for at, field in enumerate(kind):
             if wanted.get_field_index(field.name) < 0:
                 raise SchemaError(
                     f"column {column!r} has no field {field.name!r}", f"It has {', '.join(f.name for f in wanted)}"
                 )
-            _check_alike(array.field(at), wanted.field(field.name).type, f"{column}.{field.name}")
+            _check_alike(parts[at], wanted.field(field.name).type, f"{column}.{field.name}")
     elif t.is_map(wanted):
         _check_alike(array.keys, wanted.key_type, f"{column}.key")
         _check_alike(array.items, wanted.item_type, f"{column}.value")

@@ -95,6 +95,7 @@ def test_nothing_is_lost_or_changed_deep_in_a_value(kind: str, values: pa.Array,
     [
         ("list<float>", pa.array([[0.5, float("nan"), None], None])),
         ("list<int>", pa.array([[None], [], None])),
+        ("struct<a: float>", pa.StructArray.from_arrays([pa.array([0.1, 0.5])], ["a"], mask=pa.array([True, False]))),
         ("struct<a: int, b: string>", pa.array([{"b": "x", "a": 1}, {"b": None, "a": None}])),
         ("list<string>", pa.array([["a"], None], pa.list_(pa.large_string()))),
         ("map<string, bigint>", pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32()))),
