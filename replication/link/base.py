@@ -23,7 +23,7 @@ from replication.core.roads import Carried
 from replication.core.schema import SchemaVersion, TableSpec
 from replication.errors import PeerRefusedError
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Reason(StrEnum):
