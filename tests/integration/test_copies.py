@@ -15,6 +15,14 @@ from tests.sites import Wal, rows, until
 __all__ = ["sites"]
 
 
+def gone_back(site: TableSite, folder: Path, tables: MemoryTables) -> TableSite:
+    """The site as it was when it was backed up to ``folder/backup``, under its old id."""
+    site.close()
+    shutil.rmtree(site.config.data_dir)
+    shutil.copytree(folder / "backup", site.config.data_dir)
+    return TableSite(folder, site.cluster.name, cluster=site.cluster, tables=tables)
+
+
 def test_of_two_copies_of_a_cluster_the_second_is_refused_on_both_sides(
     sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path
 ) -> None:
@@ -58,10 +66,7 @@ def test_what_a_backup_wrote_under_its_old_id_is_told_by_peers_that_had_another_
             Wal(east, "w0").append(spec, rows(0, 1))
             east.assign(west.cluster, receiver.port)
             until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
-        east.close()
-        shutil.rmtree(east.config.data_dir)
-        shutil.copytree(tmp_path / "backup", east.config.data_dir)
-        copy = TableSite(tmp_path, "east", cluster=east.cluster, tables=backup)
+        copy = gone_back(east, tmp_path, backup)
         Wal(copy, "w0").append(spec, rows(100, 1))
         copy.register()
         copy.ledger.time.register_writer("w0", "h0", 1, copy.boot, 1)
@@ -88,10 +93,7 @@ def test_a_backup_that_goes_on_under_its_old_id_is_told_although_its_peer_knows_
             until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
         (newest,) = west.ledger.landing.newest(east.cluster)
         assert newest.number >= max(row.file.number for row in east.ledger.files.all())
-        east.close()
-        shutil.rmtree(east.config.data_dir)
-        shutil.copytree(tmp_path / "backup", east.config.data_dir)
-        copy = TableSite(tmp_path, "east", cluster=east.cluster, tables=backup)
+        copy = gone_back(east, tmp_path, backup)
         with copy.worker():
             copy.assign(west.cluster, receiver.port)
             (error,) = until(lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal")
@@ -115,10 +117,7 @@ def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
             Wal(east, "w0").append(spec, rows(0, 1))
             until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
             until(lambda: east.ledger.files.heard_by(west.cluster), what="its ack in the ledger")
-        west.close()
-        shutil.rmtree(west.config.data_dir)
-        shutil.copytree(tmp_path / "backup", west.config.data_dir)
-        copy = TableSite(tmp_path, "west", cluster=west.cluster, tables=backup)
+        copy = gone_back(west, tmp_path, backup)
         with copy.receiver() as receiver:
             east.assign(west.cluster, receiver.port)
 
