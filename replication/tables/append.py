@@ -31,9 +31,8 @@ from pyiceberg.table.update.snapshot import _MergeAppendFiles
 from replication.core.constant import constant
 from replication.errors import CommitConflictError, HostAwayError, PoisonFrameError
 from replication.tables.base import LABEL, Decode
-from replication.tables.bounds import keep_bounds_text
 from replication.tables.local_io import sync_written
-from replication.tables.nested import keep_nulls
+from replication.tables.pyiceberg_mends import mend_pyiceberg
 
 #: Decoding this much here is faster than handing it to executors of the same host.
 SMALL_BYTES = 256 << 20
@@ -174,8 +173,7 @@ def write_data_files(
     """Write rows with the table's columns as one data file of a table without partitions; none for no rows."""
     if not any(batch.num_rows for batch in rows):
         return []
-    keep_nulls()
-    keep_bounds_text()
+    mend_pyiceberg()
     task = WriteTask(write_uuid=uuid4(), task_id=0, record_batches=list(rows), schema=metadata.schema())
     return list(write_file(load_file_io(dict(io_properties), metadata.location), metadata, iter([task])))
 
