@@ -27,6 +27,7 @@ from shell.launched import Launched, await_ready
 from shell.role_process import RoleState
 
 ROOT = Path(__file__).parents[2]
+PLUGINS = Path(__file__).parent / "plugins"
 ROLES = ("zookeeper", "master", "worker", "receiver", "replay")
 START_TIMEOUT_S = 180.0
 
@@ -140,7 +141,12 @@ def start(folder: Path, name: str, **sections: dict[str, Any]) -> Site:
         port = probe.getsockname()[1]
     folder.mkdir()
     file = folder / "walship.toml"
-    replay = {"fold_interval_s": 5.0, "driver_memory": "768m", "driver_bytes_max": 8 << 20}
+    replay = {
+        "fold_interval_s": 5.0,
+        "maintenance_interval_s": 10.0,
+        "driver_memory": "768m",
+        "driver_bytes_max": 8 << 20,
+    }
     file.write_text(configuration.default_toml(name, ".", zookeeper={"port": port}, replay=replay, **sections))
     return launched(name, file, ROLES)
 
@@ -168,11 +174,22 @@ def launched(name: str, file: Path, roles: tuple[str, ...], *arguments: str) -> 
     return site
 
 
+@contextmanager
+def plugged_in(clock: Path | None = None) -> Iterator[None]:
+    """Processes that are started meanwhile find the hooks of ``plugins``, and have the clock that a file sets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(PLUGINS), prepend=os.pathsep)
+        if clock is not None:
+            patch.setenv("TEST_CLOCK", str(clock))
+        yield
+
+
 @pytest.fixture(scope="session")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
     """East and west, up; west is defined as east's peer."""
     folder = tmp_path_factory.mktemp("clusters")
-    made = (start(folder / "east", "east"), start(folder / "west", "west"))
+    with plugged_in():
+        made = (start(folder / "east", "east"), start(folder / "west", "west"))
     try:
         await_ready(made, START_TIMEOUT_S)
         define(*made)

@@ -7,8 +7,11 @@ from uuid import uuid4
 
 import pytest
 
+from peer.cluster import Cluster
 from replication.core.mutation import Mutation
 from replication.errors import ReplicationError
+from replication.tables.base import open_duckdb
+from replication.tables.layout import TOMBSTONES
 from tests.e2e.conftest import Site, await_fold, until
 
 AGE_S = 600
@@ -41,6 +44,36 @@ def test_rows_past_their_age_are_gone_on_both_sides_folded_or_not(sites: tuple[S
         assert west.json("describetable", name)["properties"] == f"max_age_s={AGE_S}"
         (verdict,) = east.json("verify", "west", name)
         assert (verdict["differing"], verdict["left"]["rows"], verdict["right"]["rows"]) == (0, 4, 4)
+
+
+def test_tombstones_stay_for_the_tables_history_and_then_go_and_nothing_comes_back(sites: tuple[Site, Site]) -> None:
+    east, west = sites
+    name, history_s = f"e2e.tombstones{uuid4().hex[:8]}", 20
+    east.shell("createtable", name, "id long, text string", "--key", "id", "--history-s", str(history_s))
+    east.shell("settable", name, "changes_retention_s=1")
+    east.shell("enablereplication", "-t", name, "west")
+    with east.connect() as here, west.connect() as there:
+
+        def tombstones(cluster: Cluster) -> int:
+            with open_duckdb() as connection:
+                cluster.reader.catalog.attach(connection, "gone", name + TOMBSTONES)
+                return len(connection.execute("select * from gone").fetchall())
+
+        def ids(cluster: Cluster) -> list[int]:
+            return sorted(cluster.read(name).read_all().column("id").to_pylist())
+
+        here.upsert(name, [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
+        here.wait(here.delete(name, [{"id": 1}]), cluster="west", timeout_s=120)
+        deleted = time.monotonic()
+        here.wait(here.upsert(name, [{"id": 3, "text": "c"}]), cluster="west", timeout_s=120)  # the newest commit stays
+        for cluster in (here, there):
+            until(lambda cluster=cluster: tombstones(cluster) == 1, 120, f"the tombstone at {cluster.name}")
+        for cluster in (here, there):
+            until(lambda cluster=cluster: not tombstones(cluster), 180, f"the tombstone to go at {cluster.name}")
+            assert time.monotonic() - deleted > history_s - 1
+            assert ids(cluster) == [2, 3]
+        here.wait(here.upsert(name, [{"id": 1, "text": "again"}]), cluster="west", timeout_s=120)
+        assert (ids(here), ids(there)) == ([1, 2, 3], [1, 2, 3])
 
 
 def test_a_version_older_than_the_tables_history_is_refused_with_what_to_do(sites: tuple[Site, Site]) -> None:

@@ -1,4 +1,4 @@
-"""A derived table between whole clusters: its role starts by itself, is killed under load, and west has what passes."""
+"""Derived tables between whole clusters: their role starts by itself and is killed, and west has what passes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tests.e2e.conftest import until
+from tests.e2e.conftest import plugged_in, until
 
 ROWS = 3_000
 
@@ -44,3 +44,34 @@ def test_what_a_hook_leaves_arrives_though_its_role_is_killed(sites):
     refused = west.shell("write", f"{name}_out", "-", "--format", "json", code=4, stdin='{"id": 1}')
     assert "derived from another table at cluster east" in refused
     assert east.json("droptable", name)["derived"] == [f"{name}_out"]
+
+
+def test_a_hook_of_another_package_is_found_shown_and_holds_only_its_own_table(sites):
+    east, west = sites
+    name = f"e2e.ages{uuid4().hex[:8]}"
+    east.shell("createtable", name, "id long, n int", "--key", "id")
+    derive = ("derivetable", f"{name}_out")
+    with plugged_in():
+        assert "rounded" in east.shell(*derive, "--from", name, "--hook", "no_such_hook", code=4)
+        east.shell(*derive, "--from", name, "--hook", "rounded", "-o", "step=10", "-o", "fail=yes")
+    east.shell("enablereplication", "-t", f"{name}_out", "west")
+    east.shell("enablereplication", "-t", name, "west")
+
+    def derived():
+        (found,) = [row for row in east.json("status")["derived"] if row["table"] == f"{name}_out"]
+        return found
+
+    with east.connect() as here, west.connect() as there:
+        here.wait(here.upsert(name, [{"id": 1, "n": 17}, {"id": 2, "n": None}]), cluster="west", timeout_s=120)
+        until(lambda: "told to fail" in derived()["error"], 120, "status to say what the hook raised")
+        assert there.read(f"{name}_out").read_all().num_rows == 0
+        with plugged_in():
+            east.shell(*derive, "-o", "step=5")
+        here.upsert(name, [{"id": 3, "n": 23}])
+        wanted = [{"id": 1, "n": 15}, {"id": 3, "n": 20}]
+
+        def shown():
+            return sorted(there.read(f"{name}_out").read_all().to_pylist(), key=lambda row: row["id"])
+
+        until(lambda: shown() == wanted, 180, "west to have what the hook makes")
+    assert (derived()["hook"], derived()["error"]) == ("rounded", "")

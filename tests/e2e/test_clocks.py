@@ -1,0 +1,95 @@
+"""A cluster whose clock is an hour ahead, and then jumps back by two, and one that is right write the same keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from peer.cluster import Cluster
+from peer.comparison import compare_clusters
+from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, await_ready, define, plugged_in, start, until
+
+HOUR_S = 3600
+
+
+class Skewed:
+    """A cluster whose processes, and whoever writes there, have a clock of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = folder / "clock"
+        self.set_ahead(HOUR_S)
+        with plugged_in(self.clock):
+            self.site = start(folder / "south", "south")
+
+    def set_ahead(self, seconds: int) -> None:
+        with self.clock.open("r+b" if self.clock.exists() else "wb") as file:  # in place: processes have it mapped
+            file.write((seconds * 1_000_000_000).to_bytes(8, "little", signed=True))
+
+    def write(self, table: str, *rows: dict[str, object], delete: bool = False) -> None:
+        """Rows, or deletes of their keys, by a writer with this cluster's clock; back when east shows them."""
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        options = ["--delete"] if delete else []
+        with plugged_in(self.clock):
+            self.site.shell("write", table, "-", "--format", "json", "--wait", "east", *options, stdin=lines)
+
+
+@pytest.fixture(scope="module")
+def south(sites: tuple[Site, Site], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skewed]:
+    """A third cluster; it and east send to each other until a module's tests are over."""
+    east = sites[0]
+    made = Skewed(tmp_path_factory.mktemp("skewed"))
+    try:
+        await_ready([made.site], START_TIMEOUT_S)
+        define(east, made.site)
+        define(made.site, east)
+        yield made
+        east.shell("deletecluster", "south")
+    finally:
+        made.site.stop()
+
+
+def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(east: Site, south: Skewed) -> None:
+    table = f"e2e.clocks{uuid4().hex[:8]}"
+    with east.connect() as here, south.site.connect() as there:
+        here.create_table(table, "id long, said string", ["id"])
+        east.shell("enablereplication", "-t", table, "south")
+        south.site.shell("enablereplication", "-t", table, "east")
+
+        def shown(cluster: Cluster) -> dict[int, str]:
+            return {row["id"]: row["said"] for row in cluster.read(table).read_all().to_pylist()}
+
+        def both_show(wanted: dict[int, str]) -> None:
+            for cluster in (here, there):
+                until(lambda cluster=cluster: shown(cluster) == wanted, 120, f"{cluster.name} to show {wanted}")
+
+        def write_here(*rows: dict[str, object], delete: bool = False) -> None:
+            position = here.delete(table, rows) if delete else here.upsert(table, rows)
+            here.wait(position, cluster="south", timeout_s=120)
+
+        write_here({"id": 1, "said": "here"}, {"id": 2, "said": "here"})
+        south.write(table, {"id": 1, "said": "an hour ahead"}, {"id": 3, "said": "an hour ahead"})
+        both_show({1: "an hour ahead", 2: "here", 3: "an hour ahead"})
+        until(lambda: [row["origin"] for row in east.json("status")["far_ahead"]], 60, "the alarm in east's status")
+        write_here({"id": 1, "said": "here, later"})
+        write_here({"id": 3}, delete=True)
+        both_show({1: "here, later", 2: "here"})
+
+        south.set_ahead(-HOUR_S)  # two hours back, under running processes
+        south.write(table, {"id": 1, "said": "an hour behind"}, {"id": 3, "said": "an hour behind"})
+        both_show({1: "an hour behind", 2: "here", 3: "an hour behind"})
+        south.write(table, {"id": 2}, delete=True)
+        old = south.site.kill("worker")
+        until(lambda: south.site.ready("worker", other_than=old), 120, "the worker again")
+        write_here({"id": 1, "said": "here, last"})
+        south.write(table, {"id": 4, "said": "an hour behind"})
+        both_show({1: "here, last", 3: "an hour behind", 4: "an hour behind"})
+
+        for cluster in (here, there):
+            await_fold(cluster, table)
+        both_show({1: "here, last", 3: "an hour behind", 4: "an hour behind"})
+        verdict = compare_clusters(here, there, table, 60)
+        assert verdict.same and verdict.identical, verdict
