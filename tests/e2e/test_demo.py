@@ -66,13 +66,18 @@ def test_ctrl_c_in_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_of_two_masters_ends_with_what_it_found_below_the_picture(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("graph", "last", "others"), [("master-master", "west", 1), ("ring", "north", 2), ("diamond", "south", 3)]
+)
+def test_the_demo_of_a_graph_ends_with_what_it_found_below_the_picture(
+    tmp_path: Path, graph: str, last: str, others: int
+) -> None:
     import fcntl
     import termios
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, COLUMNS, 0, 0))
-    command = demo(tmp_path / "demo", "--graph", "master-master")
+    command = demo(tmp_path / "demo", "--graph", graph)
     with subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs) as running:
         os.close(theirs)
         shown = b""
@@ -87,7 +92,7 @@ def test_the_demo_of_two_masters_ends_with_what_it_found_below_the_picture(tmp_p
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")
     picture, _, rest = text.rpartition("╰─")
     assert "compared" in picture and picture.count("level") >= 2
-    assert "rows west  content" in rest and rest.count("the same") == 2
-    assert "walship trace ops.airports JFK, asked of west:" in rest and "east → west" in rest and "✔" in rest
+    assert f"rows {last}  content" in rest and rest.count("the same") == 2 * others
+    assert f"walship trace ops.airports JFK, asked of {last}:" in rest and " → " in rest and "✔" in rest
     assert "stopping what the demo started" in rest
     assert max(map(len, rest.splitlines())) <= COLUMNS

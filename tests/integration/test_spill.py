@@ -90,9 +90,11 @@ def make_spiller(world: World, store: Store, files: Files | None = None) -> Spil
     return Spiller(world.east.ledger, files or world.east.files, "h0", store, 1, True, folders)
 
 
-def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_path: Path, protocol: str) -> None:
     with ExitStack() as stack:
-        world = World(tmp_path, stack)
+        url = f"{protocol}://{tmp_path}/store"
+        world = World(tmp_path, stack, spill_url=url)
         wals = [world.closed(world.spec, 10 * n) for n in range(3)]
         growing = world.east.wal()
         growing.append(world.spec, rows(100, 1))
@@ -111,7 +113,8 @@ def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_
         world.east.ledger.rules.delete("west", world.east.term)
         assert wals[0].file in {r.file for r in world.east.ledger.files.retirable("h0", RELAY)}
         assert retire(world.east.ledger, world.east.files, row, world.east.term, "h0", RELAY)
-        assert not list(tmp_path.glob(f"store/**/{row.file.number:012d}.wal"))
+        left = Store(url).names(f"east-{world.east.cluster.incarnation}/h0")
+        assert len(left) == 2 and not any(row.path.endswith(name) for name in left)
 
 
 def test_chunks_of_a_stored_file_start_where_they_would_on_disk(tmp_path: Path) -> None:

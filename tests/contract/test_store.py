@@ -1,0 +1,78 @@
+"""What a store of whole files does, on a disk, in memory, and where the rules of object stores hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from replication.errors import MissingFileError, StorageError
+from replication.files.store import Store, is_stored, store_of
+
+CONTENT = bytes(range(256)) * 40
+
+
+class ObjectsFileSystem(MemoryFileSystem):
+    """Refuses ranges that begin past an object's end, as S3 does."""
+
+    protocol = "objects"
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
+        if start is not None and start >= self.size(path):
+            raise OSError(22, "The requested range is not satisfiable")
+        return bytes(super().cat_file(path, start, end, **options))
+
+
+@pytest.fixture(params=["file", "memory", "objects"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    fsspec.register_implementation("objects", ObjectsFileSystem, clobber=True)
+    return Store(f"{request.param}://{tmp_path}/store{uuid4().hex}/")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "1.wal"
+    made.write_bytes(CONTENT)
+    return made
+
+
+def test_what_is_put_is_there_whole_and_comes_back(store: Store, file: Path, tmp_path: Path) -> None:
+    assert store.names("east/h0") == []
+    address = store.put(str(file), "east/h0/1.wal")
+    assert is_stored(address) and address == store.address("east/h0/1.wal")
+    assert (store.size(address), store.names("east/h0")) == (len(CONTENT), ["east/h0/1.wal"])
+    store_of(address).get(address, str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == CONTENT
+    file.write_bytes(b"other")
+    assert store.put(str(file), "east/h0/1.wal") == address
+    assert store.read(address, 0, 100) == b"other"
+
+
+def test_ranges_are_read_and_end_where_the_object_does(store: Store, file: Path) -> None:
+    address = store.put(str(file), "1.wal")
+    end = len(CONTENT)
+    assert store.read(address, 100, 300) == CONTENT[100:300]
+    assert store.read(address, end - 10, end + 10) == CONTENT[-10:]
+    assert store.read(address, end, end + 10) == store.read(address, end + 5, end + 10) == b""
+
+
+def test_what_is_gone_is_said_and_removing_it_again_is_nothing(store: Store, file: Path, tmp_path: Path) -> None:
+    address = store.put(str(file), "1.wal")
+    store.remove(address)
+    store.remove(address)
+    for gone in (
+        lambda: store.read(address, 0, 10),
+        lambda: store.size(address),
+        lambda: store.get(address, str(tmp_path / "back")),
+    ):
+        with pytest.raises(MissingFileError, match="is not there"):
+            gone()
+
+
+def test_a_store_whose_driver_is_not_there_says_what_it_needs() -> None:
+    with pytest.raises(StorageError, match=r"driver and credentials"):
+        Store("nosuchstore://bucket/walship")
