@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from uuid import uuid4
 
@@ -93,6 +93,14 @@ def change_log(cluster: Cluster, table: str) -> Counter[tuple[str, int, int, str
         cluster.reader.catalog.attach(connection, "changes", f"{table}__changes")
         query = "select concat(_origin, _wal), _seq, id, text, _op from changes where _op >= 0"
         return Counter(connection.sql(query).fetchall())
+
+
+def versions_of(cluster: Cluster, table: str, key: int) -> list[str]:
+    """The texts of one key in the order in which they came into a cluster's change log."""
+    with open_duckdb() as connection:
+        cluster.reader.catalog.attach(connection, "changes", f"{table}__changes")
+        query = f"select text from changes where id = {key} and _op = 0 order by _replay, _wal, _seq, _row"
+        return [text for (text,) in connection.sql(query).fetchall()]
 
 
 def agree(handles: Handles, table: str, wanted: dict[int, str], names: str = "east west north") -> None:
@@ -273,11 +281,13 @@ def _victims(first: int) -> tuple[tuple[str, str], ...]:
 def test_receivers_come_and_go_and_data_flows_on(
     graph: dict[str, Site], handles: Handles, tables: dict[str, str], tmp_path: Path
 ) -> None:
-    """Scenario 13: north, which passes on what west sends, gains a second host, loses it, and gets it back."""
-    table, north = tables["moving"], graph["north"]
+    """Scenarios 13 and 17: north, which passes on what west sends, gains a second host, loses it, and gets it back."""
+    table, north, versions = tables["moving"], graph["north"], count()
 
-    def receivers(count: int) -> bool:
-        return len(north.json("status")["members"]["receivers"]) == count
+    def receivers(number: int) -> bool:
+        for _ in range(5):
+            handles["west"].upsert(table, rows(k900000=str(next(versions))))
+        return len(north.json("status")["members"]["receivers"]) == number
 
     with loading(handles, table, ["west"]) as load:
         other = second_host(north, tmp_path / "north-h1")
@@ -296,7 +306,10 @@ def test_receivers_come_and_go_and_data_flows_on(
             until(lambda: other.is_up("receiver") and receivers(2), 120, "two receivers again")
             assert load.grows() is True
             everywhere(handles, *load.finish())
-            agree(handles, table, load.rows)
+            agree(handles, table, load.rows | {900000: str(next(versions) - 1)})
+            for name in ("east", "north"):
+                found = versions_of(handles[name], table, 900000)
+                assert found == sorted(found, key=int), f"the versions of one key, in order at {name}"
         finally:
             other.stop()
 
