@@ -130,7 +130,9 @@ def deletes(keys: pa.Table | Sequence[Mapping[str, Any]], spec: TableSpec) -> li
         arrays = {n: _from_values([row.get(n) for row in keys], spec.by_name[n].type, n) for n in spec.key}
     extra = [n for n in names if n not in spec.key]
     if extra:
-        raise SchemaError(f"delete from {spec.name}: {', '.join(extra)} is not in the key ({', '.join(spec.key)})")
+        raise SchemaError(
+            f"delete from {spec.name}: {', '.join(map(str, extra))} is not in the key ({', '.join(spec.key)})"
+        )
     _check_keys(arrays, spec)
     if spec.kind == "cell":
         return _by_family(spec, arrays, DELETE)

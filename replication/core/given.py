@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -13,6 +14,7 @@ from replication.errors import SchemaError
 
 Given: TypeAlias = pa.Table | list[Mapping[str, Any]]
 _T = TypeVar("_T")
+_CHANGEABLE = (list, dict, tuple, bytearray)
 
 
 def given(rows: object) -> Iterator[Given]:
@@ -39,6 +41,19 @@ def given(rows: object) -> Iterator[Given]:
         yield [rows]
     else:
         yield from _from_mappings(rows)
+
+
+def kept(rows: object) -> object:
+    """``rows`` for an append that goes on when the caller has them back: copied where those can be changed in place."""
+    if isinstance(rows, list) and all(type(row) is dict for row in rows):
+        return [{name: _kept(value) for name, value in row.items()} for row in rows]
+    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "copy"):
+        return rows.copy()
+    return rows
+
+
+def _kept(value: object) -> object:
+    return deepcopy(value) if isinstance(value, _CHANGEABLE) else value
 
 
 def _from_pandas(frame: Any) -> pa.Table:

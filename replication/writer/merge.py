@@ -13,7 +13,7 @@ import pyarrow as pa
 from replication.core.batch import LogBatch, deletes, split, upserts_from_rows
 from replication.core.frame import Codec
 from replication.core.schema import SchemaVersion
-from replication.errors import ReplicationError
+from replication.errors import ReplicationError, SchemaError
 from replication.writer.part import Part
 from replication.writer.ticket import Entry, Rows, Ticket
 
@@ -94,9 +94,9 @@ class Merge:
         rows = [row for entry in run.entries for row in _rows(entry)]
         try:
             logs = _logs(run.first, rows)
-        except ReplicationError as error:
+        except Exception as error:  # of one entry's rows: whatever they raise, the others go on
             if len(run.entries) == 1:
-                run.entries[0].ticket.error = error
+                run.entries[0].ticket.error = _refused(error)
                 return
             for entry in run.entries:
                 self._convert(_Run(run.first, [entry]))
@@ -125,6 +125,12 @@ class Merge:
             self._framed.append(Framed(Part.encode(merged, Codec.NONE), opened.tickets))
         else:
             self._framed += [Framed(Part.encode(piece, self._codec), opened.tickets) for piece in split(merged)]
+
+
+def _refused(error: Exception) -> ReplicationError:
+    if isinstance(error, ReplicationError):
+        return error
+    return SchemaError(f"the rows could not be encoded: {error!r}; nothing of them was written")
 
 
 def _rows(entry: Entry) -> Sequence[Mapping[str, Any]]:

@@ -28,7 +28,7 @@ from replication.core.batch import (
     upserts_from_rows,
 )
 from replication.core.frame import Codec
-from replication.core.given import given, sliced
+from replication.core.given import given, kept, sliced
 from replication.core.mutation import Mutation, cells_of, check_history
 from replication.core.position import Position
 from replication.core.schema import TableSpec
@@ -159,10 +159,10 @@ class Writer:
     def upsert_async(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Future[Position]:
         """The same, but return as soon as the rows are queued; the future has the position or the error.
 
-        It cannot be cancelled: what is queued is written.
+        It cannot be cancelled: what is queued is written. The rows are the caller's again at once.
         """
         future = _future()
-        self._upsert(spec, rows, batch_id, future)
+        self._upsert(spec, kept(rows), batch_id, future)
         return future
 
     def delete(self, spec: TableSpec, keys: object) -> Position:
@@ -176,7 +176,7 @@ class Writer:
     def delete_async(self, spec: TableSpec, keys: object) -> Future[Position]:
         """The same, with a future as of ``upsert_async``."""
         future = _future()
-        self._delete(spec, keys, future)
+        self._delete(spec, kept(keys), future)
         return future
 
     def apply(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Position:

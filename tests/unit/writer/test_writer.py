@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+from replication.core.batch import LogBatch, upserts_from_rows
 from replication.core.frame import read_end_record
 from replication.core.mutation import Mutation
 from replication.core.position import Position
+from replication.core.schema import TableSpec
 from replication.errors import (
     BackpressureError,
     ConditionalMutationError,
@@ -75,6 +78,27 @@ def test_small_appends_that_wait_together_become_one_frame_in_their_order(site: 
         }
         assert site.logged_keys() == [-1, *range(60)]
         assert [frame.header.row_count for frame, _ in site.frames()] == [1, 60]
+
+
+def test_what_a_future_is_given_is_the_callers_again_at_once(site: Site) -> None:
+    rows, keys, frame = [{"k": 1, "v": bytearray(b"a")}], [{"k": 2}], pd.DataFrame({"k": [3]})
+    with site.writer() as writer:
+        held = site.gate.hold(writer, site.table, 0)
+        futures = [writer.upsert_async(site.table, rows), writer.delete_async(site.table, keys)]
+        futures.append(writer.upsert_async(site.table, frame))
+        rows[0]["v"][0:1] = b"b"
+        rows[0]["k"] = 9
+        for given in (rows, keys):
+            given.clear()
+        frame.loc[0, "k"] = 9
+        site.gate.set()
+        for future in (held, *futures):
+            future.result(20)
+        assert [(row["_op"], row["k"], row["v"]) for row in site.logged()][1:] == [
+            (0, 1, b"a"),
+            (1, 2, None),
+            (0, 3, None),
+        ]
 
 
 def test_every_kind_of_append_has_a_future_and_all_keep_their_order(site: Site) -> None:
@@ -161,13 +185,32 @@ def test_a_bad_append_fails_alone(site: Site) -> None:
         null = writer.upsert_async(site.table, [{"k": None}])
         unknown = writer.upsert_async(site.table, [{"k": 3, "w": 1}])
         misfit = writer.upsert_async(site.table, [{"k": 4, "v": 5}])
+        odd = writer.delete_async(site.table, [{5: 5}])
         site.gate.set()
         for future in (held, *good):
             future.result(20)
         assert isinstance(null.exception(20), NullKeyError)
         assert isinstance(unknown.exception(20), SchemaError)
         assert isinstance(misfit.exception(20), SchemaError)
+        assert isinstance(odd.exception(20), SchemaError)
         assert site.logged_keys() == [0, 1, 2]
+
+
+def test_rows_that_nobody_foresaw_fail_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(rows: list[dict[str, int]], spec: TableSpec) -> list[LogBatch]:
+        if any(row["k"] == 2 for row in rows):
+            raise TypeError("nobody thought of this")
+        return upserts_from_rows(rows, spec)
+
+    monkeypatch.setattr("replication.writer.merge.upserts_from_rows", convert)
+    with site.writer() as writer:
+        site.gate.hold(writer, site.table, 0)
+        one, two, three = (writer.upsert_async(site.table, [{"k": k}]) for k in (1, 2, 3))
+        site.gate.set()
+        one.result(20)
+        three.result(20)
+        assert "nobody thought of this" in str(two.exception(20))
+        assert site.logged_keys() == [0, 1, 3]
 
 
 def failing(*_: object) -> None:
