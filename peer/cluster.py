@@ -52,7 +52,6 @@ class Cluster:
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self.config = config
-        self.ledger = ledger
         self._opened = Opened(config, ledger)
 
     def __enter__(self) -> Cluster:
@@ -65,10 +64,12 @@ class Cluster:
 
     def close(self) -> None:
         """Write what waits, and let go of everything. Idempotent."""
-        try:
-            self._opened.close()
-        finally:
-            self.ledger.close()
+        self._opened.close()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is known of tables, peers and files."""
+        return self._opened.ledger
 
     @property
     def name(self) -> str:
@@ -387,8 +388,7 @@ class Cluster:
         from peer.replay.host_watch import hosts_now
         from peer.trace import trace
 
-        coordination = self.coordination if self.config.shares_ledger else None
-        hosts = hosts_now(self.config, self.id, coordination)
+        hosts = hosts_now(self.config, self.id, self.coordination if self.config.shares_ledger else None)
         return trace(self._opened.reader.catalog, self.ledger, self.table(table), key, hosts)
 
     def status(self) -> ClusterStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,12 @@ _CONNECT_TIMEOUT_S = 10.0
 
 
 class Opened:
-    """The open parts of one handle. Safe for threads."""
+    """The open parts of one handle, and its ledger. Safe for threads; of the process alone that opened them."""
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config = config
         self._ledger = ledger
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._coordination: Coordination | None = None
         self._writer: Writer | None = None
@@ -32,10 +34,17 @@ class Opened:
         self._closed = False
 
     @property
+    def ledger(self) -> Ledger:
+        """The ledger; RequestError in a fork of the process that opened it."""
+        self._check_process()
+        return self._ledger
+
+    @property
     def coordination(self) -> Coordination:
         """A session with the cluster's ZooKeeper; CoordinationError when it does not answer."""
         from replication.coordination import zookeeper  # deferred: reads need none
 
+        self._check_process()
         with self._lock:
             if self._coordination is None:
                 self._check()
@@ -53,6 +62,7 @@ class Opened:
         """Appends to the cluster's tables."""
         from replication.writer.writer import Writer
 
+        self._check_process()
         with self._lock:
             if self._writer is None:
                 self._check()
@@ -67,6 +77,7 @@ class Opened:
         """Reads of the cluster's tables."""
         from peer.read import Reader  # deferred: PyIceberg takes half a second that other calls need not pay
 
+        self._check_process()
         with self._lock:
             if self._reader is None:
                 self._check()
@@ -74,14 +85,27 @@ class Opened:
             return self._reader
 
     def close(self) -> None:
-        """Write what waits, and let go of everything but the ledger. Idempotent."""
+        """Write what waits, and let go of everything. Idempotent; a fork leaves all to the process that opened it."""
+        if os.getpid() != self._process:
+            return
         with self._lock:
             self._closed = True
             parts = [self._writer, self._reader, self._coordination]
             self._writer = self._reader = self._coordination = None
-        for part in parts:
-            if part is not None:
-                part.close()
+        try:
+            for part in parts:
+                if part is not None:
+                    part.close()
+        finally:
+            self._ledger.close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RequestError(
+                f"The handle of cluster {self._ledger.cluster.name} was opened in process {self._process}, of which"
+                " this one is a fork: its threads and connections are there",
+                "Connect in this process, too; or begin processes with multiprocessing's spawn",
+            )
 
     def _check(self) -> None:
         if self._closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     site.ledger.tables.create(table())
     yield Cluster(site.config, site.ledger)
     site.close()
+
+
+def test_a_fork_is_told_to_connect_itself_and_closes_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = os.getpid()
+    with monkeypatch.context() as fork:
+        fork.setattr("os.getpid", lambda: opened + 1)
+        for call in (cluster.tables, cluster.status, lambda: cluster.upsert("ops.flights", []), lambda: cluster.reader):
+            with pytest.raises(RequestError, match=f"opened in process {opened}"):
+                call()
+        cluster.close()
+    assert [spec.name for spec in cluster.tables()] == ["ops.flights"]
 
 
 def test_a_group_is_added_by_text_or_schema(cluster: Cluster) -> None:
