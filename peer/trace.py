@@ -82,9 +82,9 @@ def trace(
         hosts: how files of other hosts are read; None where there are none.
 
     Raises:
-        RequestError: the table has no key, or ``key`` does not name its columns.
+        RequestError: the table has no key, or ``key`` does not name its columns or has values that do not fit them.
     """
-    wanted = _key_table(spec, key)
+    wanted = key_table(spec, key)
     untold: list[str] = []
     rows = [*_replayed(catalog, spec, wanted), *_pending(ledger, spec, wanted, untold, hosts or Hosts())]
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -109,7 +109,8 @@ def trace(
 _KEPT = ("changes", "landed", "table", "tombstones")
 
 
-def _key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
+def key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
+    """A key as a table of one row, of its columns' types; RequestError as of ``trace``."""
     if not spec.key:
         raise RequestError(
             f"{spec.name} has no key, so there are no versions to trace",
@@ -117,7 +118,16 @@ def _key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
         )
     if set(key) != set(spec.key):
         raise RequestError(f"The key of {spec.name} is {', '.join(spec.key)}", "Give a value for each of them")
-    return pa.table({name: pa.array([key[name]], spec.by_name[name].type) for name in spec.key})
+    return pa.table({name: _key_value(key[name], spec.by_name[name].type, name) for name in spec.key})
+
+
+def _key_value(value: object, wanted: pa.DataType, name: str) -> pa.Array:
+    try:
+        return pa.array([value], wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RequestError(
+            f"{value!r} is no value of key column {name} ({wanted}): {error}", "Give it as the table has it"
+        ) from None
 
 
 def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[str, Any]]:

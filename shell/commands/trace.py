@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ from shell.render import Printer, moment_text, plain, seconds_text
 if TYPE_CHECKING:
     from peer.trace import Trace, Version
     from replication.core.schema import TableSpec
+
+_ZONE = re.compile(r"(Z|:\d\d(\.\d+)?[+-]\d\d(:?\d\d)?)$")
 
 
 def register(app: typer.Typer) -> None:
@@ -76,12 +79,14 @@ def _value(text: str, wanted: pa.DataType, name: str) -> Any:
             return unescaped(text)
         if pa.types.is_decimal(wanted):
             return Decimal(text)
-        if pa.types.is_timestamp(wanted) and wanted.tz is not None and not text.endswith("Z"):
+        if pa.types.is_timestamp(wanted) and wanted.tz is not None and not _ZONE.search(text):
             return pa.scalar(text).cast(pa.timestamp("us")).as_py()
         return pa.scalar(text).cast(wanted).as_py()
     except FormatError as error:
         raise RequestError(f"Key column {name}: {error.what}", error.hint) from None
-    except (pa.ArrowException, InvalidOperation, ValueError) as error:
+    except InvalidOperation:
+        raise RequestError(f"{text!r} is no value of key column {name} ({wanted}): it is no number") from None
+    except (pa.ArrowException, ValueError) as error:
         raise RequestError(f"{text!r} is no value of key column {name} ({wanted}): {error}") from None
 
 

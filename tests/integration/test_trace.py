@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from peer.fold import fold
-from peer.trace import REPEATS, TRIMMED, Trace, trace
+from peer.trace import REPEATS, TRIMMED, Trace, key_table, trace
 from replication.core.schema import TableSpec
 from replication.errors import RequestError
 from shell.commands.trace import parse_key
@@ -111,6 +112,17 @@ def test_keys_are_read_as_their_columns_take_them() -> None:
     for wrong in (["UA"], ["at=x", "carrier=UA", "flight=1"], ["flight=1", "carrier=UA"]):
         with pytest.raises(RequestError):
             parse_key(spec, wrong)
+    zoned = parse_key(spec, ["2013-01-01T12:00:00+02:00", "UA", "1545"])
+    assert zoned == wanted, "as read --json shows it, in another zone"
+
+
+def test_key_values_that_do_not_fit_are_refused_by_name() -> None:
+    spec = keyed("ops.d", pa.schema([("d", pa.decimal128(10, 2)), ("n", pa.int64())]), ("d", "n"))
+    with pytest.raises(RequestError, match="'abc' is no value of key column d .*: it is no number"):
+        parse_key(spec, ["abc", "1"])
+    for wrong in ({"d": Decimal("1.123"), "n": 1}, {"d": Decimal(1), "n": "x"}, {"d": Decimal(1), "n": 2**63}):
+        with pytest.raises(RequestError, match="is no value of key column"):
+            key_table(spec, wrong)
 
 
 def test_a_table_without_a_key_has_nothing_to_trace(tmp_path: Path) -> None:
