@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -23,6 +23,8 @@ from shell.help import Sections
 from shell.interrupting import INTERRUPTED, leave_now, say
 from shell.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
 from shell.render import Printer
+
+_WrongLine = cast("type[Exception]", typer.BadParameter.__base__)  # of all that is wrong with a command line
 
 
 def make_app(words: Sequence[str] = ()) -> typer.Typer:
@@ -83,9 +85,17 @@ def run(arguments: Sequence[str]) -> int:
     printer = Printer("--json" in arguments)
     log.configure("info" if debug else "error", format="console")
     try:
-        make_app(arguments)(args=list(arguments), prog_name="walship", standalone_mode=True)
+        code = make_app(arguments)(args=list(arguments), prog_name="walship", standalone_mode=False)
+        return code if isinstance(code, int) else 0
     except SystemExit as e:
+        if isinstance(e.__context__, BrokenPipeError):  # Typer's end of who writes to what is read no more
+            return 0
         return e.code if isinstance(e.code, int) else 1
+    except typer.Abort:
+        say(printer.stopped())
+        return 1
+    except _WrongLine as error:
+        return _wrong_line(error, printer)
     except KeyboardInterrupt:
         say(printer.stopped())
         return INTERRUPTED
@@ -103,7 +113,15 @@ def run(arguments: Sequence[str]) -> int:
         told = _foreseen(error)
         printer.error(told)
         return told.exit_code
-    return 0
+
+
+def _wrong_line(error: Any, printer: Printer) -> int:
+    if printer.as_json:
+        verb = error.ctx.command_path if error.ctx else "walship"
+        printer.error(ConfigError(error.format_message(), f"See {verb} --help"))
+    else:
+        error.show()
+    return int(error.exit_code)
 
 
 def _foreseen(error: Exception) -> ReplicationError:

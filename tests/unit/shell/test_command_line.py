@@ -1,6 +1,9 @@
 """The command line itself: verbs, help, errors and exit codes, without a cluster."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,6 +116,40 @@ def test_an_error_with_json_is_json(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
     assert main.run(["--json", "status"]) == ConfigError.exit_code
     assert json.loads(capsys.readouterr().err)["exit_code"] == ConfigError.exit_code
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("nope", "No such command 'nope'"),
+        ("status --nope", "No such option"),
+        ("read", "TABLE"),
+        ("readonly maybe", "'maybe'"),
+        ("wal nope", "No such command 'nope'"),
+    ],
+)
+def test_a_wrong_command_line_with_json_is_told_as_json(line, says, capsys):
+    assert main.run(["--json", *line.split()]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    error = json.loads(told.err)
+    assert says in error["error"] and "--help" in error["hint"] and error["exit_code"] == 2
+
+
+def test_what_reads_the_output_may_go():
+    program = "import sys; from shell.main import run; code = run(['--help']); sys.stderr.write(str(code))"
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[3],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+    os.close(writing)
+    assert done.stderr == "0"
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):
