@@ -272,6 +272,10 @@ def _settings(given: list[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise RequestError(f"{text!r} sets nothing", "Write KEY=VALUE, or KEY= for the default")
+        if name.strip() in found:
+            raise RequestError(
+                f"{name.strip()} is given twice", "Give it once: the one would take the place of the other"
+            )
         found[name.strip()] = value
     return found
 
@@ -282,5 +286,7 @@ def _groups(given: list[str]) -> dict[str, list[str]]:
         name, equals, members = text.partition("=")
         if not equals or not name.strip():
             raise SchemaError(f"{text!r} is no locality group", "Write NAME=COL,COL")
+        if name.strip() in groups:
+            raise SchemaError(f"group {name.strip()} is given twice", "Give it once, with all of its columns")
         groups[name.strip()] = listed(members)
     return groups

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from replication import __version__
 from replication import config as configuration
-from replication.errors import ConfigError, FormatError, RequestError
+from replication.errors import ConfigError, FormatError, ReplicationError, RequestError
 from shell import main
+from shell.commands.tables import _groups, _settings
 from shell.roles import make_ledger
 
 VERBS = {
@@ -150,6 +151,12 @@ def test_what_reads_the_output_may_go():
     )
     os.close(writing)
     assert done.stderr == "0"
+
+
+def test_a_setting_or_group_that_is_given_twice_is_refused():
+    for given, read in ((["where=a", "where=b"], _settings), (["g=a", "g=b"], _groups)):
+        with pytest.raises(ReplicationError, match="given twice"):
+            read(given)
 
 
 def test_debug_shows_the_traceback(tmp_path, monkeypatch):
