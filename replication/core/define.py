@@ -91,6 +91,7 @@ def typed_table(
         if lower.count(n.lower()) > 1
     ]
     problems += [f"key column {k!r} is not in the schema" for k in key if k not in names]
+    problems += [f"key column {k!r} is there twice" for k in dict.fromkeys(key) if list(key).count(k) > 1]
     nested = {c.name for c in columns if pa.types.is_nested(c.type) or pa.types.is_floating(c.type)}
     problems += [f"key column {k!r} may not be nested or a float" for k in key if k in nested]
     taken: set[str] = set(key)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog as PyCatalog
-from pyiceberg.transforms import IdentityTransform, Transform, UnknownTransform, parse_transform
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, parse_transform
 
 from replication.core.storable import storable_type
 from replication.errors import SchemaError
@@ -17,8 +18,19 @@ _EXAMPLES = "For example day(t), bucket(16, k), truncate(4, k) or a column itsel
 
 def check_partition(columns: pa.Schema, partition: Sequence[str]) -> None:
     """Raise SchemaError when a table with these columns cannot be partitioned like that."""
+    made: dict[tuple[str, str], str] = {}
     for text in partition:
         name, transform = parse_partition(text)
+        field_name = partition_name(name, transform)
+        kind = "time" if isinstance(transform, TimeTransform) else field_name
+        if (name, kind) in made:
+            raise SchemaError(f"a table cannot be partitioned by {made[name, kind]} and {text}", "Say one of them")
+        if field_name != name and field_name in columns.names:
+            raise SchemaError(
+                f"a table cannot be partitioned by {text}: the partition is called {field_name}, as a column is",
+                "Give the column another name",
+            )
+        made[name, kind] = text
         if name not in columns.names:
             raise SchemaError(f"partition column {name!r} is not in the schema", _EXAMPLES)
         column = pa.field(name, storable_type(columns.field(name).type, name))
@@ -41,9 +53,9 @@ def parse_partition(text: str) -> tuple[str, Transform[Any, Any]]:
     transform: Transform[Any, Any]
     try:
         transform = parse_transform(f"{word}[{arguments[0]}]" if len(arguments) == 2 else word)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, ValidationError):
         transform = UnknownTransform(text)
-    if isinstance(transform, UnknownTransform):
+    if isinstance(transform, UnknownTransform) or getattr(transform, "num_buckets", getattr(transform, "width", 1)) < 1:
         raise SchemaError(f"{text!r} is no Iceberg partition transform", _EXAMPLES)
     return arguments[-1], transform
 

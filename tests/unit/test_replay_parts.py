@@ -22,8 +22,8 @@ from replication.core.schema import TableSpec
 from replication.errors import PoisonFrameError, SchemaError
 from replication.ledger.base import Ledger
 from replication.tables.base import LABEL, History, Snapshot
-from replication.tables.catalog import parse_partition
 from replication.tables.layout import layouts, version_column
+from replication.tables.partition import check_partition, parse_partition
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import SIMPLE, cell, grouped, keyed
 
@@ -194,6 +194,25 @@ def test_partition_transforms_are_read() -> None:
     ]
     with pytest.raises(SchemaError):
         parse_partition("weekday(t)")
+    for wrong in ("bucket(t)", "bucket(0, t)", "bucket(x, t)", "truncate(0, t)"):
+        with pytest.raises(SchemaError, match="is no Iceberg partition transform"):
+            parse_partition(wrong)
+
+
+@pytest.mark.parametrize(
+    ("partition", "says"),
+    [
+        (["day(t)", "day(t)"], r"by day\(t\) and day\(t\)"),
+        (["day(t)", "hour(t)"], r"by day\(t\) and hour\(t\)"),
+        (["bucket(4, k)", "bucket(8, k)"], "by bucket"),
+        (["hour(t)"], "called t_hour, as a column is"),
+    ],
+)
+def test_partitions_that_iceberg_would_refuse_later_are_refused(partition: list[str], says: str) -> None:
+    columns = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us")), ("t_hour", pa.int64())])
+    with pytest.raises(SchemaError, match=says):
+        check_partition(columns, partition)
+    check_partition(columns, ["k", "bucket(4, k)", "day(t)"])
 
 
 def test_a_report_reads_back_on_every_host(tmp_path: Path) -> None:

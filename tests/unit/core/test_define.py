@@ -19,6 +19,11 @@ def test_groups_want_a_key_to_be_put_together_by() -> None:
     assert [group.name for group in whole.groups] == ["one"]
 
 
+def test_a_key_has_each_column_once() -> None:
+    with pytest.raises(SchemaError, match="key column 'k' is there twice"):
+        typed_table("ops.t", pa.schema([("k", pa.int64())]), ["k", "k"], uuids=iter(uuid4, None))
+
+
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
