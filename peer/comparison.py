@@ -29,6 +29,7 @@ from replication.core.schema import TableSpec
 from replication.errors import FormatError, PeerUnavailableError, RequestError, TableExistsError, UnknownTableError
 from replication.link import questions as q
 from replication.link.base import Conversation, PeerLink
+from replication.settings import check_address
 
 _POLL_S = 0.2
 _FRESH_S = 10.0
@@ -151,7 +152,9 @@ def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str
         raise RequestError(f"{other} is no peer of {cluster.name}", "Define it, or leave out --receiver")
     identity = peer.cluster if peer is not None else None
     addresses: Sequence[str] = (receiver,)
-    if not receiver:
+    if receiver:
+        check_address(receiver)
+    else:
         try:
             public = read_public(peer.zookeepers if peer is not None else zookeepers, cluster.contacts.zookeeper_tls)[1]
             identity, addresses = identity or public.cluster, public.receivers

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from replication.core.ids import check_name
-from replication.errors import FormatError
+from replication.errors import FormatError, RequestError
 
 WAIT_MAX_S = 14 * 86400.0  # some waits count milliseconds in 31 bits
 AGE_MAX_S = 100 * 365 * 86400.0
@@ -38,6 +38,14 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{address!r} is not host:port")
     return host, int(port)
+
+
+def check_address(address: str) -> None:
+    """RequestError when a person gave what is no ``host:port``."""
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise RequestError(str(error), "Write host:port, for example 10.0.0.7:7450") from None
 
 
 def _name(value: str) -> str:

@@ -166,6 +166,8 @@ def test_a_peer_whose_zookeeper_cannot_be_reached_is_found_through_what_the_work
     pair.east.assign(pair.west.cluster, pair.receiver.port)
     with other_side(pair.cluster, "west") as there:
         assert there.tables() == frozenset()
+    with pytest.raises(RequestError, match="not host:port"), other_side(pair.cluster, "west", receiver="nowhere"):
+        pass
     with pytest.raises(RequestError, match="no peer"), other_side(pair.cluster, "north", receiver=pair.address):
         pass
     pair.cluster._opened._coordination = None
