@@ -118,4 +118,10 @@ def _writer(output: Path, kind: str, schema: pa.Schema) -> Any:
         return csv.CSVWriter(output, schema)
     import pyarrow.parquet as pq  # 0.3 s to import, with Arrow's datasets
 
+    for field in schema:
+        if pa.types.is_interval(field.type):
+            raise RequestError(
+                f"Parquet has no type for column {field.name!r}, which is an {field.type}",
+                f"Cast it in the query, for instance {field.name}::varchar, or write CSV",
+            )
     return pq.ParquetWriter(output, schema)

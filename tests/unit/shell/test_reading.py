@@ -49,6 +49,13 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
             save_rows(tmp_path / name, iter([ROW]))
 
 
+def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(tmp_path):
+    odd = pa.record_batch({"gap": pa.array([(0, 1, 0)], pa.month_day_nano_interval())})
+    with pytest.raises(RequestError, match="no type for column 'gap'"):
+        save_rows(tmp_path / "a.parquet", iter([odd]))
+    assert not (tmp_path / "a.parquet").exists()
+
+
 @pytest.mark.parametrize("spark", [False, True])
 def test_what_a_query_gives_is_saved_like_what_is_read(tmp_path, monkeypatch, capfd, spark):
     rows = pa.table({"id": [1, 2], "b": [b"\x00", b"a"]})
