@@ -113,7 +113,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             found, at = decoder.raw_decode(text, at)
         except _Misfit as error:
             raise FormatError(f"row {row}: {error}", "Name it once") from None
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # JSON's own, a number of 4,300 digits, brackets without end
             raise FormatError(f"row {row} is no JSON: {error}", "Write a JSON object a line") from None
         if not isinstance(found, dict):
             raise FormatError(f"row {row} is no JSON object: {_shown(found)}", "Write a JSON object a line")
@@ -141,7 +141,7 @@ def _column(values: list[Any], name: str, kind: pa.DataType | None, first: int) 
     for at, value in enumerate(values):
         try:
             made.append(_value(value, kind))
-        except (_Misfit, FormatError) as error:
+        except (ValueError, OverflowError, FormatError) as error:  # _Misfit, or a date or number that is too large
             why = error.what if isinstance(error, FormatError) else str(error)
             raise _refused(first + at, name, kind, why) from None
     try:

@@ -180,6 +180,15 @@ def test_a_json_value_that_does_not_fit_is_named_with_row_column_and_type(tmp_pa
     assert f"row 2, column 'x', which holds {kind}: " in refused.value.what
 
 
+@pytest.mark.parametrize(
+    "text", ['{"d": 99999999999}', '{"d": -999999}', '{"n": ' + "1" * 5000 + "}", '{"n": ' + "[" * 100_000 + "}"]
+)
+def test_json_without_measure_is_refused_by_its_row(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(FormatError, match="row 1"):
+        list(batches_of(str(tmp_path / "a.json"), schema=pa.schema([("d", pa.date32()), ("n", pa.int64())])))
+
+
 @pytest.mark.parametrize("text", ['{"n": 1}\n[2]\n', '{"n": 1}\n{"n": \n', '{"n": 1}\n{"n": 2, "n": 3}'])
 def test_what_is_no_json_object_is_named_by_its_row(tmp_path, text):
     (tmp_path / "a.jsonl").write_text(text)
