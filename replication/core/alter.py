@@ -27,6 +27,7 @@ PROPERTIES = {
     "sort": "columns that data files are sorted by: COL[ desc],…",
     "codec": "compression of data files: zstd, lz4, snappy, gzip or uncompressed",
 }
+_FORMATS = ("write.format.default", "write.delete.format.default")
 AGE_MAX_S = 100 * 365 * 86_400
 CODECS = ("zstd", "lz4", "snappy", "gzip", "uncompressed")
 
@@ -166,6 +167,8 @@ def _checked(spec: TableSpec, name: str, value: str) -> str:
         if "." not in name or name.startswith("walship."):
             known = "; ".join(f"{known}: {what}" for known, what in PROPERTIES.items())
             raise SchemaError(f"there is no table property {name!r}", f"There are {known}; and Iceberg's, with a dot")
+        if name in _FORMATS and value not in ("", "parquet"):
+            raise SchemaError(f"{name} cannot be {value!r}", "What walship writes is Parquet: leave it out")
         return value
     if not value:
         return value

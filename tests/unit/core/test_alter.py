@@ -72,6 +72,7 @@ def test_a_name_that_comes_again_is_another_column(spec: TableSpec) -> None:
         (lambda s: set_properties(s, {"history_s": "9" * 5000}, 1), "up to 3153600000 "),
         (lambda s: set_properties(s, {"codec": "rar"}, 1), "no codec 'rar'.*zstd"),
         (lambda s: set_properties(s, {"sort": "v up"}, 1), "no sort column"),
+        (lambda s: set_properties(s, {"write.format.default": "orc"}, 1), "cannot be 'orc'.*Parquet"),
         (lambda s: set_properties(s, {"walship.table": "x"}, 1), "no table property"),
     ],
 )
