@@ -23,10 +23,11 @@ def refuse_system_name(name: str) -> None:
 
 def refuse_taken_name(name: str, specs: Iterable[TableSpec]) -> None:
     """Raise TableExistsError when one of ``specs`` has the name, letter case aside."""
-    if any(spec.name.lower() == name.lower() for spec in specs):
-        raise TableExistsError(
-            f"there is a table {name} already", "See walship describetable; walship altertable changes it"
-        )
+    for spec in specs:
+        if spec.name.lower() == name.lower():
+            aside = "" if spec.name == name else " (letter case does not count)"
+            hint = f"See walship describetable {spec.name}; walship altertable changes it"
+            raise TableExistsError(f"there is a table {spec.name} already{aside}", hint)
 
 
 def definition(
