@@ -159,7 +159,10 @@ def _cells_by_group(rows: Iterable[Mapping[str, Any]], spec: TableSpec) -> dict[
     of_family = _group_of_family(spec)
     by_group: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        by_group.setdefault(of_family.get(row.get("family", ""), DEFAULT_GROUP), []).append(row)
+        family = row.get("family", "")
+        if family is not None and not isinstance(family, str):
+            raise SchemaError(f"column 'family' holds string: {family!r} is no text", "Give text")
+        by_group.setdefault(of_family.get(family or "", DEFAULT_GROUP), []).append(row)
     return by_group
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from replication.core.aging import accepted_from
@@ -13,7 +14,8 @@ from replication.errors import ConditionalMutationError, HistoryError, SchemaErr
 class Mutation:
     """Puts and deletes of one row's cells; ``put`` and ``delete`` return the mutation for chaining.
 
-    Timestamps are microseconds since 1970. Without one, the commit time orders the version.
+    Timestamps are microseconds since 1970. Without one, the commit time orders the version. Bytes for a family,
+    qualifier or visibility are read as UTF-8.
     """
 
     __slots__ = ("cells", "conditions", "row")
@@ -24,12 +26,23 @@ class Mutation:
         self.conditions: list[tuple[str, str, bytes | str | None, str]] = []
 
     def put(
-        self, family: str, qualifier: str, value: bytes | str, visibility: str = "", timestamp: int | None = None
+        self,
+        family: bytes | str,
+        qualifier: bytes | str,
+        value: bytes | str,
+        visibility: bytes | str = "",
+        timestamp: int | None = None,
     ) -> Mutation:
         """Write a cell."""
         return self._add(family, qualifier, visibility, timestamp, value=_bytes(value), delete=False)
 
-    def delete(self, family: str, qualifier: str, visibility: str = "", timestamp: int | None = None) -> Mutation:
+    def delete(
+        self,
+        family: bytes | str,
+        qualifier: bytes | str,
+        visibility: bytes | str = "",
+        timestamp: int | None = None,
+    ) -> Mutation:
         """Delete a cell: with ``timestamp`` its versions up to then, else all up to now."""
         return self._add(family, qualifier, visibility, timestamp, value=None, delete=True)
 
@@ -40,12 +53,21 @@ class Mutation:
         self.conditions.append((family, qualifier, value, visibility))
         return self
 
-    def _add(self, family: str, qualifier: str, visibility: str, timestamp: int | None, **rest: Any) -> Mutation:
+    def _add(
+        self,
+        family: bytes | str,
+        qualifier: bytes | str,
+        visibility: bytes | str,
+        timestamp: int | None,
+        **rest: Any,
+    ) -> Mutation:
+        if timestamp is not None and type(timestamp) is not int:
+            raise SchemaError(f"timestamp {timestamp!r} is no whole number", "Give microseconds since 1970, or none")
         cell = {
             "row": self.row,
-            "family": family,
-            "qualifier": qualifier,
-            "visibility": visibility,
+            "family": _text(family, "family"),
+            "qualifier": _text(qualifier, "qualifier"),
+            "visibility": _text(visibility, "visibility"),
             "timestamp": timestamp,
         }
         self.cells.append(cell | rest)
@@ -88,6 +110,15 @@ def check_history(cells: Iterable[Mapping[str, Any]], spec: TableSpec, now: int)
                 f"more than the table's history_s allows ({(now - oldest) // 1_000_000})",
                 "Tombstones that old may be gone; write it with a newer timestamp, or none",
             )
+
+
+def _text(given: bytes | str, what: str) -> str:
+    with suppress(UnicodeDecodeError):
+        if isinstance(given, bytes | bytearray):
+            return given.decode()
+    if not isinstance(given, str):
+        raise SchemaError(f"{what} {given!r} is no text", "Give text, or bytes that are UTF-8")
+    return given
 
 
 def _bytes(given: bytes | str) -> bytes:

@@ -287,6 +287,23 @@ def test_cells_go_to_the_group_of_their_family() -> None:
     }  # fmt: skip
 
 
+def test_a_family_in_bytes_is_the_one_in_text() -> None:
+    spec = cell_table("t.cells", uuids=uuids(), groups={"meta": ["m"]})
+    mutation = Mutation("r").put(b"m", bytearray(b"q"), "v", b"a&b").delete(b"m", "q")
+    (meta,) = cells(cells_of([mutation], spec.name), spec)
+    assert meta.group == "meta"
+    assert {(row["family"], row["qualifier"]) for row in logged(meta)} == {("m", "q")}
+    for wrong in (5, None, b"\xff", ["m"]):
+        with pytest.raises(SchemaError, match="family .* is no text"):
+            Mutation("r").put(wrong, "q", "v")  # type: ignore[arg-type]
+    for time in (1.5, "now", True):
+        with pytest.raises(SchemaError, match="no whole number"):
+            Mutation("r").delete("m", "q", timestamp=time)  # type: ignore[arg-type]
+    row = {"row": b"r", "family": b"m", "qualifier": "q", "visibility": "", "value": b"v"}
+    with pytest.raises(SchemaError, match="is no text"):
+        upserts_from_rows([row], spec)
+
+
 def test_cells_upserted_or_deleted_as_rows_go_to_the_group_of_their_family_only() -> None:
     spec = cell_table("t.cells", uuids=uuids(), groups={"meta": ["m", "n"]})
     rows = [
