@@ -35,7 +35,8 @@ class Lacking:
             fresh: bytes durable beyond what is registered.
             known: what was learnt of the file at the peer.
         """
-        at = row.file, max(status.finished, FILE_HEADER_BYTES), max(row.needed, row.length + fresh)
+        end = max(row.needed, row.length + fresh, status.needed)  # the status was read later than the file's row
+        at = row.file, max(status.finished, FILE_HEADER_BYTES), end
         if at not in self._seen:
             self._seen[at] = self._first(row, *at[1:])
         found = self._seen[at]
@@ -44,6 +45,8 @@ class Lacking:
     def _first(self, row: FileRow, begin: int, end: int) -> int | None:
         if row.host != self._host or row.is_stored or row.kind is FileKind.BOOTSTRAP:  # its frames bear old rows' times
             return None
+        if end <= begin:  # the peer has got it meanwhile
+            return self.now
         try:
             frame = next(iter(MappedFrames(row.path, begin, end)), None)
         except ReplicationError:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from peer.lagging import Lacking
 from peer.members import members_of
 from peer.status import TableAtPeer, collect
 from replication.core.coverage import Ranges
+from replication.core.status import FileState, ReplicationStatus
 from replication.ledger.base import Progress
 from tests.sites import Site, Wal, rows, table
 
@@ -55,6 +57,16 @@ def test_lag_is_the_age_of_the_oldest_frame_that_the_peer_lacks(east: Site) -> N
     assert at_west(east).lag_s < 60, "not the hour since the peer got something last"
     append(wal, ago_us=HOUR_US // 2)
     assert at_west(east).lag_s < 60, "the first frame it lacks is the one that is asked for"
+
+
+@pytest.mark.parametrize("ahead", [0, 4096])
+def test_what_a_peer_got_while_the_ledger_was_read_is_no_lag_of_hours(east: Site, ahead: int) -> None:
+    wal = east.wal()
+    end = append(wal, ago_us=HOUR_US)
+    (row,) = east.ledger.files.all()
+    now = time.time_ns() // 1000
+    later = ReplicationStatus(FileState.OPEN, 256, end + ahead, Ranges.of((256, end + ahead)))
+    assert Lacking("h0", now).since(row, later, 0, None) == now
 
 
 def test_of_a_file_on_another_host_the_newest_commit_there_tells(east: Site) -> None:
