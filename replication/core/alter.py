@@ -205,6 +205,10 @@ def _column(spec: TableSpec, name: str) -> Column:
 def _check_free(spec: TableSpec, name: str, but: Column | None = None) -> None:
     if misnamed := check_column_name(name):
         raise SchemaError(misnamed)
+    if name.lower() in _partition_names(spec):
+        raise SchemaError(
+            f"a partition of table {spec.name} is called {name} already, so no column can be", "Choose another name"
+        )
     for column in spec.columns:
         if column.uuid != (but and but.uuid) and name.lower() in (column.name.lower(), column.claim.lower()):
             raise SchemaError(f"table {spec.name} has a column {column.name} already (letter case does not count)")
@@ -212,6 +216,15 @@ def _check_free(spec: TableSpec, name: str, but: Column | None = None) -> None:
 
 def _partitioned(spec: TableSpec) -> set[str]:
     return {text.strip().rstrip(")").replace("(", ",").split(",")[-1].strip() for text in spec.partition}
+
+
+def _partition_names(spec: TableSpec) -> set[str]:
+    """What Iceberg calls the partitions that are not a column itself: ``day(at)`` is ``at_day``."""
+    parts = [text.partition("(") for text in spec.partition if "(" in text]
+    return {
+        f"{inside.rstrip(') ').split(',')[-1].strip()}_{head.strip().removesuffix('s')}".lower()
+        for head, _, inside in parts
+    }
 
 
 def _sorted(spec: TableSpec) -> set[str]:

@@ -56,6 +56,8 @@ def test_a_name_that_comes_again_is_another_column(spec: TableSpec) -> None:
     ("change", "said"),
     [
         (lambda s: add_column(s, "V", pa.int64(), "", UUID(int=9), 1), "has a column v already"),
+        (lambda s: add_column(s, "AT_day", pa.int64(), "", UUID(int=9), 1), "partition of table ops.t is called"),
+        (lambda s: rename_column(s, "v", "at_day", 1), "partition of table ops.t is called"),
         (lambda s: add_column(s, "_x", pa.int64(), "", UUID(int=9), 1), "must start with a letter"),
         (lambda s: add_column(s, "x", pa.time32("s"), "", UUID(int=9), 1), "Iceberg tables cannot hold"),
         (lambda s: rename_column(s, "nope", "x", 1), "no column 'nope'.*It has k, v"),
