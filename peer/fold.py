@@ -18,6 +18,7 @@ from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, History, Rows, Tables, open_duckdb
+from replication.tables.damage import refuse_unreadable
 from replication.tables.layout import CHANGES, TOMBSTONES
 
 _DRIVER_VERSIONS = 200_000
@@ -45,12 +46,17 @@ def fold(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: floa
 
     Raises:
         CommitConflictError: maintenance committed meanwhile; try again.
+        StorageError: a file of the tables is gone or damaged.
     """
     changes = tables.history(spec.name + CHANGES)
     times = ledger.time.replicated(spec.uuid)
     upto = min((replicated.t for replicated in times.values()), default=0)
     held = now - upto > hold_s * 1e6
-    result = merge_changes(tables, spec, None if held else upto)
+    try:
+        result = merge_changes(tables, spec, None if held else upto)
+    except duckdb.Error as error:
+        refuse_unreadable(error)
+        raise
     reached = max(upto, result.folded.upto) if result is not None else upto
     if changes.current is not None and (result is not None or not held):
         ledger.replay.set_folded(spec.uuid, reached, changes.current, now)

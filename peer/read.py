@@ -14,14 +14,14 @@ from peer.latest import CONSISTENT_TAG, Folded, Merge, now_us
 from replication.config import Config
 from replication.core.aging import horizon
 from replication.core.schema import TableSpec
-from replication.errors import MissingFileError, RequestError, StorageError
+from replication.errors import RequestError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
 from replication.tables.catalog import IcebergCatalog, configured_catalog
+from replication.tables.damage import refuse_unreadable
 from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
 
 BATCH_ROWS = 65_536
-_REMEDY = "Put it back from a backup, or have peers refill this site: deploy/cookbook/returning-from-a-backup.md"
 _SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 
 
@@ -168,7 +168,7 @@ class Reader:
             return _result(connection, query)
         except BaseException as error:
             connection.close()
-            _refuse_lost(error)
+            refuse_unreadable(error)
             raise
 
     def _check(self, spec: TableSpec) -> None:
@@ -211,7 +211,7 @@ def read(
         return _result(connection, query)
     except BaseException as error:
         connection.close()
-        _refuse_lost(error)
+        refuse_unreadable(error)
         raise
 
 
@@ -219,16 +219,5 @@ def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatch
     try:
         return connection.sql(query).to_arrow_reader(BATCH_ROWS)
     except duckdb.Error as error:
-        what = str(error).strip().splitlines()[0]
-        if ".parquet" in what and isinstance(error, duckdb.InvalidInputException):
-            raise StorageError(f"reading failed: {what}", f"The file is damaged. {_REMEDY}") from None
-        raise RequestError(what) from None
-
-
-def _refuse_lost(error: BaseException) -> None:
-    """MissingFileError for DuckDB's when a file of a table cannot be opened."""
-    if isinstance(error, duckdb.IOException):
-        raise MissingFileError(
-            f"reading failed: {str(error).strip().splitlines()[0]}",
-            f"Maintenance may just have removed it: try again. Else the disk lost it. {_REMEDY}",
-        ) from None
+        refuse_unreadable(error)
+        raise RequestError(str(error).strip().splitlines()[0]) from None

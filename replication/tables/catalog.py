@@ -31,6 +31,7 @@ from replication.config import Config
 from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError, ConfigError, MissingFileError, SchemaError, UnknownTableError
 from replication.tables.base import SPARK, History, Snapshot
+from replication.tables.damage import planned
 from replication.tables.evolve import evolve, has_columns, note_columns, set_sort
 from replication.tables.layout import CHANGES, LATEST, OWNER, SPEC, TOMBSTONES, Layout, landing_name, layouts
 from replication.tables.partition import parse_partition, partition_name
@@ -317,8 +318,7 @@ def _on_the_disk(properties: Mapping[str, str]) -> Mapping[str, str]:
 def _planned(table: Table, where: str, snapshot: int | None = None) -> list[FileScanTask]:
     if table.metadata.current_snapshot_id in (None, -1):
         return []
-    rows = parse_filter(where) if where else AlwaysTrue()
-    return list(table.scan(row_filter=rows, snapshot_id=snapshot).plan_files())
+    return planned(table, parse_filter(where) if where else AlwaysTrue(), snapshot)
 
 
 def _prepare_sqlite(path: Path) -> None:

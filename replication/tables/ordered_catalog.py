@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 
+from replication.tables.damage import naming
 from replication.tables.ordered import in_order, not_before
 
 
@@ -26,3 +27,7 @@ class OrderedCatalog(SqlCatalog):
         staged = super()._update_and_stage_table(current_table, table_identifier, requirements, updates)
         staged.metadata = in_order(staged.metadata)
         return staged
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        with naming(str(orm_table.metadata_location)):
+            return super()._convert_orm_to_iceberg(orm_table)

@@ -17,6 +17,8 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from replication.tables.damage import naming
+
 _FIND = sa.text(
     "select metadata_location from iceberg_tables where catalog_name = :catalog and table_namespace = :namespace"
     " and table_name = :name and (iceberg_type = 'TABLE' or iceberg_type is null)"
@@ -47,6 +49,7 @@ class SqlLookup:
 
         Raises:
             NoSuchTableError: it is not there, or the database is not a catalog yet.
+            StorageError: its metadata file is damaged.
         """
         namespace, _, table = name.rpartition(".")
         with self._lock:
@@ -64,7 +67,9 @@ class SqlLookup:
         if location is None:
             raise NoSuchTableError(name)
         io = load_file_io(self._properties, location)
-        metadata = FromInputFile.table_metadata(io.new_input(location))
+        file = io.new_input(location)
+        with naming(location):
+            metadata = FromInputFile.table_metadata(file)
         return Table((namespace, table), metadata, location, io, NoopCatalog(self._catalog))
 
     def close(self) -> None:

@@ -160,6 +160,27 @@ def test_a_file_of_a_table_that_is_damaged_or_gone_is_named(tmp_path: Path) -> N
         read(catalog, spec).read_all()
 
 
+@pytest.mark.parametrize("part", ["*.metadata.json", "snap-*.avro", "*-m0.avro"])
+def test_what_lists_the_files_of_a_table_is_named_when_it_is_damaged_or_gone(tmp_path: Path, part: str) -> None:
+    spec = keyed("ops.t")
+    writing = IcebergCatalog(catalog_properties(tmp_path))
+    writing.create(spec)
+    made = writing.load("ops.t")
+    made.append(pa.Table.from_pylist([{"k": "a", "v": 0}], schema=made.schema().as_arrow()))
+    lost = max((tmp_path / "warehouse/ops/t").rglob(part), key=lambda file: file.name)
+    whole, catalog = lost.read_bytes(), IcebergCatalog(catalog_properties(tmp_path))
+    for damaged in (whole[:-20], whole[:100], b"", bytes(len(whole)), whole[:40] + b"\xff\xfe" * 9 + whole[58:]):
+        lost.write_bytes(damaged)
+        with pytest.raises(StorageError, match=f"{lost.name}.*is damaged"):
+            read(catalog, spec).read_all()
+        if lost.suffix == ".json":
+            with pytest.raises(StorageError, match=f"{lost.name}.*is damaged"):
+                writing.load("ops.t")
+    lost.unlink()
+    with pytest.raises(MissingFileError, match=lost.name):
+        read(catalog, spec).read_all()
+
+
 @pytest.mark.parametrize("fault", ["sent again", "no answer", "not sent"])
 @pytest.mark.parametrize("how", ["append", "replace"])
 def test_files_of_a_commit_that_may_be_there_are_never_deleted(
