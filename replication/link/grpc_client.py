@@ -312,6 +312,9 @@ def _unavailable(address: str, error: grpc.RpcError) -> TransferError:
         return PeerRefusedError(
             f"{address} is no walship receiver of this version", "Upgrade walship there", reason="VERSION"
         )
+    if code is grpc.StatusCode.ABORTED:  # a conversation that ended there
+        what, _, hint = details.partition("\n")
+        return PeerUnavailableError(what, hint)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return PeerUnavailableError(f"{address} did not answer in time")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -171,6 +171,7 @@ class LinkServer:
             conversation.close()
             return
         reader = threading.Thread(target=_ask, args=(requests, conversation), name="questions", daemon=True)
+        ended = False
         try:
             yield bytes(pb.CompareReply().SerializeToString())
             reader.start()
@@ -178,13 +179,16 @@ class LinkServer:
                 yield bytes(pb.CompareReply(answer=conversation.answer()).SerializeToString())
         except PeerRefusedError as error:
             yield _refused(error)
-        except PeerUnavailableError:
-            return
+        except PeerUnavailableError as error:
+            if ended := context.is_active():  # the asker hears why; the call's end ends the reader, too
+                context.set_code(grpc.StatusCode.ABORTED)
+                context.set_details(f"{error.what}\n{error.hint}")
         finally:
-            context.cancel()
             conversation.close()
-            if reader.ident is not None:
-                reader.join()
+            if not ended:
+                context.cancel()
+                if reader.ident is not None:
+                    reader.join()
 
     def _read(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         return self._service.read(raw, self._caller(context))

@@ -263,6 +263,15 @@ def test_a_conversation_is_refused_at_its_beginning_or_later_with_the_reason(lin
     assert caught.value.reason == "WRONG_CLUSTER"
 
 
+def test_a_conversation_that_ends_there_says_why(link: PeerLink, service: Service) -> None:
+    conversation = link.compare(EAST, WEST)
+    assert service.echo is not None
+    service.echo.close()
+    with pytest.raises(PeerUnavailableError, match="the conversation has ended"):
+        conversation.answer()
+    conversation.close()
+
+
 def test_ranges_of_a_file_come_whole_and_in_the_order_asked_for(link: PeerLink) -> None:
     spans = [(5000, 5000 + (3 << 20)), (256, 257), (1000, 2000), *((n, n + 3) for n in range(300, 10_300, 2))]
     assert list(link.read(WEST, FILE, spans)) == [content(*span) for span in spans]
