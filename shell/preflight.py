@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -18,7 +19,7 @@ from replication.config import Config
 from replication.coordination.embedded import find_jars, find_java
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
+from replication.errors import ConfigError, LockedFileError, NoSpaceError, ReplicationError, SparkMissingError
 from replication.ledger.base import Ledger
 from replication.tables.local_io import local_path
 
@@ -54,13 +55,15 @@ class DataDirLock:
 
     def __init__(self, config: Config) -> None:
         self._file = config.run_dir / "up.pid"
+        self._data_dir = config.data_dir
         self._name = config.cluster.name
         self._descriptor: int | None = None
 
     def __enter__(self) -> DataDirLock:
-        """Take it; LockedFileError when another ``up`` has it."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Take it; LockedFileError when another ``up`` has it, ConfigError or NoSpaceError when it cannot be."""
+        with _usable(self._data_dir):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -70,8 +73,13 @@ class DataDirLock:
                 f"Another `walship up` (process {pid}) runs cluster {self._name} in {self._file.parent.parent}",
                 "Use that one, or stop it first: walship down",
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        try:
+            with _usable(self._data_dir):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+        except ReplicationError:
+            os.close(descriptor)
+            raise
         self._descriptor = descriptor
         return self
 
@@ -100,16 +108,25 @@ def running_pid(run_dir: Path) -> int | None:
 
 
 def _make_directories(config: Config) -> None:
-    try:
+    with _usable(config.data_dir):
         for name in _NEED_DIRECTORIES:
             (config.data_dir / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"The data directory {config.data_dir} cannot be used: {error.strerror}",
-            "Choose another under [cluster] data_dir, or correct its permissions",
-        ) from None
     if not os.access(config.data_dir, os.W_OK):
         raise ConfigError(f"The data directory {config.data_dir} is not writable", "Correct its permissions")
+
+
+@contextmanager
+def _usable(data_dir: Path) -> Iterator[None]:
+    """ConfigError, or NoSpaceError, where the data directory cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceError(f"No space is left under {data_dir}", "Make room there, then start again") from None
+        raise ConfigError(
+            f"The data directory {data_dir} cannot be used: {error.strerror}",
+            "Choose another under [cluster] data_dir, or correct its permissions; is its disk mounted read-only?",
+        ) from None
 
 
 def _check_space(config: Config, roles: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -29,7 +30,14 @@ from pyiceberg.table import FileScanTask, Table
 
 from replication.config import Config
 from replication.core.schema import Column, TableSpec
-from replication.errors import CommitConflictError, ConfigError, MissingFileError, SchemaError, UnknownTableError
+from replication.errors import (
+    CommitConflictError,
+    ConfigError,
+    CoordinationError,
+    MissingFileError,
+    SchemaError,
+    UnknownTableError,
+)
 from replication.tables.base import SPARK, History, Snapshot
 from replication.tables.damage import planned
 from replication.tables.evolve import evolve, has_columns, note_columns, set_sort
@@ -322,9 +330,12 @@ def _planned(table: Table, where: str, snapshot: int | None = None) -> list[File
 
 
 def _prepare_sqlite(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, timeout=30)
-    try:  # so that readers never wait for a commit; the setting stays in the file
-        connection.execute("pragma journal_mode=wal")
-    finally:
-        connection.close()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path, timeout=30)) as connection:
+            connection.execute(
+                "pragma journal_mode=wal"
+            )  # so that readers never wait for a commit; it stays in the file
+    except (OSError, sqlite3.DatabaseError) as error:
+        hint = "Can its disk be written to, and has it room? A damaged one comes back from a backup"
+        raise CoordinationError(f"the catalog {path} cannot be opened: {error}", hint) from error

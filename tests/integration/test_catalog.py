@@ -20,7 +20,7 @@ from pyiceberg.types import StringType
 from peer.read import read
 from replication import config as configuration
 from replication.core.define import typed_table
-from replication.errors import CommitConflictError, MissingFileError, StorageError
+from replication.errors import CommitConflictError, CoordinationError, MissingFileError, StorageError
 from replication.tables.append import append_decoded
 from replication.tables.catalog import CatalogProperties, IcebergCatalog, catalog_properties
 from replication.tables.key_index import KeyIndex
@@ -179,6 +179,14 @@ def test_what_lists_the_files_of_a_table_is_named_when_it_is_damaged_or_gone(tmp
     lost.unlink()
     with pytest.raises(MissingFileError, match=lost.name):
         read(catalog, spec).read_all()
+
+
+def test_a_catalog_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_bytes(b"no database " * 999)
+    with pytest.raises(CoordinationError, match="catalog.db cannot be opened"):
+        IcebergCatalog(catalog_properties(tmp_path))
+    with pytest.raises(CoordinationError, match="cannot be opened"):
+        IcebergCatalog(catalog_properties(tmp_path / "catalog.db"))
 
 
 @pytest.mark.parametrize("fault", ["sent again", "no answer", "not sent"])

@@ -1,5 +1,6 @@
 """What ``up`` looks at first: each thing that is wrong is one clear error, and nothing was started."""
 
+import errno
 import importlib.util
 import shutil
 from contextlib import closing
@@ -45,6 +46,24 @@ def test_the_lock_can_be_taken_again(tmp_path):
     for _ in range(2):
         with DataDirLock(config):
             pass
+
+
+def test_a_directory_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
+    config = config_in(tmp_path)
+    (tmp_path / "run").write_text("")
+    with pytest.raises(ConfigError, match=f"{tmp_path} cannot be used"), DataDirLock(config):
+        pass
+    (tmp_path / "run").unlink()
+
+    def fill(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("shell.preflight.os.ftruncate", fill)
+        with pytest.raises(NoSpaceError, match=f"No space is left under {tmp_path}"), DataDirLock(config):
+            pass
+    with DataDirLock(config):
+        pass
 
 
 def test_too_little_disk_is_said_in_numbers(tmp_path, monkeypatch):
