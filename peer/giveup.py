@@ -8,9 +8,10 @@ beside the quarantined frames.
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -25,10 +26,11 @@ from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload
 from replication.core.ids import FileId
-from replication.errors import CorruptFrameError, FormatError, LockedFileError, RequestError
+from replication.errors import CorruptFrameError, FormatError, LockedFileError, MissingFileError, RequestError
 from replication.files.base import Files
 from replication.files.mapped import ask, scan_mapped
-from replication.ledger.base import AtRisk, Claim, GivenUp, Ledger, ReplayMark
+from replication.files.store import store_of
+from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp, Ledger, ReplayMark
 from replication.tables.base import Catalog
 from replication.tables.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import landing_name
@@ -63,16 +65,18 @@ def give_up(
         MissingFileError: the ledger does not have it.
     """
     here = config.cluster.host
-    with without_replay(config.run_dir, coordination):
+    with ExitStack() as stack:
+        stack.enter_context(without_replay(config.run_dir, coordination))
         check_host(ledger, file, here, coordination)
         row = ledger.landing.at_risk(file).row
+        left = stack.enter_context(at_hand(config, row))
         tables = {stream.table for stream in ledger.landing.at_risk(file).sequences}
         if tables:
             with closing(IcebergCatalog(configured_catalog(config))) as catalog:
                 for table in tables:
                     settle(catalog, ledger, table)
         risk = ledger.landing.at_risk(file)
-        applied, saved = _found(risk, here)
+        applied, saved = _found(replace(risk, row=left), here)
         term = ledger.terms.current()
         copies: FileId | None = None
         if saved:
@@ -81,7 +85,7 @@ def give_up(
                 given_up = ledger.landing.give_up(file, term, applied, copies, made.claims)
         else:
             given_up = ledger.landing.give_up(file, term, applied)
-    remains = keep_remains(config, files, file, row.path) if row.host == here else ""
+        remains = keep_remains(config, files, row, left.path) if row.host == here else ""
     _log.error(
         "landing_given_up", file=str(file), source=str(row.source), again=str(given_up.again), copies=str(copies)
     )
@@ -207,14 +211,42 @@ def _readable(path: str, begin: int, end: int) -> Iterator[tuple[FrameView, memo
             yield frame, view[frame.begin : frame.end]
 
 
-def keep_remains(config: Config, files: Files, file: FileId, path: str) -> str:
-    """Move what is left of a file, durably, to where quarantined frames are; where it lies then, "" when it is gone."""
-    if not files.exists(path):
-        return ""
-    directory = str(config.data_dir / "quarantine")
-    files.make_directory(directory)
-    kept = f"{directory}/{file.slot}-{file.number:012d}.wal"
-    files.rename(path, kept)
-    files.sync_directory(directory)
-    files.sync_directory(str(Path(path).parent))
+@contextmanager
+def at_hand(config: Config, row: FileRow) -> Iterator[FileRow]:
+    """A file with the path at which what is left of it can be read: of one in the store that of a copy for the while.
+
+    Raises:
+        StorageError: the store does not answer, so what it has is not known.
+    """
+    if not row.is_stored or row.host != config.cluster.host:
+        yield row
+        return
+    copy = config.run_dir / f"giveup-{os.getpid()}.wal"
+    try:
+        with suppress(MissingFileError):
+            store_of(row.path).get(row.path, str(copy))
+        yield replace(row, path=str(copy))
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def keep_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
+    """Move what is left of a file, durably, to where quarantined frames are; where it lies then, "" when it is gone.
+
+    Args:
+        config: the host's.
+        files: the host's.
+        row: the file; its object goes, where it is in a store.
+        path: where it is at hand.
+    """
+    kept = ""
+    if files.exists(path):
+        directory = str(config.data_dir / "quarantine")
+        files.make_directory(directory)
+        kept = f"{directory}/{row.file.slot}-{row.file.number:012d}.wal"
+        files.rename(path, kept)
+        files.sync_directory(directory)
+        files.sync_directory(str(Path(path).parent))
+    if row.is_stored:
+        store_of(row.path).remove(row.path)
     return kept

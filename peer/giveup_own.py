@@ -17,7 +17,7 @@ from uuid import UUID
 import structlog
 
 from peer.copied import copied
-from peer.giveup import check_host, keep_remains, settle, without_replay
+from peer.giveup import at_hand, check_host, keep_remains, settle, without_replay
 from peer.legible import Salvage, salvage
 from replication.config import Config
 from replication.coordination.base import keeps_tables
@@ -51,6 +51,7 @@ class _Settled:
     salvage: Salvage
     loss: OwnLoss
     keeps_tables: bool
+    path: str
 
 
 def own_loss(
@@ -89,12 +90,12 @@ def give_up_own(
                 loss = ledger.landing.give_up_own(file, term, readable, copies, made.claims, keeps_tables=keeps)
         else:
             loss = ledger.landing.give_up_own(file, term, readable, keeps_tables=keeps)
-    remains = ""
-    if loss.row.host == config.cluster.host:
-        if loss.row.is_redundant:
-            files.remove(loss.row.path)
-        remains = keep_remains(config, files, file, loss.row.path)
-        files.remove(len_path(loss.row.path))
+        remains = ""
+        if loss.row.host == config.cluster.host:
+            if loss.row.is_redundant:
+                files.remove(settled.path)
+            remains = keep_remains(config, files, loss.row, settled.path)
+            files.remove(len_path(settled.path))
     _tell(ledger, loss, copies, remains)
     return AbandonedOwn(loss, copies, remains)
 
@@ -126,15 +127,20 @@ def _settled(
     if row.is_redundant:
         check_host(ledger, file, here, coordination)
         _refuse_growing(files, row, here)
-        yield _Settled(Salvage(Readable(row.needed)), ledger.landing.own_loss(file, Readable(row.needed)), keeps)
+        loss = ledger.landing.own_loss(file, Readable(row.needed))
+        yield _Settled(Salvage(Readable(row.needed)), loss, keeps, row.path)
         return
-    with without_replay(config.run_dir, coordination), _without_writer(config, files, row):
+    with (
+        without_replay(config.run_dir, coordination),
+        _without_writer(config, files, row),
+        at_hand(config, row) as left,
+    ):
         check_host(ledger, file, here, coordination)
         waiting = {stream.table for stream in ledger.landing.own_loss(file, Readable(row.needed)).lost}
-        found = salvage(row, _published(row, files)) if row.host == here else Salvage(Readable(row.needed))
+        found = salvage(left, _published(left, files)) if row.host == here else Salvage(Readable(row.needed))
         _settle(config, ledger, waiting)
         loss = ledger.landing.own_loss(file, found.readable, keeps_tables=keeps)
-        yield _Settled(found, loss, keeps)
+        yield _Settled(found, loss, keeps, left.path)
 
 
 def _refuse_growing(files: Files, row: FileRow, here: str) -> None:

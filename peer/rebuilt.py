@@ -195,7 +195,7 @@ def save_whole(
                     end = made.claims[-1].end
                     ledger.landing.register_own(made.row.file, FILE_HEADER_BYTES, end, made.claims)
                     ledger.files.close(made.row.file, end)
-            kept = keep_remains(config, files, named, path)
+            kept = keep_remains(config, files, row, path)
             told.append(f"{what}: {path} ({len(whole)} of {len(readable)} frames saved; the file is {kept} now)")
     return tuple(told)
 

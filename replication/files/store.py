@@ -129,7 +129,8 @@ def _translated(address: str) -> Iterator[None]:
     except StorageError:
         raise
     except FileNotFoundError:
-        raise MissingFileError(f"{address} is not there, though the ledger knows it", "Restore it there") from None
+        remedy = "Restore it there, or give the file up: walship wal giveup"
+        raise MissingFileError(f"{address} is not there, though the ledger knows it", remedy) from None
     except Exception as error:  # each driver raises what it likes
         raise StorageError(
             f"the store at {address} failed: {type(error).__name__}: {error}"[:500],

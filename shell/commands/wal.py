@@ -131,8 +131,8 @@ def wal_giveup(
     who do not have it: without --yes this says what that is, and which tables peers then need a bootstrap of.
     """
     with invocation.connect() as (cluster, printer):
-        _, row = _find(cluster, file)
-        if row is None:
+        row = _find(cluster, file)
+        if isinstance(row, Path):
             raise MissingFileError(f"The ledger has no file {file}", "See walship wal list")
         coordination = cluster.coordination if cluster.config.shares_ledger else None
         if row.source is None:
@@ -220,29 +220,31 @@ def _chosen(cluster: Cluster, files: list[str]) -> Iterator[tuple[Path, FileRow 
 
 
 def _found_here(cluster: Cluster, given: str) -> tuple[Path, FileRow | None]:
-    path, row = _find(cluster, given)
-    if row is not None and not row.is_stored and row.host != cluster.config.cluster.host:
-        raise RequestError(f"{row.file.local} lies on host {row.host}, at {row.path}", "Say it there")
-    return path, row
+    found = _find(cluster, given)
+    if isinstance(found, Path):
+        return found, None
+    if not found.is_stored and found.host != cluster.config.cluster.host:
+        raise RequestError(f"{found.file.local} lies on host {found.host}, at {found.path}", "Say it there")
+    return _local(found), found
 
 
-def _find(cluster: Cluster, given: str) -> tuple[Path, FileRow | None]:
+def _find(cluster: Cluster, given: str) -> FileRow | Path:
     rows = cluster.ledger.files.all()
     slot = cluster.config.cluster.host
     for row in rows:
         is_here = row.host == slot and Path(given).absolute() == Path(row.path)  # others may have that path, too
         if given in (row.file.local, str(row.file)) or is_here or row.is_stored and given == row.path:
-            return _local(row), row
+            return row
     if given.isdigit():
         for row in rows:
             if row.file.number == int(given) and row.host == slot:
-                return _local(row), row
+                return row
     path = Path(given)
     if not path.exists():
         raise MissingFileError(f"There is no file {given}", "See walship wal list")
     if path.is_dir():
         raise RequestError(f"{given} is a folder", "Name a file; see walship wal list")
-    return path, None
+    return path
 
 
 def _local(row: FileRow) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from peer.giveup_own import give_up_own, own_loss
 from peer.members import members_of
 from peer.status import ClusterStatus, collect
 from replication.core.chunk import ChunkAssignment
@@ -213,6 +214,53 @@ def test_a_file_that_did_not_come_back_stays_in_the_store(tmp_path: Path) -> Non
         assert world.stored(wal) and len(list(tmp_path.glob("store/**/*.wal"))) == 1
         make_spiller(world, store).run_once()
         assert not world.stored(wal) and Path(wal.path).exists()
+
+
+@pytest.mark.parametrize("how", ["gone", "damaged"])
+def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: Path, how: str) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wals = [world.closed(world.spec, 10 * n) for n in range(3)]
+        world.run()
+        until(lambda: all(world.stored(wal) for wal in wals))
+        row = world.east.ledger.files.get(wals[1].file)
+        assert row is not None
+        kept = Path(row.path.removeprefix("file://"))
+        if how == "gone":
+            kept.unlink()
+        else:
+            damaged = bytearray(kept.read_bytes())
+            damaged[-300:] = bytes(300)  # the end record, and of the last frame's payload the end
+            damaged[300] ^= 1  # in the first frame
+            kept.write_bytes(damaged)
+        loss = own_loss(world.east.config, world.east.ledger, world.east.files, row.file)
+        assert loss.lacking["west"][world.spec.uuid] >= 1 and kept.exists() is (how == "damaged")
+        done = give_up_own(world.east.config, world.east.ledger, world.east.files, row.file)
+        assert not kept.exists() and bool(done.remains) is (how == "damaged")
+        assert world.east.ledger.files.get(row.file) is None
+        assert not list(world.east.config.run_dir.glob("giveup-*"))
+        other = world.create("ops.other")
+        world.closed(other, 0)
+        world.open()
+        until(lambda: world.there(other) == 3, what="another table")
+        (status,) = [peer for peer in world.status().peers if peer.table == world.spec.name]
+        assert status.state == "needs_bootstrap"
+
+
+def test_a_store_that_does_not_answer_is_no_reason_to_give_a_file_up(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        world.run()
+        until(lambda: world.stored(wal))
+        row = world.east.ledger.files.get(wal.file)
+        assert row is not None
+        kept = Path(row.path.removeprefix("file://"))
+        kept.rename(tmp_path / "aside")
+        kept.mkdir()  # reading it fails otherwise than by its absence
+        with pytest.raises(StorageError, match="the store at"):
+            give_up_own(world.east.config, world.east.ledger, world.east.files, wal.file)
+        assert world.stored(wal)
 
 
 def test_a_store_spelt_otherwise_keeps_what_it_has(tmp_path: Path) -> None:
