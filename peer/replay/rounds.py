@@ -21,7 +21,7 @@ from peer.bootstrap.decode import plan_bootstrap
 from peer.bootstrap.forgotten import buried, forgotten_of, is_awaited
 from peer.establish import establish
 from peer.quarantine import Quarantine
-from peer.replay.commit import TableReplay
+from peer.replay.commit import Stamp, TableReplay
 from peer.replay.hosts import HostReader, Hosts
 from peer.replay.select import Selection, select_level, select_own
 from replication.core.coverage import Ranges
@@ -34,13 +34,16 @@ from replication.errors import (
     HostAwayError,
     ReplicationError,
     SupersededError,
+    UnknownTableError,
     one_line,
 )
 from replication.ledger.base import FileKind, Ledger, Pending, ReplayMark
 from replication.tables.base import Tables
+from replication.tables.layout import landing_name
 
 ROUND_BYTES = 128 << 20
 _RETRY_MAX_S = 60.0
+_LOOKED_AT, _LOOKED_AT_IDLE = 5, 50  # tables a round, of 2 ms each
 _log = structlog.get_logger(__name__)
 
 
@@ -106,6 +109,8 @@ class Replayer:
         self._round_bytes = round_bytes
         self._scratch = scratch
         self._open: dict[UUID, TableReplay] = {}
+        self._unseen: list[UUID] | None = None
+        self._lacking: set[UUID] = set()
         self._held: dict[UUID, _Held] = {}
         self._arrivals = Arrivals()
         self._passed: dict[FileId, int] = {}
@@ -150,6 +155,7 @@ class Replayer:
             result.more = selection.more
         if pending or self._held:
             self._own_passes(reader, result)
+        self._look(_LOOKED_AT if pending else _LOOKED_AT_IDLE)
 
     def _spec_name(self, table: UUID) -> str:
         spec = self._spec(table)
@@ -201,6 +207,39 @@ class Replayer:
             if moved or self._was_applied(table, selected):
                 raise _PositionsMoved(f"positions of {spec.name} were settled anew")
         return replay
+
+    def _look(self, count: int) -> None:
+        """Whether tables have what was applied to them, a few a round: perhaps nothing comes that would tell."""
+        if self._unseen is None:
+            self._unseen = [spec.uuid for spec in self._ledger.tables.all()]
+        some, self._unseen = self._unseen[:count], self._unseen[count:]
+        for table in some:
+            if table not in self._held and table not in self._open:
+                self._has_all(table)
+
+    def _has_all(self, table: UUID) -> bool:
+        """Whether a table has what was applied to it; one that has not is settled anew, or else held."""
+        try:
+            if self._lacks(table):
+                self._opened(table, ())
+        except Exception as error:
+            self._open.pop(table, None)
+            self._lacking.add(table)
+            self._hold(table, error)
+            return False
+        self._lacking.discard(table)
+        return True
+
+    def _lacks(self, table: UUID) -> bool:
+        spec, mark = self._spec(table), self._ledger.replay.mark(table)
+        if spec is None or mark is None or not mark.commit:
+            return False
+        try:
+            history = self._tables.history(landing_name(spec))
+        except UnknownTableError:
+            return True
+        numbers = [stamp.number for snapshot in history.chain() if (stamp := Stamp.of(snapshot)) is not None]
+        return history.current is None or bool(numbers) and max(numbers) < mark.commit
 
     def _was_applied(self, table: UUID, selected: Iterable[tuple[FileId, int]]) -> bool:
         """Whether a replayer before this one applied some of it after it was selected here."""
@@ -305,6 +344,8 @@ class Replayer:
                 result.tables += 1
             if selection.more:
                 held.again, result.more = time.monotonic(), True
+                continue
+            if table in self._lacking and not self._has_all(table):
                 continue
             for file in selection.broken:  # what the table has in it is taken by the shared pass once it can be read
                 self._passed[file] = 0
