@@ -61,6 +61,10 @@ class Launched:
         if self.process is not None and self.process.poll() is not None:
             said = self.output.read_bytes()[self.said_before :].decode(errors="replace").strip().splitlines()
             lines = [line for line in said if line.startswith(("error", "hint"))]
+            if not lines and not self.process.returncode:
+                raise ReplicationError(
+                    f"Cluster {self.name} was stopped before it was ready", "Start it again: walship up"
+                )
             what = lines[0].removeprefix("error").strip() if lines else f"exit code {self.process.returncode}"
             hint = lines[1].removeprefix("hint").strip() if len(lines) > 1 else f"See {self.output}"
             raise ReplicationError(f"Cluster {self.name} did not stay up: {what}", hint)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from replication import config as configuration
-from replication.errors import WaitTimeoutError
+from replication.errors import ReplicationError, WaitTimeoutError
 from shell.launched import Launched, await_ready
 from shell.role_process import RoleState
 
@@ -28,3 +30,22 @@ def test_why_a_role_ends_again_and_again_is_told_once(tmp_path: Path) -> None:
         RoleState(role, os.getpid(), "ready").write(config.run_dir)
     await_ready([launched], 0.3, tell=told.append)
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("", "was stopped before it was ready"),
+        ("raise SystemExit(7)", "did not stay up: exit code 7"),
+        ("print('error no Java'); raise SystemExit(2)", "did not stay up: no Java"),
+    ],
+)
+def test_one_that_ended_says_why(tmp_path: Path, ends: str, told: str) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    launched = Launched("east", tmp_path / "walship.toml", config, ("master",))
+    launched.output.parent.mkdir()
+    with launched.output.open("wb") as output:
+        launched.process = subprocess.Popen([sys.executable, "-c", ends], stdout=output)
+    launched.process.wait()
+    with pytest.raises(ReplicationError, match=f"east {told}"):
+        launched.check()
