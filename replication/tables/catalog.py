@@ -333,9 +333,7 @@ def _prepare_sqlite(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=30)) as connection:
-            connection.execute(
-                "pragma journal_mode=wal"
-            )  # so that readers never wait for a commit; it stays in the file
+            connection.execute("pragma journal_mode=wal")  # stays in the file: readers never wait for a commit
     except (OSError, sqlite3.DatabaseError) as error:
         hint = "Can its disk be written to, and has it room? A damaged one comes back from a backup"
         raise CoordinationError(f"the catalog {path} cannot be opened: {error}", hint) from error

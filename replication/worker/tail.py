@@ -139,6 +139,7 @@ class TailThread:
         to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
         if not to.rules:
             self._tell_ended(link, tail)
+            self._go_well(tail, "tail", "chunks")
             self._wake.wait(_RULES_S)
             return
         self._told_ended.clear()
@@ -157,10 +158,7 @@ class TailThread:
             self._throttle,
         )
         try:
-            if self._is_first or self._attempts.is_failing(tail.peer, "tail"):
-                self._forget_errors(tail)
-            self._is_first = False
-            self._attempts.succeeded(tail.peer, "tail")
+            self._go_well(tail, "tail")
             known = {file: (begin, resume.durable(file, shipped)) for file, (begin, shipped) in begins.items()}
             for source in sources:
                 if source.file not in known:
@@ -171,10 +169,18 @@ class TailThread:
             self._shipment = None
             shipment.close()
 
-    def _forget_errors(self, tail: Tail) -> None:
-        """The stream is open: what stood in its way is over, also for files of which nothing is to be sent any more.
+    def _go_well(self, tail: Tail, *work: str) -> None:
+        """A stream is open, or there is nothing to send any more: what stood in its way is over."""
+        if self._is_first or self._attempts.is_failing(tail.peer, "tail"):
+            self._forget_errors(tail)
+        self._is_first = False
+        for each in work:
+            self._attempts.succeeded(tail.peer, each)
 
-        A process before this one may have told it. What else is wrong with a file is told again when it is read.
+    def _forget_errors(self, tail: Tail) -> None:
+        """Also of files of which nothing is to be sent any more, and of what a process before this one told.
+
+        What else is wrong with a file is told again when it is read.
         """
         here = {source.file for source in self._host_files.poll()}.difference(tail.elsewhere)
         for known in self._ledger.files.progress(tail.peer):

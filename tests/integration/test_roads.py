@@ -212,12 +212,18 @@ def test_a_peer_that_was_down_when_the_last_rule_ended_hears_of_it_when_it_is_ba
         world.east.assign(world.west.cluster, receiver.port)
         world.east.wal().append(spec, rows(0, 1))
         until(lambda: world.there(spec) == [(0, 1)])
+
+    def failing() -> bool:
+        return any(attempt.failures for attempt in world.east.ledger.sending.attempts())
+
+    until(failing, what="the worker to say that it fails")
     world.east.ledger.rules.disable("west", spec.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
     assert [road.table for road in world.west.ledger.landing.roads()] == [spec.uuid]
     with world.west.receiver() as receiver:
         world.east.assign(world.west.cluster, receiver.port)
         until(lambda: not world.west.ledger.landing.roads(), what="the road to close")
+        until(lambda: not failing(), what="the worker to say that nothing fails any more")
         world.east.send_to(world.west, spec)
         world.east.coordination.announce()
         until(lambda: [road.table for road in world.west.ledger.landing.roads()] == [spec.uuid], what="a new road")
