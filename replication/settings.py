@@ -186,7 +186,7 @@ class ReplaySection(_Section):
 
     enabled: bool = Field(True, description="false: this cluster keeps no tables and only passes frames on")
     interval_s: Seconds = Field(0.2, description="rests this long between rounds; longer when many tables take longer")
-    fold_interval_s: Seconds = Field(60.0, description="how far <table> may be behind; longer when folds take longer")
+    fold_interval_s: Seconds = Field(30.0, description="how far <table> may be behind; longer when folds take longer")
     fold_hold_s: Age = Field(600.0, description="fold waits this long for a replicated time that stands still")
     changes_retention_s: Age = Field(7 * 86400.0, description="how long <table>__changes keeps what is folded")
     history_s: Age = Field(3 * 86400.0, description="default of new tables: how late a version may come")

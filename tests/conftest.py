@@ -66,6 +66,7 @@ _SPARK = (
     "test_convergence_iceberg.py",
     "test_hosts_spark.py",
     "test_latest_view.py",
+    "test_fresh_session.py",
 )
 
 

@@ -242,11 +242,12 @@ class IcebergTables:
         with self._durably(name), _refusals(name):
             for branch in abandoned(self._catalog.load(name).metadata):
                 self._spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
+            # Spark knows its jars in every thread while it runs SQL only, and loads the catalog with the first of it
+            self._spark.sql(f"refresh table {self.ref(name)}")
             # Iceberg's own, in the driver: Spark's procedure of that name runs jobs, and takes several times as long
             jvm: Any = self._spark._jvm
             util = jvm.org.apache.iceberg.spark.Spark3Util
             table = util.loadIcebergTable(self._spark._jsparkSession, self.ref(name))
-            table.refresh()
             table.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
 
     def settle(self, name: str) -> None:

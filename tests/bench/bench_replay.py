@@ -28,7 +28,7 @@ from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, 
 ROWS = 200_000 if QUICK else 2_000_000
 TIMES = 10
 CHANGED = 10_000
-UNFOLDED = 60_000  # what 100 appends/s of 10 rows leave in the default fold interval
+UNFOLDED = 30_000  # what 100 appends/s of 10 rows leave in the default fold interval
 COUNT = 2 if QUICK else PAIRS
 _CHUNK = 1_000_000
 _HOLD_S = 600.0
