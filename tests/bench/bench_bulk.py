@@ -9,7 +9,6 @@ the file durable at home, durable at the peer, and its rows durable there as a t
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
 import subprocess
@@ -18,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +25,18 @@ from replication.tables.catalog import catalog_properties
 from replication.tables.spark import open_session
 from tests.bench.bench_ship import rsync_daemon
 from tests.bench.clusters import TABLE, Pair, pair
-from tests.bench.measure import PAIRS, QUICK, SCHEMA, Figure, at_least, pairs, seeded_rows
+from tests.bench.measure import (
+    PAIRS,
+    QUICK,
+    SCHEMA,
+    Figure,
+    as_table_file,
+    at_least,
+    durably,
+    pairs,
+    ratio,
+    seeded_rows,
+)
 
 ROWS = 500_000 if QUICK else 4_000_000
 COUNT = 3 if QUICK else PAIRS
@@ -105,52 +114,37 @@ def _measure(
         return seconds
 
     ours(), theirs()  # warm-up
-    ratio, spread = pairs(ours, theirs, COUNT)
+    against_rsync, spread = pairs(ours, theirs, COUNT)
     for file in files:
         file.unlink()
-    rows = f"{ROWS / 1e6:g} M rows in {name}"
+    rows, applied = f"{ROWS / 1e6:g} M rows in {name}", f"bulk: {name}, applied at the peer"
     against = []
     if append is not None:
-        ratio_by_hand = statistics.median(by_hand[1:]) / statistics.median(times[1:])
-        against.append(
-            at_least(f"bulk: {name}, applied, against rsync and Spark's append of it", ratio_by_hand, "×", 1)
-        )
+        of_hand = statistics.median(by_hand[1:]) / statistics.median(times[1:])
+        against.append(at_least(f"bulk: {name}, applied, against rsync and Spark's append of it", of_hand, "×", 1))
     return [
         Figure(f"bulk: import, {rows}, durable at home", size / min(durable), "MB/s"),
         Figure(f"bulk: import, {rows}, applied at the peer", size / min(times), "MB/s"),
         Figure(f"bulk: import, {rows}, applied at the peer", ROWS / min(times), "rows/s"),
-        at_least(f"bulk: {name}, applied at the peer, against an rsync daemon --fsync", ratio, "×", 0.5, spread),
-        Figure(f"bulk: {name}, the least (see bench_bulk.py), against that rsync", _ratio(alone, least), "×"),
-        at_least(f"bulk: {name}, applied at the peer, against the least", _ratio(least, times), "×", 0.5),
+        at_least(f"{applied}, against an rsync daemon --fsync", against_rsync, "×", 0.5, spread),
+        Figure(f"bulk: {name}, the least (see bench_bulk.py), against that rsync", ratio(alone[1:], least[1:]), "×"),
+        at_least(f"{applied}, against the least", ratio(least[1:], times[1:]), "×", 0.5),
         *against,
     ]
-
-
-def _ratio(theirs: list[float], ours: list[float]) -> float:
-    """The median of ``theirs / ours``, the warm-up left out."""
-    return statistics.median(of_them / of_us for of_them, of_us in zip(theirs[1:], ours[1:], strict=True))
 
 
 def _copied_and_written_again(file: Path, copy: Path, folder: Path, name: str) -> float:
     """Seconds for a durable copy of ``file``, and for the rows of ``copy`` in a durable Parquet file."""
     home, table = folder / "home", folder / "table"
     began = time.perf_counter()
-    with open(file, "rb") as source, open(home, "wb") as sink:
-        shutil.copyfileobj(source, sink, 8 << 20)
-        _sync(sink)
+    with open(file, "rb") as source:
+        durably(home, lambda sink: shutil.copyfileobj(source, sink, 8 << 20))
     rows = pq.read_table(copy) if name == "Parquet" else pa.ipc.open_file(pa.memory_map(str(copy))).read_all()
-    with open(table, "wb") as sink:
-        pq.write_table(rows, sink, compression="zstd", use_dictionary=False)
-        _sync(sink)
+    as_table_file(rows, table)
     seconds = time.perf_counter() - began
     home.unlink()
     table.unlink()
     return seconds
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _write_arrow(rows: pa.Table, file: Path) -> None:

@@ -9,13 +9,14 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 QUICK = bool(os.environ.get("WALSHIP_BENCH_QUICK"))
 PAIRS = 5
@@ -80,6 +81,24 @@ def pairs(
         ratios.append(theirs_s / ours_s)
     fewer = f" ({len(ratios)} pairs)" if len(ratios) < count else ""
     return statistics.median(ratios), f"{min(ratios):.2f}–{max(ratios):.2f}{fewer}"
+
+
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
+    """The median of ``theirs / ours`` (seconds), turn by turn."""
+    return statistics.median(of_them / of_us for of_them, of_us in zip(theirs, ours, strict=True))
+
+
+def durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """A file that is on the disk when this returns."""
+    with open(path, "wb") as sink:
+        write(sink)
+        sink.flush()
+        os.fsync(sink.fileno())
+
+
+def as_table_file(rows: pa.Table, path: Path) -> None:
+    """Rows as one durable Parquet file, compressed as a table's files are."""
+    durably(path, lambda sink: pq.write_table(rows, sink, compression="zstd", use_dictionary=False))
 
 
 def percentile(values: list[float], q: float) -> float:
