@@ -28,7 +28,7 @@ def tables(sites):
     return name, log
 
 
-def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, tables):
+def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, tables):  # 004-32
     east, west = sites
     table, log = tables
     with east.connect() as here, west.connect() as there:

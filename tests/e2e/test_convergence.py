@@ -130,7 +130,7 @@ def test_a_delete_at_a_time_hides_every_version_up_to_then_wherever_and_whenever
 
 def test_both_sides_write_and_delete_the_same_keys_at_once_and_end_equal(
     sites: tuple[Site, Site], both: tuple[Cluster, Cluster]
-) -> None:
+) -> None:  # 004-34
     typed, cell = shared(sites, both[0], "typed"), shared(sites, both[0], "cell")
     places: Places = []
 
@@ -190,7 +190,7 @@ def test_a_keys_versions_come_in_order_whoever_is_killed_on_the_way(
 
 def test_a_standby_refuses_writers_answers_reads_and_takes_what_is_replicated(
     sites: tuple[Site, Site], both: tuple[Cluster, Cluster]
-) -> None:
+) -> None:  # 004-31
     here, there = both
     table = shared(sites, here, "typed")
     settle(both, [(there, there.upsert(table, [{"id": 1, "a": "mine"}]))])

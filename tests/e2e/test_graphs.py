@@ -177,7 +177,7 @@ def test_a_put_and_its_delete_go_along_a_chain(
     assert newest["way"] == ["east", "west", "north"] and newest["applied"] > newest["commit"] > first["commit"]
 
 
-def test_each_edit_of_two_masters_is_once_in_each_change_log(handles: Handles, tables: dict[str, str]) -> None:
+def test_each_edit_of_two_masters_is_once_in_each_change_log(handles: Handles, tables: dict[str, str]) -> None:  # 004-2
     """Scenarios 7 and 9: both edit the same keys, and edit what came from the other beside keys of their own."""
     table, both = tables["masters"], "east west"
     one = handles["east"].upsert(table, rows(k1="of east", k2="of east"))
@@ -194,7 +194,7 @@ def test_each_edit_of_two_masters_is_once_in_each_change_log(handles: Handles, t
 
 def test_in_a_ring_every_edit_is_once_on_each_and_a_key_can_be_traced(
     graph: dict[str, Site], handles: Handles, tables: dict[str, str]
-) -> None:
+) -> None:  # 004-2
     """Scenario 8, and verify between clusters of which one is not the other's peer."""
     table = tables["ring"]
     far = handles["east"].upsert(table, rows(k1="of east", k9="of east"))

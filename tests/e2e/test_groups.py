@@ -86,7 +86,7 @@ def typed(sites: tuple[Site, Site], both: tuple[Cluster, Cluster]) -> str:
 
 def test_only_the_enabled_group_of_a_typed_table_is_at_the_peer(
     sites: tuple[Site, Site], both: tuple[Cluster, Cluster], typed: str
-) -> None:
+) -> None:  # 004-28
     here, there = both
     go, stay = f"go{uuid4().hex}", f"stay{uuid4().hex}"
     positions = [

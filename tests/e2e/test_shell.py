@@ -35,7 +35,7 @@ def test_the_header_names_the_cluster(east):
     assert east.shell("listclusters").startswith("east  ")
 
 
-def test_peers_are_listed_and_checked_when_defined(east, west):  # scenario 10: a peer is not oneself
+def test_peers_are_listed_and_checked_when_defined(east, west):  # scenario 10: a peer is not oneself, 004-10
     [peer] = east.json("listclusters")
     assert peer["name"] == "west" and peer["id"].startswith("west:")
     own = east.config
@@ -81,7 +81,7 @@ def test_rows_are_read_on_the_other_side_in_every_form(west, table, tmp_path):
     assert "nocolumn" in west.shell("read", table, "--where", "nocolumn = 1", code=4)
 
 
-def test_enabling_a_table_with_rows_wants_from_now_and_system_tables_are_refused(east):
+def test_enabling_a_table_with_rows_wants_from_now_and_system_tables_are_refused(east):  # 004-28
     name = f"shell.old{uuid4().hex[:8]}"
     east.shell("createtable", name, "id long, name string", "--key", "id")
     east.shell(

@@ -28,7 +28,7 @@ def rows(first: int, size: int) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_of_nothing_else(
     sites: tuple[Site, Site],
-) -> None:  # scenario 31
+) -> None:  # scenario 31, 004-5
     east, west = sites
     space = f"away{uuid4().hex[:8]}"
     lost, late, quiet = names = [f"{space}.{name}" for name in ("lost", "late", "quiet")]

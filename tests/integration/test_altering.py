@@ -168,7 +168,7 @@ def test_a_definition_that_does_not_join_holds_its_table_only_and_says_what_to_d
     assert "createtable --like" in errors()
 
 
-def test_properties_go_along_when_the_road_takes_them(world: World) -> None:
+def test_properties_go_along_when_the_road_takes_them(world: World) -> None:  # 004-33
     east, west, north = world.site("east"), world.site("west"), world.site("north")
     spec = set_properties(table(), {"history_s": "50", "codec": "lz4"}, 1)
     east.ledger.tables.create(spec)

@@ -118,7 +118,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, stack)
 
 
-def test_an_import_arrives_whole_and_its_repetition_not_at_all(world: World, file: Path) -> None:
+def test_an_import_arrives_whole_and_its_repetition_not_at_all(world: World, file: Path) -> None:  # 004-6
     receiver = world.stack.enter_context(world.west.receiver())
     world.stack.enter_context(world.east.worker())
     world.east.assign(world.west.cluster, receiver.port)

@@ -123,7 +123,7 @@ def traces(site: Site, marker: str) -> list[str]:
     return [str(path) for path in files if marker.encode() in path.read_bytes()]
 
 
-def test_only_the_enabled_group_of_a_typed_table_is_at_the_peer(typed: World) -> None:
+def test_only_the_enabled_group_of_a_typed_table_is_at_the_peer(typed: World) -> None:  # 004-28
     go, stay = f"go{uuid4().hex}", f"stay{uuid4().hex}"
     typed.upsert({"id": 1, "open": go, "hidden": stay}, {"id": 2, "open": go}, {"id": 3, "hidden": stay})
     typed.wal.delete(typed.spec, [{"id": 2}])

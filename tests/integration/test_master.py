@@ -210,7 +210,7 @@ def site(quorum: Quorum, books: Books, tmp_path: Path) -> Iterator[Site]:
     made.close()
 
 
-def test_one_master_leads_and_hands_out_tails_with_the_peers_receivers(site: Site) -> None:
+def test_one_master_leads_and_hands_out_tails_with_the_peers_receivers(site: Site) -> None:  # 004-16
     site.peer(WEST, "127.0.0.1:9000")
     first, second = site.master(), site.master()
     site.until(lambda: site.assignment() is not None, first, second)
@@ -326,7 +326,7 @@ def test_the_public_part_shows_live_receivers_and_keeps_the_last_ones_while_they
     assert site.desk.public() == shown
 
 
-def test_a_peer_that_answers_as_another_cluster_gets_nothing(site: Site) -> None:
+def test_a_peer_that_answers_as_another_cluster_gets_nothing(site: Site) -> None:  # 004-10
     peer = site.peer(WEST, "w:1")
     site.books.defined = [replace(peer, cluster=ClusterId("west", UUID(int=9)))]
     site.peer(SOUTH, "s:1")
@@ -374,7 +374,7 @@ def on_disk(site: Site) -> set[str]:
     return {path.name for path in (site.folder / "wal").iterdir()}
 
 
-def test_a_file_that_all_have_is_retired_in_the_ledger_and_then_deleted(site: Site) -> None:
+def test_a_file_that_all_have_is_retired_in_the_ledger_and_then_deleted(site: Site) -> None:  # 004-27
     site.books.rows = [row(site, 1), row(site, 2, closed=False), row(site, 3, host="h1")]
     make(site, 1, 2)
     site.desk.put_host(HostRecord("h1", "/elsewhere", ""))

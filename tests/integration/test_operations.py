@@ -72,7 +72,7 @@ def noise(count: int, width: int = 1000) -> pa.Table:
     return pa.table({"id": range(count), "text": [os.urandom(width // 2).hex() for _ in range(count)]}, schema=SCHEMA)
 
 
-def test_a_paused_peer_gets_nothing_and_all_of_it_once_resumed(world: World) -> None:
+def test_a_paused_peer_gets_nothing_and_all_of_it_once_resumed(world: World) -> None:  # 004-5
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
     until(lambda: world.arrived(wal))

@@ -17,7 +17,7 @@ from tests.integration.receiving import Pair, answer, refused
 from tests.sites import rows, table, until
 
 
-def test_frames_land_as_they_were_with_the_peer_in_their_provenance(pair: Pair, receiver: Receiver) -> None:
+def test_frames_land_as_they_were_with_the_peer_in_their_provenance(pair: Pair, receiver: Receiver) -> None:  # 004-17
     session = pair.ship(receiver)
     begin = 256
     for end in pair.ends:
@@ -163,7 +163,7 @@ def test_an_older_term_is_refused(pair: Pair, receiver: Receiver) -> None:
     assert isinstance(answer(session, pair.data(pair.ends[0], pair.ends[1], term=5)), Ack)
 
 
-def test_a_frame_that_was_here_before_is_a_loop(pair: Pair, receiver: Receiver) -> None:
+def test_a_frame_that_was_here_before_is_a_loop(pair: Pair, receiver: Receiver) -> None:  # 004-11
     wal = pair.west.wal()
     end = wal.append(pair.spec, rows(0, 5))
     frames = Path(wal.path).read_bytes()[256:end]

@@ -75,7 +75,7 @@ def stack() -> Iterator[ExitStack]:
 
 def test_a_road_that_is_closed_and_opened_again_leaves_out_the_gap_and_nothing_else(
     tmp_path: Path, stack: ExitStack
-) -> None:
+) -> None:  # 004-5
     world = World(tmp_path, stack)
     spec, other = world.create("ops.flights"), world.create("ops.weather")
     world.run()

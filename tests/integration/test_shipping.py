@@ -80,7 +80,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, stack)
 
 
-def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world: World) -> None:
+def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world: World) -> None:  # 004-8
     world.run()
     wals = []
     for n in range(3):
@@ -94,7 +94,7 @@ def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world:
     until(lambda: sequences(world.east, world.spec) == sequences(world.west, world.spec) == [(0, 4)])
 
 
-def test_only_tables_with_a_rule_go_and_skipped_bytes_count_as_shipped(world: World) -> None:
+def test_only_tables_with_a_rule_go_and_skipped_bytes_count_as_shipped(world: World) -> None:  # 004-28
     private = table("ops.private")
     world.east.ledger.tables.create(private)
     world.run()
@@ -281,7 +281,7 @@ def test_one_bad_peer_does_not_stop_another(world: World) -> None:
     until(lambda: any(p.error for p in world.east.ledger.files.progress("north")))
 
 
-def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World) -> None:
+def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World) -> None:  # 004-11
     north = world.site("north")
     world.run()
     wal = world.east.wal()
@@ -356,7 +356,7 @@ def test_an_idle_receiver_that_freezes_is_noticed_within_15_s(world: World) -> N
     assert sequences(world.west, world.spec) == [(0, 2)]
 
 
-def test_work_goes_on_without_zookeeper(world: World) -> None:
+def test_work_goes_on_without_zookeeper(world: World) -> None:  # 004-35
     world.run()
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))

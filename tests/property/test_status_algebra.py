@@ -97,7 +97,7 @@ def test_a_hundred_of_three_hundred_done_leaves_the_half_open_rest() -> None:  #
     assert ranges_needing_replication(status) == Ranges.of((100, 300))
 
 
-def test_adjoining_shipped_ranges_are_one_and_holes_are_listed_in_order() -> None:  # 004-23
+def test_adjoining_shipped_ranges_are_one_and_holes_are_listed_in_order() -> None:  # 004-23, 004-13
     status = ReplicationStatus(FileState.CLOSED, 0, 300, Ranges.of((100, 200), (0, 50), (50, 60)))
     assert status.finished == 60
     assert range_needing_replication(status) == (60, 100)

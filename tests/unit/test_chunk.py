@@ -54,7 +54,7 @@ def test_what_is_applied_is_never_needed_again() -> None:
     assert {after for (state, _), after in TRANSITIONS.items() if state is ChunkState.APPLIED} == {ChunkState.RETIRED}
 
 
-def test_every_state_is_reached_and_every_event_is_met_somewhere() -> None:
+def test_every_state_is_reached_and_every_event_is_met_somewhere() -> None:  # 004-35
     assert {*TRANSITIONS.values()} == set(ChunkState)
     assert {event for _, event in TRANSITIONS} == set(ChunkEvent)
 

@@ -50,7 +50,7 @@ def chunks_of(snapshot: Snapshot) -> dict[str, list[tuple[int, int]]]:
     }
 
 
-def test_each_host_gets_one_tail_for_each_peer() -> None:
+def test_each_host_gets_one_tail_for_each_peer() -> None:  # 004-3
     made = plan(Snapshot(0, (HostView("h0"), HostView("h1", absent_s=99)), (TO_WEST, TO_SOUTH)), LIMITS)
     tails = (Tail("south", SOUTH, ("s:1",)), Tail("west", WEST, ("w:1",)))
     assert made.assignments == {"h0": Assignment(0, tails), "h1": Assignment(0, tails)}
@@ -102,7 +102,7 @@ def test_nothing_goes_to_a_paused_peer_or_to_one_that_is_somebody_else() -> None
         assert made.assignments == {"h0": Assignment(0)}
 
 
-def test_a_file_on_a_local_disk_is_left_to_its_own_worker() -> None:
+def test_a_file_on_a_local_disk_is_left_to_its_own_worker() -> None:  # 004-19
     made = plan(Snapshot(0, (HostView("h0"), HostView("h1")), (TO_WEST,), (large(),)), LIMITS)
     assert not any(assignment.chunks for assignment in made.assignments.values())
 
@@ -209,7 +209,7 @@ def test_a_file_is_cut_at_the_same_places_however_much_of_it_is_shipped() -> Non
     assert cut(Ranges.of((700, 1200), (2000, 2100)), 1000) == [(700, 1000), (1000, 1200), (2000, 2100)]
 
 
-def test_a_failing_peer_is_left_alone_longer_each_time_up_to_a_limit() -> None:
+def test_a_failing_peer_is_left_alone_longer_each_time_up_to_a_limit() -> None:  # 004-16
     backoff, waits = Backoff(), []
     for _ in range(8):
         backoff = backoff.failed(100.0, 0.0, retry_min_s=1.0, retry_max_s=60.0)

@@ -60,6 +60,7 @@ def sweeper(files: MemoryFiles, *known: int) -> Sweeper:
     return Sweeper(ledger, files, "h0", ("/data/wal", "/data/landing"), age_s=10)
 
 
+# 004-27
 def test_what_the_ledger_let_go_is_removed_once_it_has_been_unknown_for_long_enough(files: MemoryFiles) -> None:
     make(files, "/data/wal/000000000001.wal", "/data/wal/000000000001.len", "/data/landing/000000000002.wal")
     make(files, "/data/wal/000000000003.wal", "/data/wal/000000000003.len")

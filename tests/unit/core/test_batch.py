@@ -328,7 +328,7 @@ def test_cells_upserted_or_deleted_as_rows_go_to_the_group_of_their_family_only(
         upserts_from_rows([{**rows[0], "family": None}], spec)
 
 
-def test_conditional_mutations_are_refused_with_the_reason() -> None:
+def test_conditional_mutations_are_refused_with_the_reason() -> None:  # 004-4
     with pytest.raises(ConditionalMutationError, match="two clusters"):
         cells_of([Mutation("r").condition("f", "q", "old").put("f", "q", "new")], "t.cells")
 

@@ -84,7 +84,7 @@ def test_every_verb_has_help_json_and_says_which_cluster(verb):
     assert ("--cluster" in result.output) == (verb not in ("init", "demo"))
 
 
-def test_the_table_of_verbs_in_architecture_names_every_verb():
+def test_the_table_of_verbs_in_architecture_names_every_verb():  # 004-30
     text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
     group = typer.main.get_command(main.make_app())
     for name, command in group.commands.items():

@@ -33,7 +33,7 @@ from tests.unit.writer.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, eventually, some
 
 
-def test_a_file_is_one_closed_wal_with_one_commit_time(site: Site, tmp_path: Path) -> None:
+def test_a_file_is_one_closed_wal_with_one_commit_time(site: Site, tmp_path: Path) -> None:  # 004-22
     with site.writer() as writer:
         before = writer.upsert(site.table, [{"k": -1}])
         done = load(writer, site.table, parquet(tmp_path))

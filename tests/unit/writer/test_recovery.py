@@ -30,7 +30,7 @@ def kill(site: Site, writer: Writer, *, machine: bool = False, keep_bytes: int =
     site.ledger.fault = None
 
 
-def test_a_dead_writers_wal_is_closed_with_everything_acked(site: Site) -> None:
+def test_a_dead_writers_wal_is_closed_with_everything_acked(site: Site) -> None:  # 004-26
     writer = site.writer()
     writer.upsert(site.table, some(0, 100))
     writer.upsert(site.table, some(100, 100))

@@ -27,7 +27,7 @@ from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
 
-def test_an_ack_means_published_and_the_position_says_where(site: Site) -> None:
+def test_an_ack_means_published_and_the_position_says_where(site: Site) -> None:  # 004-26
     with site.writer() as writer:
         first = writer.upsert(site.table, [{"k": 1, "v": b"a"}])
         assert site.logged() == [{"_op": 0, "k": 1, "v": b"a"}]
