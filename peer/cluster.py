@@ -270,30 +270,30 @@ class Cluster:
             BatchConflictError: the batch id was used for other rows. RequestError: the batch is too large for one.
             BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; nothing was written.
         """
-        return self._opened.writer.upsert(self.table(table), rows, batch_id)
+        return self._opened.writer.upsert(self._opened.tables.get(table), rows, batch_id)
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
         """The same, returning at once; the future has the position once the rows are durable."""
-        return self._opened.writer.upsert_async(self.table(table), rows, batch_id)
+        return self._opened.writer.upsert_async(self._opened.tables.get(table), rows, batch_id)
 
     def delete(self, table: str, keys: object) -> Position:
         """Delete rows by key; ``keys`` as ``rows`` of :meth:`upsert`, with exactly the key columns."""
-        return self._opened.writer.delete(self.table(table), keys)
+        return self._opened.writer.delete(self._opened.tables.get(table), keys)
 
     def delete_async(self, table: str, keys: object) -> Future[Position]:
         """The same with a future, as :meth:`upsert_async`."""
-        return self._opened.writer.delete_async(self.table(table), keys)
+        return self._opened.writer.delete_async(self._opened.tables.get(table), keys)
 
     def apply(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Position:
         """Write mutations of a cell table.
 
         Raises as :meth:`upsert`; ConditionalMutationError: one has a condition; HistoryError: one is too old.
         """
-        return self._opened.writer.apply(self.table(table), mutations)
+        return self._opened.writer.apply(self._opened.tables.get(table), mutations)
 
     def apply_async(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Future[Position]:
         """The same with a future, as :meth:`upsert_async`."""
-        return self._opened.writer.apply_async(self.table(table), mutations)
+        return self._opened.writer.apply_async(self._opened.tables.get(table), mutations)
 
     def import_files(
         self,

@@ -6,6 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from peer.known_tables import KnownTables
 from replication.config import Config
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
@@ -26,6 +27,7 @@ class Opened:
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config = config
         self._ledger = ledger
+        self._tables = KnownTables(ledger)
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._coordination: Coordination | None = None
@@ -38,6 +40,12 @@ class Opened:
         """The ledger; RequestError in a fork of the process that opened it."""
         self._check_process()
         return self._ledger
+
+    @property
+    def tables(self) -> KnownTables:
+        """Definitions of the tables that are written to."""
+        self._check_process()
+        return self._tables
 
     @property
     def coordination(self) -> Coordination:

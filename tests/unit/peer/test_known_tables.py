@@ -1,0 +1,81 @@
+"""Appends know their table while the ledger cannot be reached, and follow its definition when it can."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+import pytest
+
+from peer import known_tables
+from peer.known_tables import KnownTables
+from replication.core.alter import set_properties
+from replication.core.define import typed_table
+from replication.core.ids import ClusterId
+from replication.core.schema import TableSpec
+from replication.errors import CoordinationError, UnknownTableError
+from replication.ledger.memory import MemoryLedger
+
+EAST = ClusterId("east", UUID(int=1))
+
+
+def _made(ledger: MemoryLedger, name: str = "t.rows") -> TableSpec:
+    spec = typed_table(name, pa.schema([("k", pa.int64())]), ["k"], uuids=iter(uuid4, None))
+    ledger.tables.create(spec)
+    return spec
+
+
+def _out_of_reach(call: str) -> None:
+    raise CoordinationError(f"{call} out of reach")
+
+
+def test_a_table_written_to_before_is_known_while_the_ledger_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(known_tables.time, "monotonic", lambda: now_s[0])
+    ledger = MemoryLedger(EAST)
+    spec = _made(ledger)
+    _made(ledger, "t.others")
+    tables = KnownTables(ledger)
+    assert tables.get("t.rows") == spec
+    ledger.fault = _out_of_reach
+    assert tables.get("t.rows") == spec
+    with pytest.raises(CoordinationError):
+        tables.get("t.others")
+    ledger.fault = None
+    changed = ledger.tables.alter(spec.uuid, lambda before: set_properties(before, {"codec": "zstd"}, 1))
+    now_s[0] += known_tables.RETRY_S
+    assert tables.get("t.rows") == changed != spec
+
+
+def test_a_ledger_that_hangs_holds_an_append_up_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, asked = [100.0], [0]
+    monkeypatch.setattr(known_tables.time, "monotonic", lambda: now_s[0])
+    ledger = MemoryLedger(EAST)
+    spec = _made(ledger)
+    tables = KnownTables(ledger)
+    tables.get("t.rows")
+
+    def hangs(call: str) -> None:
+        asked[0] += 1
+        now_s[0] += 30.0
+        raise CoordinationError(f"{call} hung")
+
+    ledger.fault = hangs
+    assert [tables.get("t.rows") for _ in range(100)] == [spec] * 100
+    assert asked == [1]
+    now_s[0] += known_tables.RETRY_MAX_S
+    tables.get("t.rows")
+    assert asked == [2]
+
+
+def test_a_dropped_table_is_known_no_more() -> None:
+    ledger = MemoryLedger(EAST)
+    spec = _made(ledger)
+    tables = KnownTables(ledger)
+    tables.get("t.rows")
+    ledger.tables.drop(spec.uuid)
+    with pytest.raises(UnknownTableError):
+        tables.get("t.rows")
+    ledger.fault = _out_of_reach
+    with pytest.raises(CoordinationError):
+        tables.get("t.rows")
