@@ -99,7 +99,7 @@ class WalSeries:
         self._now = now
         self._clock = clock
         self._closing: list[Ended] = []
-        self._retry_s = 0.0
+        self._retry_s = self._number_s = 0.0
         self._row: FileRow | None = None  # allocated, but its file could not be made yet
         self._current: WalFile | None = self._create()
 
@@ -176,7 +176,7 @@ class WalSeries:
 
     def _ready(self) -> WalFile:
         wal = self._current
-        if wal is not None and (wal.published >= self._bytes_max or self._is_old(wal)):
+        if wal is not None and (wal.published >= self._bytes_max or self._is_old(wal)) and self._has_next():
             self._current = None
             self._retire(wal)
         if self._current is None:
@@ -185,13 +185,27 @@ class WalSeries:
 
     def _create(self) -> WalFile:
         now = self._now()
-        place = self._place
-        if self._row is None:
-            self._row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
-        wal = WalFile.create(self._files, self._row, now, self._clock.last)
+        wal = WalFile.create(self._files, self._row or self._allocate(), now, self._clock.last)
         self._row = None
         _log.info("wal_opened", file=str(wal.file), path=wal.path)
         return wal
+
+    def _has_next(self) -> bool:
+        """Have a number for the next WAL, so that this one goes on while the ledger gives none."""
+        if self._row is None and time.monotonic() >= self._number_s:
+            begun_s = time.monotonic()
+            try:
+                self._allocate()
+            except CoordinationError as error:
+                now_s = time.monotonic()
+                self._number_s = now_s + max(RETRY_S, _PATIENCE * (now_s - begun_s))
+                _log.warning("wal_roll_delayed", error=str(error))
+        return self._row is not None
+
+    def _allocate(self) -> FileRow:
+        place = self._place
+        self._row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
+        return self._row
 
     def _is_old(self, wal: WalFile) -> bool:
         return not wal.empty and self._now() - wal.created > self._age_max_us

@@ -18,7 +18,7 @@ from replication.errors import (
     ReplicationError,
     StorageError,
 )
-from replication.writer import group_commit
+from replication.writer import group_commit, wal_series
 from replication.writer.durable_length import DurableLength
 from replication.writer.wal_file import make, refuse_others
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
@@ -215,6 +215,32 @@ def test_a_ledger_that_cannot_be_reached_stops_no_append_to_an_open_wal(site: Si
         finally:
             site.ledger.fault = None
         assert site.logged_keys() == [1]
+
+
+def test_a_wal_that_is_full_goes_on_while_the_ledger_gives_no_number_for_the_next_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_series, "RETRY_S", 0.01)
+    with site.writer(wal_bytes_max=20_000, codec="none") as writer:
+
+        def fault(name: str) -> None:
+            raise CoordinationError(f"{name} out of reach")
+
+        site.ledger.fault = fault
+        try:
+            for n in range(6):
+                writer.upsert(site.table, some(n * 500, 500))
+        finally:
+            site.ledger.fault = None
+        assert len(site.rows()) == 1
+
+        def rolled() -> bool:
+            writer.upsert(site.table, [{"k": 3000}])
+            return len(site.rows()) == 2
+
+        eventually(rolled)
+        assert site.rows()[0].closed and not site.rows()[1].closed
+        assert [key for key in site.logged_keys() if key != 3000] == list(range(3000))
 
 
 def test_registration_can_follow_what_is_published(site: Site) -> None:
