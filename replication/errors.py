@@ -42,9 +42,15 @@ from __future__ import annotations
 
 def one_line(error: BaseException, chars_max: int = 500) -> str:
     """Somebody else's error as one line; of Java's what it says and its causes, without where they were raised."""
+    cause = getattr(error, "orig", None)  # SQLAlchemy tells what the database said with the statement and its values
+    error = cause if isinstance(cause, BaseException) else error
+    return f"{type(error).__name__}: {said(error)}"[:chars_max]
+
+
+def said(error: BaseException) -> str:
+    """Its message in one line."""
     lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
-    said = [line for line in lines if line and not line.startswith(("at ", "... "))]
-    return f"{type(error).__name__}: {' '.join(said)}"[:chars_max]
+    return " ".join(line for line in lines if line and not line.startswith(("at ", "... ")))
 
 
 class ReplicationError(Exception):

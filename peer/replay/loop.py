@@ -47,6 +47,7 @@ from replication.tables.layout import landing_name
 
 _log = structlog.get_logger(__name__)
 _ALTER_RETRY_S = 10.0
+_FAILED_RETRY_S = 30.0  # what failed is tried again so soon, however long its interval is
 _REPORT_S = 2.0
 
 
@@ -130,6 +131,8 @@ class Housekeeping:
             self.errors[f"{spec.name} {what}"] = one_line(error)
             _log.error("housekeeping failed", table=spec.name, what=what, reason=self.errors[f"{spec.name} {what}"])
         took = time.monotonic() - started
+        if f"{spec.name} {what}" in self.errors:
+            interval_s = min(interval_s, max(_FAILED_RETRY_S, 10 * took))
         self._due[key] = time.monotonic() + max(interval_s, took)
         return took
 

@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from replication.errors import ConfigError, CoordinationError, LedgerBusyError
+from replication.errors import ConfigError, CoordinationError, LedgerBusyError, said
 from replication.ledger import sql_schema as schema
 
 BUSY_TIMEOUT_S = 10.0
@@ -167,8 +167,9 @@ class Store:
             failed = isinstance(error, sa.exc.OperationalError | sa.exc.InternalError)
             broken = failed or type(error) is sa.exc.DatabaseError
             if error.connection_invalidated or broken:
+                what = said(cause or error)
                 raise CoordinationError(
-                    f"the ledger at {self._name} failed: {cause}", "It is tried again; look at its disk or server"
+                    f"the ledger at {self._name} failed: {what}", "It is tried again; look at its disk or server"
                 ) from error
             raise
         except sa.exc.TimeoutError as error:

@@ -142,6 +142,14 @@ def _more(told: list[int], wanted: int) -> None:
         raise CoordinationError("not yet")
 
 
+def test_a_server_that_is_down_is_told_in_one_line() -> None:
+    store = Store("postgresql://walship@127.0.0.1:1/west")
+    with pytest.raises(CoordinationError) as told, store.read():
+        pass
+    assert "127.0.0.1" in told.value.what and "\n" not in told.value.what
+    store.close()
+
+
 def test_reads_can_change_nothing(url: str) -> None:
     store = Store(url)
     with pytest.raises(CoordinationError, match="read-only"), store.read() as connection:

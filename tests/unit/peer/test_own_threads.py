@@ -100,6 +100,25 @@ def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_int
     assert housekeeping.fold_interval_s == 5.0
 
 
+def test_what_failed_is_tried_again_soon_though_its_interval_is_long(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, tables = Clock(), FlakyCatalog()
+    monkeypatch.setattr("peer.replay.loop.time", clock)
+    for spec in ledger.tables.all():
+        tables.create(spec)
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(maintenance_interval_s=3600.0))
+    housekeeping.turn(lambda: False)  # says when things are due
+    tables.broken = "ops.one"
+    clock.now += 3600.0
+    housekeeping.turn(lambda: False)
+    assert "ops.one trim" in housekeeping.errors
+    tables.broken = ""
+    clock.now += 40.0
+    housekeeping.turn(lambda: False)
+    assert not housekeeping.errors
+
+
 def test_a_bootstrap_that_fails_is_told_and_tried_again(
     ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
