@@ -10,6 +10,7 @@ from replication.config import Config
 from replication.core.forecast import forecast
 from replication.ledger.base import Backlog, Ledger
 from replication.master.budget import backlog_gauge, disk_gauge
+from replication.worker.attempts import SPILL
 
 _DISK_REACH = 20.0  # what a start or an import writes in seconds says nothing of tomorrow
 
@@ -20,7 +21,7 @@ class Outlook:
 
     Sizes are bytes of whole files: on disks of this cluster's hosts, and in the store. ``growth`` is bytes per second;
     the budget is past in ``runs_out_s`` seconds: None when that cannot be told or never comes. ``then`` says what
-    happens: ``spill`` or ``bootstrap``.
+    happens: ``spill`` or ``bootstrap``. ``trouble`` is why files cannot be moved to the store, or back.
     """
 
     peer: str
@@ -33,6 +34,7 @@ class Outlook:
     growth: float | None
     runs_out_s: float | None
     then: str
+    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,15 @@ class DiskOutlook:
 
 def outlooks(ledger: Ledger, config: Config, now: int) -> tuple[Outlook, ...]:
     """Of every peer that tables go to; ``now`` in microseconds since 1970."""
-    return tuple(_of_peer(ledger, config, backlog, now) for backlog in ledger.files.backlogs())
+    troubles = {
+        found.peer: found.error for found in ledger.sending.attempts() if found.work == SPILL and found.failures
+    }
+    return tuple(
+        _of_peer(ledger, config, backlog, now, troubles.get(backlog.peer, "")) for backlog in ledger.files.backlogs()
+    )
 
 
-def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int) -> Outlook:
+def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, trouble: str) -> Outlook:
     budget = config.master.peer_bytes_max
     samples = [*ledger.sending.samples(backlog_gauge(backlog.peer)), (now, backlog.local_bytes)]
     seen = forecast(samples, budget, now)
@@ -70,6 +77,7 @@ def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int) -> Outl
         None if seen is None else round(seen.growth, 3),
         None if seen is None or seen.in_s is None else round(seen.in_s, 1),
         "spill" if config.master.spill_url else "bootstrap",
+        trouble,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from replication.ledger.base import Attempt, HeldTable, Ledger, Peer
+from replication.worker.attempts import SPILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def sending(ledger: Ledger, now: int) -> tuple[PeerSending, ...]:
 def _of_peer(
     peer: Peer, attempts: Iterable[Attempt], held: Iterable[HeldTable], names: Mapping[UUID, str], now: int
 ) -> PeerSending:
-    mine = [attempt for attempt in attempts if attempt.peer == peer.name]
+    mine = [attempt for attempt in attempts if attempt.peer == peer.name and attempt.work != SPILL]
     failing = [] if peer.paused else sorted((a for a in mine if a.failures), key=lambda a: a.at)
     waits = [max(0, attempt.next_at - now) / 1e6 for attempt in failing if attempt.next_at]
     kept = _held(each for each in held if each.peer == peer.name)

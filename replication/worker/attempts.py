@@ -13,6 +13,7 @@ import structlog
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
+SPILL = "spill"  # the work of who moves files to the store; it is told to every peer
 _log = structlog.get_logger(__name__)
 
 

@@ -25,7 +25,7 @@ from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
 from replication.core.chunk import Assignment
 from replication.core.roles import RoleState
-from replication.errors import CoordinationError, FormatError, ReplicationError
+from replication.errors import CoordinationError, FormatError, ReplicationError, StorageError
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.files.store import Store
@@ -34,7 +34,7 @@ from replication.link import tls
 from replication.link.base import PeerLink
 from replication.link.grpc_client import connect
 from replication.worker.applied import AppliedThread
-from replication.worker.attempts import AttemptLog
+from replication.worker.attempts import SPILL, AttemptLog
 from replication.worker.chunk_streams import ChunkStreams
 from replication.worker.chunks import ChunkThread
 from replication.worker.closed_time import ClosedTime
@@ -108,6 +108,7 @@ class Worker:
         )
         self._peers: dict[str, _PeerThreads] = {}
         self._spiller = self._make_spiller()
+        self._spill_failures = 0
 
     def run(self) -> None:
         """Work until ``stop``; then end the streams, write what was learnt, and close the control log."""
@@ -124,7 +125,7 @@ class Worker:
         if self._ear.hears:
             threads.append(threading.Thread(target=self._listen, name="bell", daemon=True))
         if self._spiller is not None:
-            threads.append(self._every(_SPILL_S, "spill", self._spiller.run_once))
+            threads.append(self._every(_SPILL_S, "spill", partial(self._spill, self._spiller)))
         watches: list[Subscription[Any]] = [
             self._coordination.watch_role(self._on_role),
             self._coordination.watch_assignment(self._host, self._on_assignment),
@@ -295,6 +296,18 @@ class Worker:
         return Spiller(
             self._ledger, self._files, self._host, store, section.peer_bytes_max, config.replay.enabled, folders
         )
+
+    def _spill(self, spiller: Spiller) -> None:
+        try:
+            spiller.run_once()
+        except StorageError as error:
+            self._spill_failures += 1
+            for peer in self._ledger.rules.peers():
+                self._attempts.failed(peer.name, SPILL, self._spill_failures, _SPILL_S, error.what)
+            raise
+        self._spill_failures = 0
+        for peer in self._ledger.rules.peers():
+            self._attempts.succeeded(peer.name, SPILL)
 
     def _recover_writers(self) -> None:
         recover_writers(self._ledger, self._files, str(self._config.wal_dir), self._host, self._boot)

@@ -150,12 +150,16 @@ def show_outlooks(printer: Printer, outlooks: Sequence[Outlook], disk: DiskOutlo
             printer.line(
                 f"for {peer.peer}, {peer.stored_files} files ({bytes_text(peer.stored_bytes)}) are in the store"
             )
+        if peer.trouble:
+            printer.note(f"what is kept for {peer.peer} cannot be moved to the store or back: {peer.trouble}")
         if not peer.local_files:
             continue
         size = f"{bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)}"
         of = f"files not whole at {peer.peer}: {peer.local_files} ({size})"
         then = "then files move to the store" if peer.then == "spill" else "then tables need a bootstrap"
-        if peer.runs_out_s is not None and peer.runs_out_s < _TOLD_S:
+        if peer.local_bytes > peer.budget:
+            printer.note(f"{of}: past its budget, {then}")
+        elif peer.runs_out_s is not None and peer.runs_out_s < _TOLD_S:
             growing = f"growing {bytes_text(peer.growth or 0)}/s"
             printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
         else:

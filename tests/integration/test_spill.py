@@ -287,6 +287,19 @@ def test_a_store_that_fails_loses_nothing(tmp_path: Path) -> None:
         assert not world.stored(wal) and Path(wal.path).exists()
 
 
+def test_status_says_why_files_stay_until_the_store_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replication.worker.loop._SPILL_S", 0.05)
+    with ExitStack() as stack:
+        (tmp_path / "store").write_text("no folder")
+        world = World(tmp_path, stack)
+        wal = world.closed(world.spec, 0)
+        world.run()
+        until(lambda: world.status().outlooks[0].trouble, 20, "the store's failure")
+        assert "the store at" in world.status().outlooks[0].trouble
+        (tmp_path / "store").unlink()
+        until(lambda: world.stored(wal) and not world.status().outlooks[0].trouble, 20, "the store to work")
+
+
 def test_a_peer_that_dies_while_it_is_bootstrapped_with_a_table_fills_no_disk(tmp_path: Path) -> None:
     with ExitStack() as stack:
         world = World(tmp_path, stack, spill_url="", peer_bytes_max=5000)
