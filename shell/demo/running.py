@@ -22,13 +22,20 @@ def pace(due: float) -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """SIGTERM as Ctrl-C, also in the background, so that what was started is stopped either way."""
+    asked = False
 
     def interrupt(*_: object) -> None:
+        nonlocal asked
+        asked = True
         raise KeyboardInterrupt
 
     before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
         yield
+    except Exception:
+        if asked:  # a query that was interrupted says so in its own way
+            raise KeyboardInterrupt from None
+        raise
     finally:
         for number, handler in before:
             signal.signal(number, handler)
