@@ -9,9 +9,10 @@ import shlex
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import structlog
 
@@ -88,7 +89,8 @@ class DataDirLock:
     ) -> None:
         """Let go."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
+            with suppress(OSError):  # the disk has failed, or become read-only
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
 
@@ -97,7 +99,7 @@ def running_pid(run_dir: Path) -> int | None:
     """Process id of the ``walship up`` that holds a data directory; None when there is none."""
     file = run_dir / "up.pid"
     try:
-        with file.open("rb+") as opened:
+        with _opened(file) as opened:
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -105,6 +107,15 @@ def running_pid(run_dir: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return None
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb+")
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return file.open("rb")  # the disk has become read-only under what runs there
 
 
 def _make_directories(config: Config) -> None:

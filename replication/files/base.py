@@ -82,6 +82,7 @@ class Files(Protocol):
         """``count`` unsigned 64-bit words of a file, shared by all who map it; a store of one is never seen torn.
 
         ``create`` makes the file anew, all zeros. Release the view when done.
+        Where the disk is read-only, those of a file that is there can be read only.
 
         Raises:
             MissingFileError: there is no such file, or it is shorter.

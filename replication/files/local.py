@@ -177,7 +177,13 @@ class LocalFiles:
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
         """A shared mapping, seen as native words: an aligned store of one is a single instruction."""
         with _naming(path, "map"):
-            fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            access = mmap.ACCESS_WRITE
+            try:
+                fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            except OSError as error:
+                if create or error.errno != errno.EROFS:
+                    raise
+                fd, access = os.open(path, os.O_RDONLY), mmap.ACCESS_READ
             try:
                 if (
                     create and sys.platform == "linux"
@@ -187,7 +193,7 @@ class LocalFiles:
                     if not create:
                         raise MissingFileError(f"{path} is cut short")
                     os.ftruncate(fd, count * 8)
-                words = memoryview(mmap.mmap(fd, count * 8)).cast("Q")
+                words = memoryview(mmap.mmap(fd, count * 8, access=access)).cast("Q")
                 if create:  # never cut to nothing first: whoever has it mapped would die of SIGBUS
                     for at in range(count):
                         words[at] = 0

@@ -128,11 +128,29 @@ def test_mapped_words_are_shared(place: Place) -> None:
     mine = files.map_words(f"{directory}/a.len", 4, create=True)
     theirs = files.map_words(f"{directory}/a.len", 4, create=False)
     mine[1] = (1 << 64) - 1
+    theirs[2] = 5
+    assert mine[2] == 5
+    theirs[2] = 0
     assert list(theirs) == [0, (1 << 64) - 1, 0, 0]
     anew = files.map_words(f"{directory}/a.len", 4, create=True)
     assert list(anew) == [0, 0, 0, 0]
     for words in (mine, theirs, anew):
         words.release()
+
+
+def test_words_can_be_read_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, path, real = LocalFiles(), f"{tmp_path}/a.len", os.open
+    files.map_words(path, 4, create=True).release()
+
+    def read_only(name: str, flags: int, *more: int) -> int:
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(name, flags, *more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    words = files.map_words(path, 4, create=False)
+    assert list(words) == [0] * 4 and words.readonly
+    words.release()
 
 
 def test_directories_are_made_with_their_parents(place: Place) -> None:

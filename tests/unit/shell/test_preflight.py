@@ -2,6 +2,7 @@
 
 import errno
 import importlib.util
+import os
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -38,6 +39,24 @@ def test_a_second_up_on_the_same_directory_is_told_who_has_it(tmp_path):
         assert running_pid(config.run_dir) is not None
         with pytest.raises(LockedFileError, match="Another `walship up`"), DataDirLock(config):
             pass
+    assert running_pid(config.run_dir) is None
+
+
+def test_who_runs_is_known_after_the_disk_became_read_only(tmp_path, monkeypatch):
+    config, real = config_in(tmp_path), Path.open
+
+    def read_only(file, mode="r", *more):
+        if "+" in mode:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(file, mode, *more)
+
+    def fails(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with DataDirLock(config):
+        monkeypatch.setattr(Path, "open", read_only)
+        assert running_pid(config.run_dir) == os.getpid()
+        monkeypatch.setattr(os, "ftruncate", fails)
     assert running_pid(config.run_dir) is None
 
 
