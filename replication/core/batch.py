@@ -221,7 +221,7 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
         if pa.types.is_null(array.type):
             return pa.nulls(len(array), wanted)
         if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
+            array = array.dictionary.cast(_plain(array.type.value_type)).take(array.indices)
         elif pa.types.is_run_end_encoded(array.type):
             array = pc.run_end_decode(array)
         _check_alike(array, wanted, column)
@@ -247,6 +247,11 @@ def _check_whole(array: pa.Array, column: str) -> None:
             f"column {column!r}: a value is no {array.type} ({error})",
             "Text must be UTF-8: decode it, or keep such bytes in a binary column",
         ) from None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without views, which Arrow cannot pick values from (polars keeps categories so)."""
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
 
 
 def _of_view(array: pa.Array) -> pa.Array:

@@ -65,6 +65,12 @@ def test_a_frame_with_text_that_is_no_utf8_does_not_decode() -> None:
         ("float", pa.array([1.5, None], pa.float16())),
         ("double", pa.array([1.5, None], pa.float16())),
         ("int", pa.RunEndEncodedArray.from_arrays([2, 3], [5, None])),
+        (
+            "string",
+            pa.DictionaryArray.from_arrays([1, None, 0], pa.array(["a", "longer than 12 bytes"], pa.string_view())),
+        ),
+        ("binary", pa.DictionaryArray.from_arrays([0, 0, None], pa.array([b"\xff" * 20], pa.binary_view()))),
+        ("int", pa.DictionaryArray.from_arrays([1, 0], pa.array([7, None], pa.int32()))),
     ],
 )
 def test_types_that_a_table_is_made_of_are_taken(kind: str, values: pa.Array) -> None:
