@@ -26,7 +26,7 @@ from shell.commands.verify import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
 from shell.demo.display import Display, Flow, Progress
 from shell.demo.running import interruptible, pace, stop_all
-from shell.demo.sites import DemoSite, clear_earlier, make_sites
+from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
 from shell.launched import await_ready
 from shell.render import Printer
 
@@ -61,6 +61,7 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool) -> DemoResult:
     began = time.monotonic()
     earlier = clear_earlier(folder)
     with interruptible(), ExitStack() as stack:
+        stack.enter_context(in_folder(folder))
         east_site, west_site = make_sites(folder, ("east", "west"))
         stack.callback(stop_all, printer, (east_site, west_site), keep)
         watch = _Watch(east_site, west_site)

@@ -32,7 +32,7 @@ from shell.demo.data import DemoTable, load
 from shell.demo.display import Display, Flow, Progress, sparkline
 from shell.demo.picture import SHAPES, NodeState, RoadLag, Shape, draw
 from shell.demo.running import interruptible, pace, stop_all
-from shell.demo.sites import DemoSite, clear_earlier, make_sites
+from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
 from shell.launched import await_ready
 from shell.render import Printer, bytes_text, seconds_text
 
@@ -73,6 +73,7 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
     began = time.monotonic()
     earlier = clear_earlier(folder)
     with interruptible(), ExitStack() as stack:
+        stack.enter_context(in_folder(folder))
         sites = {site.name: site for site in make_sites(folder, tuple(shape.boxes))}
         stack.callback(stop_all, printer, list(sites.values()), keep)
         watch = _Watch(shape, sites)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError, ReplicationError
@@ -34,10 +37,26 @@ class DemoSite(Launched):
         return state.pid
 
 
+@contextmanager
+def in_folder(folder: Path) -> Iterator[None]:
+    """Hold a folder, made if need be, against other demos; LockedFileError when one runs there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / MARK).open("ab") as mark:
+        _lock(mark, folder)
+        yield
+
+
+def _lock(mark: BinaryIO, folder: Path) -> None:
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise LockedFileError(
+            f"Another demo is running in {folder}", "Wait until it ends, or give another folder: --dir DIR"
+        ) from None
+
+
 def make_sites(folder: Path, names: Sequence[str]) -> list[DemoSite]:
     """Write the clusters' configurations."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MARK).touch()
     ports = _free_ports(2 * len(names))
     return [_site(folder, name, *ports[2 * n : 2 * n + 2]) for n, name in enumerate(names)]
 
@@ -47,12 +66,14 @@ def clear_earlier(folder: Path) -> str:
 
     Raises:
         ConfigError: the folder holds something else.
-        LockedFileError: an earlier demo's clusters run in it and do not stop.
+        LockedFileError: another demo runs in it, or an earlier one's clusters do and do not stop.
     """
     if not folder.exists() or not any(folder.iterdir()):
         return ""
     if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is there and was not made by the demo", "Give another with --dir, or remove it")
+    with (folder / MARK).open("rb") as mark:
+        _lock(mark, folder)
     stopped = []
     for name in sorted(each.name for each in folder.iterdir() if each.is_dir()):
         run_dir = folder / name / "run"

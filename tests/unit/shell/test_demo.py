@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from replication.errors import ConfigError
+from replication.errors import ConfigError, LockedFileError
 from shell.demo import data
-from shell.demo.sites import MARK, clear_earlier
+from shell.demo.sites import MARK, clear_earlier, in_folder
 
 
 def test_rows_without_a_key_and_repeated_keys_are_counted_and_the_last_is_kept():
@@ -43,6 +43,18 @@ def test_what_an_earlier_demo_left_is_removed_and_said(tmp_path):
     (folder / MARK).touch()
     assert "removed" in clear_earlier(folder)
     assert not folder.exists()
+
+
+def test_a_folder_in_which_a_demo_runs_is_left_alone(tmp_path):
+    folder = tmp_path / "demo"
+    with in_folder(folder):
+        (folder / "east").mkdir()
+        with pytest.raises(LockedFileError, match="Another demo is running"):
+            clear_earlier(folder)
+        with pytest.raises(LockedFileError), in_folder(folder):
+            pass
+        assert (folder / "east").is_dir()
+    assert "removed" in clear_earlier(folder)
 
 
 def test_a_folder_that_no_demo_made_is_never_touched(tmp_path):
