@@ -26,7 +26,7 @@ from replication.errors import NullKeyError, SchemaError
 FRAME_ROWS_MAX = 65_536
 FRAME_PAYLOAD_BYTES = 8 << 20
 ROW_BYTES_MAX = 32 << 20
-_NO_FIT = (pa.ArrowException, OverflowError, TypeError, ValueError)
+_NO_FIT = (pa.ArrowException, OverflowError, LookupError, TypeError, ValueError)
 _COMPRESSION: dict[Codec, str | None] = {Codec.NONE: None, Codec.LZ4: "lz4", Codec.ZSTD: "zstd"}
 
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import pyarrow as pa
 
 from replication.core.batch import FRAME_ROWS_MAX
+from replication.core.exact import check_exact
 from replication.errors import SchemaError
 
 Given: TypeAlias = pa.Table | list[Mapping[str, Any]]
@@ -30,7 +31,7 @@ def given(rows: object) -> Iterator[Given]:
         yield rows
     elif isinstance(rows, pa.RecordBatch):
         yield pa.Table.from_batches([rows])
-    elif type(rows).__module__.partition(".")[0] == "pandas":
+    elif _is_pandas(rows):
         yield _from_pandas(rows)
     elif hasattr(rows, "__arrow_c_stream__"):
         for batch in pa.RecordBatchReader.from_stream(rows):
@@ -47,7 +48,7 @@ def kept(rows: object) -> object:
     """``rows`` for an append that goes on when the caller has them back: copied where those can be changed in place."""
     if isinstance(rows, list) and all(type(row) is dict for row in rows):
         return [{name: _kept(value) for name, value in row.items()} for row in rows]
-    if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "copy"):
+    if _is_pandas(rows) and hasattr(rows, "copy"):
         return rows.copy()
     return rows
 
@@ -56,13 +57,22 @@ def _kept(value: object) -> object:
     return deepcopy(value) if isinstance(value, _CHANGEABLE) else value
 
 
+def _is_pandas(rows: object) -> bool:
+    """Whether it is of a class of pandas, or of one derived from it."""
+    return any(kind.__module__.partition(".")[0] == "pandas" for kind in type(rows).__mro__)
+
+
 def _from_pandas(frame: Any) -> pa.Table:
     if not hasattr(frame, "columns"):
         raise SchemaError("a pandas Series has no column names", "Hand in a DataFrame: series.to_frame()")
     try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        made = pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaError(f"the pandas frame cannot be made Arrow: {error}") from None
+    for at, field in enumerate(made.schema):  # of objects Arrow takes the first one's type, and fits others to it
+        if frame.dtypes.iloc[at].name == "object":
+            check_exact(frame.iloc[:, at].dropna(), field.type, field.name, times=True)
+    return made
 
 
 def _from_mappings(rows: object) -> Iterator[list[Mapping[str, Any]]]:
