@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
+from datetime import date
+from decimal import Decimal
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -15,7 +17,7 @@ from replication.errors import SchemaError
 
 Given: TypeAlias = pa.Table | list[Mapping[str, Any]]
 _T = TypeVar("_T")
-_CHANGEABLE = (list, dict, tuple, bytearray)
+_FIXED = (str, bytes, int, float, date, Decimal, type(None))
 
 
 def given(rows: object) -> Iterator[Given]:
@@ -54,7 +56,16 @@ def kept(rows: object) -> object:
 
 
 def _kept(value: object) -> object:
-    return deepcopy(value) if isinstance(value, _CHANGEABLE) else value
+    if isinstance(value, _FIXED):
+        return value
+    if type(value) is list:
+        return [_kept(each) for each in value]
+    if isinstance(value, memoryview):
+        return value.tobytes()
+    try:
+        return deepcopy(value)
+    except Exception:  # whatever a foreign class raises; what cannot be copied is told of when it is made Arrow
+        return value
 
 
 def _is_pandas(rows: object) -> bool:
