@@ -189,6 +189,7 @@ def open_reading(
 
 def bound(connection: duckdb.DuckDBPyConnection, spill: Path, memory_bytes_max: int) -> None:
     """Keep a connection within so much memory; what does not fit goes to files in ``spill``."""
+    spill.parent.mkdir(parents=True, exist_ok=True)  # DuckDB makes only the last folder
     connection.execute(f"set memory_limit = '{memory_bytes_max}B'")
     connection.execute(f"set temp_directory = {_text(str(spill))}")
 

@@ -33,3 +33,10 @@ def test_wide_rows_are_hashed_by_one_thread_where_several_have_no_room(tmp_path:
 def test_rows_of_which_a_vector_does_not_fit_get_more_memory(tmp_path: Path) -> None:
     rows = pa.table({"k": list(range(100)), "v": [os.urandom(1 << 20) for _ in range(100)]})
     assert rows_hashed(tmp_path, rows, 1, 64 << 20) == 100
+
+
+def test_the_folder_for_what_does_not_fit_is_made_whole(tmp_path: Path) -> None:
+    with duckdb.connect(config={"threads": 1}) as connection:
+        bound(connection, tmp_path / "comparisons" / "1234", 32 << 20)
+        connection.execute("create table wide as select md5(range::varchar) as v from range(2_000_000)")
+        assert connection.execute("select max(v) from wide").fetchone() is not None
