@@ -33,10 +33,10 @@ from replication.tables.layout import CELL_GROUP, VERSION, version_column
 BATCH_ROWS = 262_144
 MEMORY_BYTES_MAX = 512 << 20
 _EVERY = Ranges.of((0, 1 << 62))
-_COVERED = pa.schema(
+_COVERED = pa.schema(  # columns of a table start with a letter
     [
-        *((name, pa.string()) for name in ("g", "o", "w", "way")),
-        *((name, pa.int64()) for name in ("b", "e", "since", "before")),
+        *((name, pa.string()) for name in ("_g", "_o", "_w", "_way")),
+        *((name, pa.int64()) for name in ("_b", "_e", "_since", "_before")),
     ]
 )
 
@@ -124,10 +124,10 @@ def _find_covered(
     if spec.kind == "cell":
         parts = [_live(spec, CELL_GROUP, keys)]
     connection.execute(
-        f"create table covered as select {keys}, _group, {', '.join(VERSION)}, way as _through"
-        f" from ({' union all '.join(parts)}) v join spans s on s.g = v._group and s.o = v._origin and s.w = v._wal"
-        " and v._seq >= s.b and v._seq < s.e"
-        " and coalesce(v._ts, v._commit) >= s.since and coalesce(v._ts, v._commit) < s.before"
+        f"create table covered as select {keys}, _group, {', '.join(VERSION)}, _way as _through"
+        f" from ({' union all '.join(parts)}) v join spans s on s._g = v._group and s._o = v._origin and s._w = v._wal"
+        " and v._seq >= s._b and v._seq < s._e"
+        " and coalesce(v._ts, v._commit) >= s._since and coalesce(v._ts, v._commit) < s._before"
     )
     return connection.execute("select 1 from covered limit 1").fetchone() is not None
 

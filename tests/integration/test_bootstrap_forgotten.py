@@ -12,7 +12,7 @@ import pytest
 
 from peer.fold import merge_changes
 from peer.maintenance import Retention, forgotten, trim
-from replication.core.alter import set_properties
+from replication.core.alter import rename_column, set_properties
 from replication.core.bootstrap import Coverage, Forgotten
 from replication.ledger.base import Quarantined, ReplayMark
 from replication.tables.memory import MemoryTables
@@ -125,6 +125,18 @@ def test_a_row_whose_delete_is_forgotten_goes(world: World, is_folded: bool) -> 
     world.catch_up()
     world.level()
     assert ids(world.west, world.spec) == [0, 1, 2, 3, 9]
+
+
+def test_a_key_may_have_any_name(world: World) -> None:
+    other_pair(world, rename_column(table("ops.named"), "id", "w", 1))
+    world.send()
+    world.wal.append(world.spec, rows(0, 4).rename_columns(["w", "text"]))
+    world.level()
+    world.part()
+    world.wal.delete(world.spec, [{"w": 1}])
+    world.forget(rows(9, 1).rename_columns(["w", "text"]))
+    world.bootstrap()
+    assert sorted(row["w"] for row in world.west.shown(world.spec)) == [0, 2, 3, 9]
 
 
 def test_it_goes_from_any_warehouse(world: World, warehouse: Warehouse) -> None:
