@@ -13,13 +13,15 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from replication.core.escaped import unescaped, unescaped_column
+from replication.core.exact import FLOAT32_END
 from replication.errors import FormatError
 from replication.files.row_files import BATCH_ROWS
 
@@ -63,7 +65,9 @@ def _by_arrow(content: bytes, schema: pa.Schema, read: arrow_json.ReadOptions) -
         if any(pa.types.is_nested(field.type) for field in named):
             return None
         wanted = arrow_json.ParseOptions(explicit_schema=pa.schema(map(_arrow_reads, named)))
-        return _finished(arrow_json.read_json(io.BytesIO(content), read, wanted), schema)
+        table = _finished(arrow_json.read_json(io.BytesIO(content), read, wanted), schema)
+        floats = [column for column in table.columns if pa.types.is_floating(column.type)]
+        return None if any(pc.any(pc.is_inf(column)).as_py() for column in floats) else table  # a number too large
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return None
 
@@ -226,6 +230,8 @@ def _moment(moment: datetime, *, zoned: bool) -> datetime:
 def _of_number(number: int | float | Decimal, kind: pa.DataType) -> Any:
     t = pa.types
     if t.is_floating(kind) and (isinstance(number, float) or isfinite(float(number))):
+        if t.is_float32(kind) and FLOAT32_END <= abs(float(number)) < inf:
+            raise _Misfit(f"{_shown(number)} is larger than it can hold")
         return float(number)
     if t.is_decimal(kind) and not isinstance(number, float):
         return Decimal(number)

@@ -218,7 +218,7 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
         _check_whole(array, column)
         if array.type == wanted:
             return array
-        if pa.types.is_null(array.type):
+        if pa.types.is_null(array.type) or 0 < len(array) == array.null_count:  # pandas has no other type for those
             return pa.nulls(len(array), wanted)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary.cast(_plain(array.type.value_type)).take(array.indices)

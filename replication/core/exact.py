@@ -13,7 +13,7 @@ import pyarrow as pa
 from replication.errors import SchemaError
 
 Misfit = Callable[[Any], str | None]
-_FLOAT32_END = float.fromhex("0x1.ffffffp127")  # what is nearer to infinity than to the largest 32-bit float
+FLOAT32_END = float.fromhex("0x1.ffffffp127")  # what is nearer to infinity than to the largest 32-bit float
 _NAT = "is pandas' word for no time: give None"
 
 
@@ -57,7 +57,7 @@ def _integer(value: Any) -> str | None:
 
 
 def _float32(value: Any) -> str | None:
-    if isinstance(value, float) and _FLOAT32_END <= abs(value) < float("inf"):
+    if isinstance(value, float) and FLOAT32_END <= abs(value) < float("inf"):
         return "is larger than a 32-bit float can be"
     return None
 

@@ -140,11 +140,11 @@ def test_nan_stays_nan_and_null_stays_null_in_arrow() -> None:
 
 
 def test_nan_in_pandas_becomes_null() -> None:
-    frame = pd.DataFrame({"k": [1, 2], "v": [math.nan, 1.5]}, index=["not", "kept"])
+    frame = pd.DataFrame({"k": [1, 2], "v": [math.nan, 1.5], "t": [math.nan, math.nan]}, index=["not", "kept"])
     (data,) = given_rows(frame)
     assert isinstance(data, pa.Table)
-    (log,) = upserts_from_arrow(data, table(pa.schema([("k", pa.int64()), ("v", pa.float64())])))
-    assert [row["v"] for row in logged(log)] == [None, 1.5]
+    (log,) = upserts_from_arrow(data, table(pa.schema([("k", pa.int64()), ("v", pa.float64()), ("t", pa.string())])))
+    assert [(row["v"], row["t"]) for row in logged(log)] == [(None, None), (1.5, None)]
 
 
 def test_nanoseconds_convert_when_nothing_is_lost() -> None:

@@ -161,6 +161,7 @@ def test_json_numbers_and_text_may_mix_in_a_decimal_column(tmp_path):
         (pa.float64(), '"1.5"'),
         (pa.float64(), "true"),
         (pa.float64(), "1e400"),
+        (pa.float32(), "1e39"),
         (pa.date32(), '"2020-13-01"'),
         (pa.timestamp("us"), '"2020-01-01T00:00:00.0000001"'),
         (pa.timestamp("us"), "5"),
