@@ -1,8 +1,12 @@
-"""Asks one peer about once a second how far our files are applied there, which retiring waits for, and what it lost."""
+"""Asks one peer how far our files are applied there, which retiring waits for, and what it lost: about once a second.
+
+More often while a bootstrap is on its way, for somebody waits for its end.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import structlog
@@ -11,11 +15,12 @@ from replication.core.chunk import Tail
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.errors import ReplicationError
-from replication.ledger.base import Ledger, Progress
+from replication.ledger.base import FileKind, Ledger, Progress
 from replication.link.base import PeerLink
 from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
 
+_SOON_S = 0.2
 _ASK_MAX = 1000
 _ALL_EVERY = 30
 _log = structlog.get_logger(__name__)
@@ -81,9 +86,11 @@ class AppliedThread:
             link = self._connect(tail.receivers[attempt % len(tail.receivers)], tail.peer_cluster.name)
             try:
                 while not self._wake.is_set():
-                    self._ask(link, tail.peer)
+                    begun_s = time.monotonic()
+                    awaited = self._ask(link, tail.peer)
                     patience.succeeded()
-                    self._wake.wait(self._interval_s)
+                    soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
+                    self._wake.wait(min(soon_s, self._interval_s) if awaited else self._interval_s)
             except ReplicationError as error:
                 attempt += 1
                 _log.debug("applied_unknown", peer=tail.peer, error=str(error))
@@ -92,7 +99,8 @@ class AppliedThread:
             finally:
                 link.close()
 
-    def _ask(self, link: PeerLink, peer: str) -> None:
+    def _ask(self, link: PeerLink, peer: str) -> bool:
+        """Whether a bootstrap is on its way, for whose end somebody waits."""
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         known = {progress.file: progress for progress in self._ledger.files.progress(peer)}
         every = self._turn % _ALL_EVERY == 0  # what is applied there may still be lost for clusters after it
@@ -117,6 +125,7 @@ class AppliedThread:
             self._progress.flush()
             for tell in self._on_loss:
                 tell()
+        return any(rows[f].kind is FileKind.BOOTSTRAP and known[f].applied < rows[f].needed for f in asked)
 
 
 def _chunks(files: Sequence[FileId]) -> Iterator[Sequence[FileId]]:
