@@ -37,22 +37,25 @@ class Skewed:
             self.site.shell("write", table, "-", "--format", "json", "--wait", "east", *options, stdin=lines)
 
 
-@pytest.fixture(scope="module")
-def south(sites: tuple[Site, Site], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Skewed]:
-    """A third cluster; it and east send to each other until a module's tests are over."""
-    east = sites[0]
-    made = Skewed(tmp_path_factory.mktemp("skewed"))
+@pytest.fixture
+def both(tmp_path: Path) -> Iterator[tuple[Site, Skewed]]:
+    """East, whose clock is right, and south, each the other's peer: whoever has read south's rows is ahead for good."""
+    south = Skewed(tmp_path)
+    east = start(tmp_path / "east", "east")
     try:
-        await_ready([made.site], START_TIMEOUT_S)
-        define(east, made.site)
-        define(made.site, east)
-        yield made
-        east.shell("deletecluster", "south")
+        await_ready([east, south.site], START_TIMEOUT_S)
+        define(east, south.site)
+        define(south.site, east)
+        yield east, south
     finally:
-        made.site.stop()
+        for site in (east, south.site):
+            site.process.terminate()
+        for site in (east, south.site):
+            site.stop()
 
 
-def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(east: Site, south: Skewed) -> None:
+def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(both: tuple[Site, Skewed]) -> None:
+    east, south = both
     table = f"e2e.clocks{uuid4().hex[:8]}"
     with east.connect() as here, south.site.connect() as there:
         here.create_table(table, "id long, said string", ["id"])
