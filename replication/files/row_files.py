@@ -16,6 +16,7 @@ from pyarrow import csv, orc
 
 from replication.core.escaped import unescaped_column
 from replication.errors import FormatError, RequestError
+from replication.files.csv_numbers import is_number, numbers
 from replication.files.quotes import Quoted
 
 FORMATS = ("parquet", "arrow", "orc", "csv")
@@ -129,6 +130,7 @@ def read(
 
 
 def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    wanted = {} if schema is None else {field.name: field.type for field in schema if is_number(field.type)}
     types = {} if schema is None else {field.name: _csv_type(field.type) for field in schema}
     delimiter = "\t" if tabs else ","
     quoted = Quoted(opened, delimiter)
@@ -146,17 +148,19 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
         row = 1
         for batch in reader:
             quoted.check()  # it has seen more than what the batch was made of
-            yield _unescaped(batch, row)
+            yield _exact(batch, row, wanted)
             row += batch.num_rows
         quoted.check()
         if row == 1:
             yield pa.RecordBatch.from_pylist([], reader.schema)
 
 
-def _unescaped(batch: pa.RecordBatch, row: int) -> pa.RecordBatch:
-    """A CSV batch, which begins at ``row``, with its binary columns made bytes of what ``core/escaped`` takes."""
+def _exact(batch: pa.RecordBatch, row: int, wanted: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """A CSV batch, which begins at ``row``: its text that is to be numbers or bytes made these, or refused."""
     for at, field in enumerate(batch.schema):
-        if pa.types.is_binary(field.type):
+        if field.name in wanted:
+            batch = batch.set_column(at, field.name, numbers(batch.column(at), wanted[field.name], field.name, row))
+        elif pa.types.is_binary(field.type):
             batch = batch.set_column(at, field, unescaped_column(batch.column(at), field.name, row))
     return batch
 
@@ -174,5 +178,5 @@ def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 def _csv_type(wanted: pa.DataType) -> pa.DataType:
-    """CSV readers know no nested types; those columns are refused later, by name."""
-    return pa.string() if pa.types.is_nested(wanted) else wanted
+    """Text for numbers, which ``_exact`` makes of it, and for nested types, which are refused later, by name."""
+    return pa.string() if pa.types.is_nested(wanted) or is_number(wanted) else wanted

@@ -62,8 +62,11 @@ def test_a_file_that_is_not_there_is_said(tmp_path):
 
 def test_a_value_of_another_type_is_said(tmp_path):
     (tmp_path / "a.csv").write_text("id\nx\n")
-    with pytest.raises(FormatError, match="not readable as csv"):
+    with pytest.raises(FormatError, match="row 1, column 'id': 'x' is no decimal whole number"):
         list(batches_of(str(tmp_path / "a.csv"), schema=SCHEMA))
+    (tmp_path / "b.csv").write_text("at\nx\n")
+    with pytest.raises(FormatError, match="not readable as csv"):
+        list(batches_of(str(tmp_path / "b.csv"), schema=SCHEMA))
 
 
 def test_columns_come_from_a_sample(tmp_path):
@@ -203,3 +206,38 @@ def test_a_backslash_that_stands_for_no_byte_is_named_by_row_and_column(tmp_path
     for name in ("a.csv", "a.jsonl"):
         with pytest.raises(FormatError, match=rf"{name}, row 2, column 'b'"):
             list(batches_of(str(tmp_path / name), schema=pa.schema([("b", pa.binary())])))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int32(), "0xFFFFFFFF"),
+        (pa.int64(), " 0x1F"),
+        (pa.int32(), "2147483648"),
+        (pa.float64(), "1e400"),
+        (pa.float32(), "-1e39"),
+        (pa.float64(), "x" * 100),
+    ],
+)
+def test_csv_numbers_that_their_column_does_not_hold_are_refused_with_row_and_column(tmp_path, kind, value):
+    (tmp_path / "a.csv").write_text(f"n,id\n1,1\n,1\n{value},0xAB\n")
+    schema = pa.schema([("n", kind), ("id", pa.string())])
+    with pytest.raises(FormatError, match="row 3, column 'n': '") as refused:
+        list(batches_of(str(tmp_path / "a.csv"), schema=schema))
+    assert len(str(refused.value)) < 300
+
+
+def test_csv_numbers_may_have_blanks_around_and_be_infinite(tmp_path):
+    (tmp_path / "a.csv").write_text('i,f,s\n 12,inf,0x1F\n"-5\t", -Infinity ,\n,nan,NA\nNA,+1.5e3,x\n')
+    schema = pa.schema([("i", pa.int32()), ("f", pa.float32()), ("s", pa.string())])
+    [batch] = batches_of(str(tmp_path / "a.csv"), schema=schema)
+    assert batch.schema == schema
+    assert batch.column("i").to_pylist() == [12, -5, None, None]
+    assert [str(value) for value in batch.column("f").to_pylist()] == ["inf", "-inf", "nan", "1500.0"]
+    assert batch.column("s").to_pylist() == ["0x1F", None, None, "x"]
+
+
+def test_a_csv_header_alone_has_the_tables_types(tmp_path):
+    (tmp_path / "a.csv").write_text("id,name\n")
+    [batch] = batches_of(str(tmp_path / "a.csv"), schema=SCHEMA)
+    assert batch.num_rows == 0

@@ -181,7 +181,7 @@ def test_files_that_are_no_files_of_rows_are_refused(site: Site, tmp_path: Path)
     (tmp_path / "damaged.parquet").write_bytes(damaged)
     with site.writer() as writer:
         for name in ("cut.parquet", "cut.arrow", "no.orc", "bad.csv", "damaged.parquet"):
-            with pytest.raises(FormatError, match=f"{name} is not readable"):
+            with pytest.raises(FormatError, match=rf"{name}( is not readable|, row 2, column 'k')"):
                 load(writer, site.table, tmp_path / name)
         with pytest.raises(RequestError, match="No such file"):
             load(writer, site.table, tmp_path / "gone.parquet")
