@@ -249,9 +249,14 @@ class Peering:
         """
         peer = known_peer(self.ledger, peer_name)
         spec = self._sent(table, peer) or self.ledger.tables.get(table)
-        ended = [rule.group for rule in self._rules(spec, peer) if not groups or rule.group in groups]
-        if not ended:
+        sent = [rule.group for rule in self._rules(spec, peer)]
+        ended = [group for group in sent if not groups or group in groups]
+        if not sent:
             raise RequestError(f"{table} does not go to {peer_name}", "See walship status")
+        if not ended:
+            raise RequestError(
+                f"No group {', '.join(groups)} of {table} goes to {peer_name}", f"Those that do: {', '.join(sent)}"
+            )
         self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
         self.announcer.announce()
         return ended, self._tell_ended(peer)

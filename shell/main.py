@@ -116,6 +116,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _wrong_line(error: Any, printer: Printer) -> int:
+    taken = str(getattr(error, "option_name", ""))
+    if taken[1:2].isdigit():
+        error.message = f"{taken} is taken for an option. Values that begin with - come last, after --: … -- {taken}"
     if printer.as_json:
         verb = error.ctx.command_path if error.ctx else "walship"
         printer.error(ConfigError(error.format_message(), f"See {verb} --help"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
@@ -11,7 +12,13 @@ _WILD = "*?["
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it stands for any number of tables."""
+    """Whether it stands for any number of tables.
+
+    Raises:
+        RequestError: a ``[`` is not closed, so that it could mean none.
+    """
+    if "[" in re.sub(r"\[!?.[^\]]*\]", "", text):
+        raise RequestError(f"The [ in {text!r} is not closed", "Patterns are *, ? and [ab]")
     return any(sign in text for sign in _WILD)
 
 

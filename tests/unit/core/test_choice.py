@@ -32,3 +32,10 @@ def test_a_pattern_that_matches_nothing_is_told_and_so_is_an_exclusion_of_everyt
         chosen(NAMES, ["hr.*"], which="table that goes to west")
     with pytest.raises(RequestError, match="leaves no table of ops.flights"):
         chosen(NAMES, ["ops.flights"], ["*"])
+
+
+def test_a_bracket_that_is_not_closed_is_told():
+    for text in ("[", "ops.[ab", "ops.[]", "ops.[a]x[!b"):
+        with pytest.raises(RequestError, match="is not closed"):
+            chosen(NAMES, [text])
+    assert chosen(NAMES, ["ops.tmp_[!b]", "ops.tmp_[]b]"]) == ["ops.tmp_a", "ops.tmp_b"]

@@ -122,6 +122,8 @@ def test_a_peer_that_did_not_answer_is_told_by_whoever_asks_next(east: Site, mon
     monkeypatch.setattr(_Told, "closed", [])
     peering = Peering(east.ledger, east.coordination, _Told(east.ledger, east.config.tls))
     to_west = known_peer(east.ledger, "west")
+    with pytest.raises(RequestError, match=r"No group nope of ops\.sent goes to west.*Those that do: default"):
+        peering.disable("ops.sent", ["nope"], "west")
     assert peering.disable("ops.sent", [], "west") == (["default"], False)
     assert peering.delete("west") == (to_west, False)
     east.ledger.rules.define(to_west, east.term)

@@ -127,6 +127,7 @@ def test_an_error_with_json_is_json(tmp_path, monkeypatch, capsys):
         ("read", "TABLE"),
         ("readonly maybe", "'maybe'"),
         ("wal nope", "No such command 'nope'"),
+        ("trace t -3", "after --: … -- -3"),
     ],
 )
 def test_a_wrong_command_line_with_json_is_told_as_json(line, says, capsys):
