@@ -44,7 +44,8 @@ class Difference:
 class Verdict:
     """What a comparison found.
 
-    ``upto`` is the common replicated time in microseconds since 1970 up to which it holds. ``differences`` are real
+    ``upto`` is the common replicated time in microseconds since 1970 up to which it holds; 0 when there was none that
+    both can be read as of (one folded past it), so that each was read as it was just then. ``differences`` are real
     ones, at most ``DIFFERENCES_MAX`` of ``differing``; ``moving`` keys were still being written and are not judged.
     """
 
@@ -176,7 +177,7 @@ def _read_at(table: str, left: Side, right: Side, suspects: Suspects, common: in
         table,
         Holding(left.name, left_digest.rows, left_digest.content),
         Holding(right.name, right_digest.rows, right_digest.content),
-        common,
+        common if is_cut else 0,
     )
     buckets = [] if verdict.identical else unequal(one.buckets(), two.buckets())
     suspects.look(one.keys(buckets) if buckets else (), two.keys(buckets) if buckets else ())

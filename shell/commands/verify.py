@@ -98,7 +98,7 @@ def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, sinc
             "content": _content(verdict),
             "verdict": _verdict(verdict, since),
             "still_moving": verdict.moving or None,
-            "as_of": moment_text(verdict.upto),
+            "as_of": moment_text(verdict.upto) if verdict.upto else "each as it is",
         }
         for verdict in verdicts
     ]

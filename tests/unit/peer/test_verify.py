@@ -171,7 +171,7 @@ def test_both_sides_are_read_as_of_a_time_that_both_have_reached_and_can_be_read
     assert judge(east, west).upto == 60
     assert east.asked == west.asked == [60]
     west.reached = lambda: (60, 65)  # folded past what east has
-    judge(east, west)
+    assert judge(east, west).upto == 0, "each is read as it is, so no time may be said"
     assert east.asked[1:] == west.asked[1:] == [None]
 
 
