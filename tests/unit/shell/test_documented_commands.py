@@ -1,0 +1,56 @@
+"""Every command that README and the cookbook show is one that the command line takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from shell.main import make_app
+
+ROOT = Path(__file__).parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "deploy/cookbook").glob("*.md"))]
+APP: Any = typer.main.get_command(make_app())
+
+
+def _lines(page: Path) -> list[list[str]]:
+    """The words of each command on a page: in its shell blocks, loops and pipes included."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    found = []
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        reader = shlex.shlex(re.sub(r"(^|\s)# .*", "", line), posix=True, punctuation_chars="();|&")
+        reader.whitespace_split, reader.commenters = True, ""
+        words = [*reader]
+        while "walship" in words:
+            words = words[words.index("walship") + 1 :]
+            found.append([*takewhile(lambda word: not set(word) <= set("();|&"), words)])
+    return found
+
+
+def _take(command: Any, words: list[str], above: Any = None) -> None:
+    """Read a command's words as the command line does, without running it."""
+    context = command.make_context(command.name, list(words), parent=above)
+    if hasattr(command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        name, within, after = command.resolve_command(context, rest)
+        assert within is not None, name
+        _take(within, after, context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_command_line_takes_what_a_page_shows(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("airports.csv", "2013-*.parquet"):
+        (tmp_path / name).touch()
+    lines = _lines(page)
+    for words in lines:
+        try:
+            _take(APP, words)
+        except Exception as error:
+            raise AssertionError(f"walship {shlex.join(words)}: {error!r}") from error
+    assert len(lines) > 3
