@@ -34,7 +34,7 @@ class SqlLedger:
 
     def __init__(self, store: Store, cluster: ClusterId) -> None:
         """For an initialised ``store`` of ``cluster``."""
-        names, book = Names(store), RuleBook()
+        names, book = Names(), RuleBook()
         self._store = store
         self.cluster = cluster
         self.former = former_ids(store)

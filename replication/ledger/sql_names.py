@@ -18,40 +18,44 @@ from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.errors import MissingFileError, StaleTermError
 from replication.ledger import sql_schema as schema
 from replication.ledger.base import FileKind, FileRow
-from replication.ledger.sql_store import Store, counter
+from replication.ledger.sql_prepared import Prepared
+from replication.ledger.sql_store import counter
 
 REMEMBERED = 65_536
 NIL = str(NIL_UUID)
 
-_STREAM = sa.select(schema.streams.c.id).where(
-    schema.streams.c.wal == sa.bindparam("wal"),
-    schema.streams.c.table_uuid == sa.bindparam("table_uuid"),
-    schema.streams.c.grp == sa.bindparam("grp"),
-)
+_s, _o = schema.streams.c, schema.sources.c
+_of_stream: dict[Any, Any] = {
+    _s.wal: sa.bindparam("in_wal"),
+    _s.table_uuid: sa.bindparam("in_table"),
+    _s.grp: sa.bindparam("in_group"),
+}
+_of_source: dict[Any, Any] = {_o.file: sa.bindparam("of_file")}
+_STREAM = Prepared(sa.select(_s.id).where(*(column == value for column, value in _of_stream.items())))
+_ADD_STREAM = Prepared(schema.streams.insert().values(_of_stream))
+_SOURCE = Prepared(sa.select(_o.id).where(*(column == value for column, value in _of_source.items())))
+_ADD_SOURCE = Prepared(schema.sources.insert().values(_of_source))
 _FILE = sa.select(schema.files.c.id).where(schema.files.c.file == sa.bindparam("file"))
 _TABLE = sa.select(schema.tables.c.uuid).where(schema.tables.c.uuid == sa.bindparam("uuid"))
-_SOURCE = sa.select(schema.sources.c.id).where(schema.sources.c.file == sa.bindparam("file"))
 
 
 class Names:
     """The keys of one ledger."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self) -> None:
         """Start with nothing remembered."""
-        self._store = store
         self._known: dict[Any, int] = {}
 
     def session(self, connection: Connection) -> NamesInTransaction:
         """The keys as one transaction sees them; call ``keep`` once it has committed."""
-        return NamesInTransaction(self._store, self._known, connection)
+        return NamesInTransaction(self._known, connection)
 
 
 class NamesInTransaction:
     """Keys looked up, and made where missing, within one transaction."""
 
-    def __init__(self, store: Store, known: dict[Any, int], connection: Connection) -> None:
+    def __init__(self, known: dict[Any, int], connection: Connection) -> None:
         """For ``connection``'s transaction, reading ``known`` and adding to it on ``keep``."""
-        self._store = store
         self._known = known
         self._fresh: dict[Any, int] = {}
         self._connection = connection
@@ -74,12 +78,12 @@ class NamesInTransaction:
 
     def stream(self, stream: StreamId) -> int:
         """The key of a stream, made when it is new."""
-        values = {"wal": str(stream.wal), "table_uuid": str(stream.table), "grp": stream.group}
-        return self._get(stream, lambda: self._find_or_add(_STREAM, schema.streams, values))
+        values = {"in_wal": str(stream.wal), "in_table": str(stream.table), "in_group": stream.group}
+        return self._get(stream, lambda: self._find_or_add(_STREAM, _ADD_STREAM, values))
 
     def source(self, file: FileId) -> int:
         """The key of a peer's file, made when it is new."""
-        return self._get(("source", file), lambda: self._find_or_add(_SOURCE, schema.sources, {"file": str(file)}))
+        return self._get(("source", file), lambda: self._find_or_add(_SOURCE, _ADD_SOURCE, {"of_file": str(file)}))
 
     def has_table(self, table: UUID) -> bool:
         """Whether this cluster has, or had, the table, so that its own replay applies the frames."""
@@ -95,12 +99,12 @@ class NamesInTransaction:
             key = self._fresh[name] = find()
         return key
 
-    def _find_or_add(self, select: sa.Select[Any], table: sa.Table, values: dict[str, str]) -> int:
-        key = self._connection.scalar(select, values)
-        if key is None:
-            self._connection.execute(self._store.insert(table).on_conflict_do_nothing(), values)
-            key = self._connection.scalar(select, values)
-        return int(key)
+    def _find_or_add(self, find: Prepared, add: Prepared, values: dict[str, str]) -> int:
+        found = find.run(self._connection, values).fetchone()
+        if found is None:  # nobody else writes meanwhile
+            add.run(self._connection, values)
+            found = find.run(self._connection, values).fetchone()
+        return int(found[0])
 
 
 def missing(file: FileId) -> MissingFileError:

@@ -70,7 +70,7 @@ def rebuild(
     initialise(url, cluster)
     store = Store(url)
     try:
-        names = Names(store)
+        names = Names()
         with store.write() as connection:
             put_meta(store, connection, {"former": json.dumps([str(each) for each in former])})
             raise_counter(connection, "term", int(time.time()))  # above every term that peers have heard of

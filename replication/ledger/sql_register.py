@@ -41,14 +41,21 @@ _PASS = Prepared(
     .values(applied=sa.bindparam("to"))
 )
 _HELD = sa.select(_c.stream_id, _c.id, _c.file_id, _c.seq_begin, _c.seq_end, _c.previous, _c.last, _c.divergent)
-_NEAR = Prepared(
-    _HELD.where(
-        _c.stream_id == sa.bindparam("stream"),
-        _c.seq_end >= sa.bindparam("low"),
-        _c.seq_begin <= sa.bindparam("high"),
+
+
+def _near_streams(count: int) -> Prepared:
+    """What is held near a span of sequences of each of ``count`` streams; parameters are numbered."""
+    near = (
+        (_c.stream_id == sa.bindparam(f"stream{n}"))
+        & (_c.seq_end >= sa.bindparam(f"low{n}"))
+        & (_c.seq_begin <= sa.bindparam(f"high{n}"))
+        for n in range(count)
     )
-)
-_STREAMS_MAX = 64  # of one statement
+    return Prepared(_HELD.where(sa.or_(*near)))
+
+
+_NEAR = {count: _near_streams(count) for count in (1, 8, 64)}  # with few texts, each is compiled once
+_NO_STREAM = (-1, 0, -1)
 _LENGTHEN = Prepared(
     schema.claims.update()
     .where(_c.id == sa.bindparam("key"))
@@ -185,13 +192,16 @@ class Registrar:
         """Per stream what is held of a group's sequences or next to them, of many streams by few statements."""
         made: dict[int, list[Held]] = {}
         spans = [(key, min(c.sequence for c in g), max(c.sequence for c in g) + 1) for key, g in groups]
-        for at in range(0, len(spans), _STREAMS_MAX):
-            some = spans[at : at + _STREAMS_MAX]
-            if len(some) == 1:
-                rows = _NEAR.run(connection, dict(zip(("stream", "low", "high"), some[0], strict=True)))
-            else:
-                near = ((_c.stream_id == key) & (_c.seq_end >= low) & (_c.seq_begin <= high) for key, low, high in some)
-                rows = connection.execute(_HELD.where(sa.or_(*near)))
+        for at in range(0, len(spans), max(_NEAR)):
+            some = spans[at : at + max(_NEAR)]
+            count = next(count for count in _NEAR if count >= len(some))
+            some += [_NO_STREAM] * (count - len(some))
+            values = {
+                f"{name}{n}": value
+                for n, span in enumerate(some)
+                for name, value in zip(("stream", "low", "high"), span, strict=True)
+            }
+            rows = _NEAR[count].run(connection, values)
             for row in rows:
                 made.setdefault(row[0], []).append(Held(*row[1:]))
         return made

@@ -4,7 +4,7 @@ Two whole clusters that keep no tables: a program writes at east while west's re
 first stream that west accepts until everything is durable and registered there. Files then go from both disks, as every
 peer has them. In turns with that, plain shipping of as many bytes: a CLOSED WAL of 1 GiB, as ``bench_ship`` measures,
 again and again to new receivers, on the same machine with the same idle clusters beside. What landed is kept until the
-turn ends, as it is in a backlog: memory that a deleted file has just left takes the next one twice as fast.
+turn ends, as it is in a backlog, and both land in memory that was in use just before (``memory``).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tests.bench.clusters import TABLE, Pair, pair, until
 from tests.bench.events import Events
 from tests.bench.loader import Loader
 from tests.bench.measure import PAIRS, QUICK, Figure, at_least, pairs
+from tests.bench.memory import at_hand
 from tests.bench.shipping_process import started
 from tests.sites import Site, Wal
 from walship import Cluster
@@ -49,13 +50,15 @@ def run() -> list[Figure]:
             def ours() -> float:
                 backlog = _written(both)
                 size = sum(backlog.values())
-                rates.append(size / _caught_up(both, backlog))
+                with at_hand(size):
+                    rates.append(size / _caught_up(both, backlog))
                 files.append(len(backlog))
                 _gone(both)
                 return 1 / rates[-1]
 
             def theirs() -> float:
-                plain.append(_shipped(folder, site, wal, length))
+                with at_hand(BACKLOG_BYTES):
+                    plain.append(_shipped(folder, site, wal, length))
                 return 1 / plain[-1]
 
             theirs()  # warm-up
