@@ -14,7 +14,7 @@ from peer.receive.reception import Reception
 from replication.core.coverage import Ranges
 from replication.core.roles import RoleState
 from replication.core.shipping import Window
-from replication.errors import CoordinationError, LedgerBusyError, TransferError
+from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
 from replication.link.memory import Faults, MemoryLink
 from replication.worker.progress import ProgressLog
 from replication.worker.roads import Destination, open_shipment
@@ -52,8 +52,12 @@ def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadlin
             shipment.follow(wal.file, 256, resume.durable(wal.file, durable))
             try:
                 while not window.files[wal.file].finished(wal.length):
+                    assert time.monotonic() < deadline, f"{window.files[wal.file].durable} after {failures} failures"
                     shipment.step(wal.row, wal.length, closed=False)
                     shipment.drain(0.001)
+            except CorruptFrameError as error:  # damaged on the way three times in a row
+                shipment.put_aside(wal.file, error)
+                failures += 1
             except TransferError:
                 failures += 1
             durable = window.files[wal.file].durable
