@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from peer.known_tables import KnownTables
 from replication.config import Config
+from replication.coordination.host import check_place
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
-from replication.errors import RequestError
+from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -49,7 +50,10 @@ class Opened:
 
     @property
     def coordination(self) -> Coordination:
-        """A session with the cluster's ZooKeeper; CoordinationError when it does not answer."""
+        """A session with the cluster's ZooKeeper; CoordinationError when it does not answer.
+
+        ConfigError where the configuration is of a copy of the data directory that is up.
+        """
         from replication.coordination import zookeeper  # deferred: reads need none
 
         self._check_process()
@@ -57,12 +61,18 @@ class Opened:
             if self._coordination is None:
                 self._check()
                 section = self._config.zookeeper
-                self._coordination = zookeeper.connect(
+                opened = zookeeper.connect(
                     Quorum(self._config.zookeeper_servers, self._config.zookeeper_root),
                     tls=ZookeeperTls.of(section),
                     session_timeout_s=section.session_timeout_s,
                     connect_timeout_s=_CONNECT_TIMEOUT_S,
                 )
+                try:
+                    check_place(self._config, opened)
+                except ReplicationError:
+                    opened.close()
+                    raise
+                self._coordination = opened
             return self._coordination
 
     @property

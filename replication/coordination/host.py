@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from uuid import uuid4
 
 from replication.config import Config
 from replication.coordination.base import HostRecord
+from replication.coordination.session import Coordination
 from replication.errors import ConfigError
 from replication.log import redact
 
@@ -24,6 +26,30 @@ def host_record(config: Config) -> HostRecord:
         keeps_tables=config.replay.enabled,
         identity=_identity(config),
     )
+
+
+def check_place(config: Config, coordination: Coordination) -> None:
+    """Refuse a copy of the data directory that this host's roles run in: nothing written to a copy would be shipped.
+
+    Where another path is only another way to it, as a link is, or cannot be seen from here, nothing is refused.
+
+    Raises:
+        ConfigError: the host slot's roles were started in another data directory of this machine.
+    """
+    for host in coordination.hosts():
+        if host.slot == config.cluster.host and not _may_be_one(Path(host.data_dir), config.data_dir):
+            raise ConfigError(
+                f"{config.data_dir} is not the data directory of host {host.slot} of cluster {config.cluster.name}:"
+                f" that is {host.data_dir}, so what is written here would not be shipped or replayed",
+                f"Use {host.data_dir}; is this one a copy? If it is to take the other's place: stop that, walship up",
+            )
+
+
+def _may_be_one(there: Path, here: Path) -> bool:
+    try:
+        return there.samefile(here)
+    except OSError:  # it is seen by another path where the roles run, or gone
+        return True
 
 
 def _identity(config: Config) -> str:

@@ -1,0 +1,69 @@
+"""A copy of a data directory is refused while the roles of its host slot run in the original."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from peer.opened import Opened
+from replication import config as configuration
+from replication.config import Config
+from replication.coordination import zookeeper
+from replication.coordination.base import HostRecord
+from replication.coordination.host import check_place, host_record
+from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.session import Coordination
+from replication.core.ids import ClusterId
+from replication.errors import ConfigError
+from replication.ledger.memory import MemoryLedger
+
+EAST = ClusterId("east", UUID(int=1))
+
+
+def _config(folder: Path) -> Config:
+    return configuration.load(None, {"cluster": {"name": "east", "data_dir": str(folder)}}, {})
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path) -> MemoryEnsemble:
+    """A cluster whose roles were started in ``east``, beside which there is ``copy``."""
+    (tmp_path / "east").mkdir()
+    (tmp_path / "copy").mkdir()
+    ensemble = MemoryEnsemble()
+    coordination = ensemble.connect("/walship/east")
+    coordination.establish(EAST, "0")
+    coordination.put_host(host_record(_config(tmp_path / "east")))
+    return ensemble
+
+
+def test_a_copy_is_refused_by_name(ensemble: MemoryEnsemble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions: list[Coordination] = []
+
+    def connect(*_: object, **__: object) -> Coordination:
+        sessions.append(ensemble.connect("/walship/east"))
+        return sessions[-1]
+
+    monkeypatch.setattr(zookeeper, "connect", connect)
+    opened = Opened(_config(tmp_path / "copy"), MemoryLedger(EAST))
+    for part in ("coordination", "writer"):
+        with pytest.raises(ConfigError, match=r"copy is not the data directory of host h0 .* that is .*east, so"):
+            getattr(opened, part)
+    assert not any(session.connected() for session in sessions)
+    opened.close()
+    opened = Opened(_config(tmp_path / "east"), MemoryLedger(EAST))
+    assert opened.coordination is sessions[-1]
+    opened.close()
+
+
+def test_another_way_to_the_same_folder_and_one_that_cannot_be_seen_are_not(
+    ensemble: MemoryEnsemble, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "east")
+    coordination = ensemble.connect("/walship/east")
+    check_place(_config(tmp_path / "link"), coordination)
+    coordination.put_host(HostRecord("h0", "/seen/elsewhere", "", identity=coordination.hosts()[0].identity))
+    check_place(_config(tmp_path / "copy"), coordination)
+    coordination.remove_host("h0")
+    check_place(_config(tmp_path / "copy"), coordination)
