@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from replication.config import Config
@@ -29,6 +29,7 @@ class Launched:
     process: subprocess.Popen[bytes] | None = None
     lifeline: int | None = None
     said_before: int = 0
+    states_before: dict[str, RoleState | None] = field(default_factory=dict)
 
     @property
     def output(self) -> Path:
@@ -39,6 +40,7 @@ class Launched:
         """Start ``walship up ARGUMENTS`` in a session of its own, tied to this process by a pipe."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self.said_before = self.output.stat().st_size if self.output.exists() else 0
+        self.states_before = {role: self.state(role) for role in self.roles}
         self.process, self.lifeline = spawn(("up", "--config", str(self.file), *arguments), self.output)
 
     def state(self, role: str) -> RoleState | None:
@@ -46,9 +48,13 @@ class Launched:
         return RoleState.read(self.config.run_dir, role)
 
     def is_up(self, role: str) -> bool:
-        """Whether a role says that it is ready and its process is there."""
+        """Whether a role says that it is ready and its process is there.
+
+        What was said before the start does not count: in a copied data directory the original's processes said it,
+        and after a crash of the host others may have their numbers.
+        """
         state = self.state(role)
-        if state is None or state.state != "ready":
+        if state is None or state.state != "ready" or state == self.states_before.get(role):
             return False
         try:
             os.kill(state.pid, 0)

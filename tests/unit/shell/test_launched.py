@@ -16,6 +16,21 @@ from shell.launched import Launched, await_ready
 from shell.role_process import RoleState
 
 
+def test_what_was_said_before_the_start_is_not_taken_for_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    launched = Launched("east", tmp_path / "walship.toml", config, ("master",))
+    RoleState("master", os.getpid(), "ready", at=1.0).write(config.run_dir)  # as in a copy of one that is up
+    ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    ended.wait()
+    monkeypatch.setattr("shell.launched.spawn", lambda *_: (ended, None))
+    launched.start()
+    launched.output.touch()
+    with pytest.raises(ReplicationError, match="exit code 7"):
+        await_ready([launched], 20)
+    RoleState("master", os.getpid(), "ready", at=2.0).write(config.run_dir)
+    await_ready([launched], 0)
+
+
 def test_why_a_role_ends_again_and_again_is_told_once(tmp_path: Path) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     launched = Launched("east", tmp_path / "walship.toml", config, ("zookeeper", "master"))
