@@ -104,6 +104,8 @@ def open_session(
         **(properties or {}),
     }
     os.environ.setdefault("JAVA_HOME", java_home)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it asks what the host's name resolves to
     heed_any_path(os.environ)
     os.environ["PYSPARK_PYTHON"] = sys.executable  # a session built in Python heeds no property for it
     builder = SparkSession.builder

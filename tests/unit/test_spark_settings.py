@@ -1,0 +1,45 @@
+"""What a Spark session is started with, without starting one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from replication.errors import SparkMissingError
+from replication.tables import spark
+from replication.tables.catalog import CatalogProperties
+
+
+class _Builder:
+    """Refuses to start, and keeps what it was to start in."""
+
+    address: str | None = None
+
+    def config(self, *_: str) -> _Builder:
+        return self
+
+    def getOrCreate(self) -> None:
+        type(self).address = os.environ.get("SPARK_LOCAL_IP")
+        raise RuntimeError("it was only looked at")
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "address"),
+    [("local[2]", None, "127.0.0.1"), ("local[2]", "10.0.0.1", "10.0.0.1"), ("spark://head:7077", None, None)],
+)
+def test_a_local_spark_need_not_resolve_the_hosts_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, given: str | None, address: str | None
+) -> None:
+    pyspark = pytest.importorskip("pyspark.sql")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop("SPARK_LOCAL_IP", None)
+    if given is not None:
+        os.environ["SPARK_LOCAL_IP"] = given
+    monkeypatch.setattr(pyspark.SparkSession, "builder", _Builder())
+    monkeypatch.setattr(spark, "java_home_check", lambda: "/java")
+    monkeypatch.setattr(spark, "ensure_jars", lambda *_: ())
+    with pytest.raises(SparkMissingError, match="only looked at"):
+        spark.open_session(CatalogProperties({}, {}), tmp_path, master=master)
+    assert _Builder.address == address
