@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import duckdb
@@ -217,7 +217,16 @@ def read(
 
 def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
     try:
-        return connection.sql(query).to_arrow_reader(BATCH_ROWS)
+        rows = connection.sql(query).to_arrow_reader(BATCH_ROWS)
+        return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))
     except duckdb.Error as error:
         refuse_unreadable(error)
         raise RequestError(str(error).strip().splitlines()[0]) from None
+
+
+def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from rows
+    except OSError as error:  # met in a file after the first rows
+        refuse_unreadable(error)
+        raise

@@ -58,9 +58,14 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch]) -> int:
         raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")
     head = _flat(first) if kind == ".csv" else first
     with _writing(output), _writer(output, kind, head.schema) as writer:
-        for batch in chain((first,), batches):
-            writer.write_batch(_flat(batch) if kind == ".csv" else batch)
-            rows += batch.num_rows
+        try:
+            for batch in chain((first,), batches):
+                writer.write_batch(_flat(batch) if kind == ".csv" else batch)
+                rows += batch.num_rows
+        except BaseException:
+            if output.is_file():
+                output.unlink()  # else it would pass for all of them
+            raise
     return rows
 
 

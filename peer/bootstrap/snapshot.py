@@ -18,6 +18,7 @@ from replication.core.bootstrap import FORGOTTEN_ROW, Coverage
 from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError
 from replication.tables.base import DUCKDB, Tables, open_duckdb
+from replication.tables.damage import refuse_unreadable
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, shown_columns
 
 BATCH_ROWS = 65_536
@@ -41,6 +42,7 @@ def held(tables: Tables, spec: TableSpec, hold: str) -> Iterator[RowsOf]:
 
     Raises:
         CommitConflictError: folds came one after another; try again.
+        StorageError: a file of the table is gone or damaged, here or from what reads its rows.
     """
     if not tables.has(spec):
         yield lambda coverages: iter(())
@@ -48,8 +50,9 @@ def held(tables: Tables, spec: TableSpec, hold: str) -> Iterator[RowsOf]:
     names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]
     with open_duckdb() as connection:
         try:
-            query = _attached(tables, connection, spec, hold)
-            yield lambda coverages: iter(_reader(connection, spec, coverages, query))
+            with _naming():
+                query = _attached(tables, connection, spec, hold)
+            yield lambda coverages: _batches(connection, spec, coverages, query)
         finally:
             for name in names:
                 tables.untag(name, hold)
@@ -83,6 +86,22 @@ def _attach(
     if snapshot is not None:
         tables.tag(name, hold, snapshot)
     tables.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
+
+
+@contextmanager
+def _naming() -> Iterator[None]:
+    try:
+        yield
+    except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what DuckDB meets between batches
+        refuse_unreadable(error)
+        raise
+
+
+def _batches(
+    connection: duckdb.DuckDBPyConnection, spec: TableSpec, coverages: Sequence[Coverage], query: str
+) -> Iterator[pa.RecordBatch]:
+    with _naming():
+        yield from _reader(connection, spec, coverages, query)
 
 
 def _reader(

@@ -31,11 +31,16 @@ def naming(location: str) -> Iterator[None]:
 
 
 def refuse_unreadable(error: BaseException) -> None:
-    """StorageError for DuckDB's when a file of a table is gone or damaged; nothing for other errors."""
+    """StorageError for DuckDB's when a file of a table is gone or damaged; nothing for other errors.
+
+    What it meets after the first rows comes through Arrow, as an OSError that has no number.
+    """
     told = (str(error).strip().splitlines() or [""])[0]
-    if isinstance(error, duckdb.IOException):
+    streamed = isinstance(error, OSError) and error.errno is None
+    if isinstance(error, duckdb.IOException) or (streamed and told.startswith("IO Error: ")):
         raise lost(f"reading failed: {told}") from None
-    if isinstance(error, duckdb.InvalidInputException) and ".parquet" in told:
+    invalid = isinstance(error, duckdb.InvalidInputException) or (streamed and told.startswith("Invalid Input Error: "))
+    if invalid and ".parquet" in told:
         raise StorageError(f"reading failed: {told}", f"The file is damaged. {REMEDY}") from None
 
 

@@ -1,0 +1,77 @@
+"""A file of a table that turns out to be damaged after the first rows is told by name, and nothing half is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from peer import read as reading
+from peer.bootstrap import snapshot
+from replication.errors import MissingFileError, StorageError
+from replication.tables.base import open_duckdb
+from replication.tables.damage import refuse_unreadable
+from replication.tables.memory import MemoryTables
+from shell.reading import save_rows
+from tests.tables_made import keyed
+
+_ROWS = 400_000
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> str:
+    """A query of a file whose last row groups are zeros."""
+    file = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"id": range(_ROWS), "v": [f"{n * 7919 % _ROWS}" for n in range(_ROWS)]}), file, row_group_size=50_000
+    )
+    with file.open("r+b") as opened:
+        opened.seek(file.stat().st_size * 3 // 4)
+        opened.write(bytes(file.stat().st_size // 8))
+    return f"from '{file}'"
+
+
+def test_rows_that_are_read(damaged: str, tmp_path: Path) -> None:
+    with open_duckdb() as connection:
+        connection.execute("set threads = 1")
+        with pytest.raises(StorageError, match=r"a\.parquet.*from a backup"):
+            reading._result(connection, damaged).read_all()
+        output = tmp_path / "out.parquet"
+        with pytest.raises(StorageError, match=r"a\.parquet.*from a backup"):
+            save_rows(output, iter(reading._result(connection, damaged)))
+        assert not output.exists()
+
+
+def test_rows_of_a_bootstrap(damaged: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, spec = MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    monkeypatch.setattr(
+        snapshot, "_reader", lambda connection, *_: connection.sql(damaged).to_arrow_reader(snapshot.BATCH_ROWS)
+    )
+    with snapshot.held(tables, spec, "hold") as rows, pytest.raises(StorageError, match=r"a\.parquet.*from a backup"):
+        list(rows(()))
+
+
+def test_a_file_that_is_gone_when_a_bootstrap_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, spec = MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+
+    def attached(*_: object) -> str:
+        raise duckdb.IOException('IO Error: No files found that match the pattern "a.parquet"\n\nLINE 1: select')
+
+    monkeypatch.setattr(snapshot, "_attached", attached)
+    with pytest.raises(MissingFileError, match="from a backup") as raised, snapshot.held(tables, spec, "hold"):
+        pass
+    assert "LINE" not in str(raised.value)
+
+
+def test_errors_of_the_disk_that_is_written_to_are_not_taken_for_the_tables() -> None:
+    for error in (
+        OSError(28, "No space left on device"),
+        OSError("Invalid Input Error: of something else"),
+        ValueError(),
+    ):
+        refuse_unreadable(error)
