@@ -26,7 +26,7 @@ from peer.sending import PeerSending, sending
 from peer.unreadable import Unreadable, unreadable
 from replication.config import Config
 from replication.core.evolution import clashes
-from replication.core.freshness import Replicated
+from replication.core.freshness import Replicated, named
 from replication.core.ids import FileId
 from replication.core.retention import RetentionPolicy
 from replication.core.schema import TableSpec
@@ -206,7 +206,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         outlooks=outlooks(ledger, config, now),
         disk=disk_outlook(ledger, config, now),
         quarantined=quarantined,
-        unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, report)),
+        unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
         lost=tuple(lost_here(ledger.landing.waivers(), {table: spec.name for table, spec in specs.items()})),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),
@@ -320,7 +320,7 @@ def _here(
     return TableHere(
         table=spec.name,
         replicated=slowest.t if slowest else 0,
-        held_by=slowest.held_by if slowest else "",
+        held_by=named(slowest.held_by, {spec.uuid: spec.name}) if slowest else "",
         folded_upto=upto,
         age_s=age_s(now, upto),
         quarantined=sum(frame.table == spec.uuid and not frame.discarded for frame in quarantined),
@@ -346,7 +346,8 @@ def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Itera
     known = ledger.time.replicated()
     for origin in sorted(known.keys() | found.keys()):
         reached = known.get(origin, Replicated(0, f"no closed frame of {origin.name} has come yet"))
-        yield Origin(str(origin), reached.t, age_s(now, reached.t), reached.held_by, found.get(origin, ()))
+        held_by = named(reached.held_by, names)
+        yield Origin(str(origin), reached.t, age_s(now, reached.t), held_by, found.get(origin, ()))
 
 
 def age_s(now: int, then: int) -> float | None:

@@ -20,7 +20,9 @@ class Unreadable:
     remedy: str
 
 
-def unreadable(ledger: Ledger, rows: Iterable[FileRow], host: str, report: ReplayReport | None) -> list[Unreadable]:
+def unreadable(
+    ledger: Ledger, rows: Iterable[FileRow], host: str, data_dir: Path, report: ReplayReport | None
+) -> list[Unreadable]:
     """Files of ``host`` that are missing or cut, and those that its replay reported."""
     told = report.held if report is not None else {}
     found = []
@@ -29,7 +31,7 @@ def unreadable(ledger: Ledger, rows: Iterable[FileRow], host: str, report: Repla
             continue
         why = _missing(row) or told.get(f"file {row.file.local}", "")
         if why and ledger.files.get(row.file) is not None:  # else it was retired just now
-            found.append(Unreadable(row.file.local, why, _remedy(row)))
+            found.append(Unreadable(row.file.local, why, _moved(row, data_dir) or _remedy(row)))
     return found
 
 
@@ -41,6 +43,16 @@ def _missing(row: FileRow) -> str:
     except OSError as error:
         return f"{row.path}: {error.strerror}"
     return "" if size >= row.length else f"{row.path} has {size} of {row.length} registered bytes"
+
+
+def _moved(row: FileRow, data_dir: Path) -> str:
+    path = Path(row.path)
+    if row.is_stored or path.exists() or path.is_relative_to(data_dir):
+        return ""
+    found = (data_dir.joinpath(*path.parts[-count:]) for count in range(2, 5))
+    if not (here := next((file for file in found if file.is_file()), None)):
+        return ""
+    return f"It is {here} now: the data directory was moved or copied. Move it back, or start the cluster: walship up"
 
 
 def _remedy(row: FileRow) -> str:

@@ -238,6 +238,13 @@ def reach(
     return Reach(not due.subtract(covered), not lacking.subtract(quarantined), False, held_by)
 
 
+def named(held_by: str, names: Mapping[UUID, str]) -> str:
+    """What holds a time or a reach, with tables by their names."""
+    for table, name in names.items():
+        held_by = held_by.replace(f"table {table}", f"table {name}")
+    return held_by
+
+
 def _holder(stream: StreamId, lacking: Ranges, covered: Ranges, quarantined: Ranges) -> str:
     absent = lacking.subtract(covered)
     waiting = lacking.subtract(quarantined)
