@@ -49,7 +49,8 @@ def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, table
         for name in tables:
             east.shell("bootstrap", "west", "-t", name, "--wait", "170")
         position = load.finish()
-        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        for cluster in ("east", "west"):  # both are compared
+            here.wait(position, cluster=cluster, timeout_s=120)
         wanted = {row["id"]: row for row in old if not 90_000 <= row["id"] < 90_100} | load.rows
         gone = {
             i for number in range(3, load.appended // 500, 7) for i in [(number * 500 + j) % 20_000 for j in range(50)]

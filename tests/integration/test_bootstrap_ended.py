@@ -152,7 +152,7 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
     running.close()
     (old,) = landed()
     Path(lost.path).unlink()
-    (found,) = unreadable(east.ledger, east.ledger.files.all(), "h0", None)
+    (found,) = unreadable(east.ledger, east.ledger.files.all(), "h0", east.config.data_dir, None)
     assert found.remedy == f"It is written anew after: walship wal giveup {lost.file.local} --yes"
     with alone(east.config.run_dir):  # the own replay
         give_up_own(east.config, east.ledger, east.files, lost.file)

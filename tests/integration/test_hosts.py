@@ -350,7 +350,9 @@ def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up
     assert [host.slot for host in one.coordination.hosts()] == ["w1"]
     logs[one].close()
     Path(mine.path).write_bytes(b"damaged")
-    (remedy,) = (each.remedy for each in unreadable(one.ledger, one.ledger.files.all(), "w1", None))
+    (remedy,) = (
+        each.remedy for each in unreadable(one.ledger, one.ledger.files.all(), "w1", one.config.data_dir, None)
+    )
     assert remedy == f"Nothing is lost with it: walship wal giveup {mine.file.local} --yes"
     give_up_own(one.config, one.ledger, one.files, mine.file, one.coordination)
     assert one.ledger.files.all() == [] and not Path(mine.path).exists()

@@ -26,7 +26,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def until(condition, timeout_s=30.0, what="the condition"):
+def until(condition, timeout_s=120.0, what="the condition"):
     deadline, pause = time.monotonic() + timeout_s, threading.Event()
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
