@@ -45,12 +45,12 @@ def altered(spec: TableSpec, what: tuple, uuid: UUID, now: int) -> TableSpec:
     try:
         match verb:
             case "add":
-                return add_column(spec, *rest, uuid, now)
+                return add_column(spec, *rest, uuid, now)  # type: ignore[call-arg]
             case "group":
                 group, column, kind = rest
                 return add_group(spec, group, [(column, kind, uuid)], now)
             case "rename":
-                return rename_column(spec, *rest, now)
+                return rename_column(spec, *rest, now)  # type: ignore[call-arg]
             case "widen":
                 return widen_column(spec, *rest)
             case "drop":
