@@ -28,6 +28,7 @@ from replication.link.tls import LinkTls, check_plaintext
 COMPARE_S_MAX = 3600.0
 READ_S_MAX = 120.0  # one call brings 64 MiB at most, or one frame
 _ENDED_S = 0.5
+_ROAD_S = 0.02  # what a peer may take to make a table of each road that is new to it
 _SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
 
 
@@ -42,7 +43,8 @@ def connect(
 ) -> GrpcLink:
     """A link to the receiver at ``address`` (host:port) of the cluster named ``peer``. Connects when first used.
 
-    Without ``tls`` it is plain text; ``timeout_s`` is the deadline of every call, and of opening a stream.
+    Without ``tls`` it is plain text; ``timeout_s`` is the deadline of every call, and of opening a stream,
+    which has a little more for each of its roads.
 
     Raises:
         ConfigError: plain text to another host, and the configuration does not allow it.
@@ -164,11 +166,12 @@ class GrpcShipSession:
         self._reader = threading.Thread(target=self._collect, name=f"replies {address}", daemon=True)
         self._reader.start()
         try:
-            answer = self._next(timeout_s)
+            patience_s = timeout_s + _ROAD_S * len(hello.roads)
+            answer = self._next(patience_s)
             if isinstance(answer, Refusal):
                 raise answer.error()
             if not isinstance(answer, Opened):
-                raise PeerUnavailableError(f"{address} did not answer within {timeout_s:g} s")
+                raise PeerUnavailableError(f"{address} did not answer within {patience_s:g} s")
         except BaseException:
             self.close()
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID, uuid4
@@ -69,6 +70,7 @@ class Service:
         self.refuse_open: Refusal | None = None
         self.echo: Echo | None = None
         self.damage = self.cut = False
+        self.opens_after_s = 0.0
 
     def describe(self) -> Description:
         return Description(WEST, "1.0", "STANDBY", 3, {EAST: -5, WEST: 1 << 60}, peers={"north": "zk:1/n"})
@@ -96,6 +98,7 @@ class Service:
         if self.refuse_open is not None:
             raise self.refuse_open.error()
         self.opened.append(hello)
+        time.sleep(self.opens_after_s)
         refused = {(SPEC.uuid, "default"): Refusal(Reason.TABLE_CONFLICT, "taken", "rename", table=SPEC.uuid)}
         files = {FILE: ((256, 300), (400, 500))}
         return Opened(WEST, "1.0", files, refused, {FILE: LOSS}), Inbound(self, reply)

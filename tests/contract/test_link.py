@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -299,3 +300,17 @@ def test_a_read_that_is_damaged_cut_short_or_refused_says_so(link: PeerLink, ser
     service.refuse_open = None
     with pytest.raises(PeerRefusedError, match="at once"):
         list(link.read_heads(WEST, FILE, 300, 300))
+
+
+def test_a_peer_that_makes_many_tables_is_given_the_time_for_it(service: Service) -> None:
+    service.opens_after_s = 0.6
+    server = LinkServer(service, "127.0.0.1:0")
+    server.start()
+    link = connect(f"127.0.0.1:{server.port}", "west", timeout_s=0.3)
+    try:
+        with pytest.raises(PeerUnavailableError, match=r"did not answer within 0\.32 s"):
+            link.ship(HELLO)
+        link.ship(replace(HELLO, roads=(ROAD,) * 100)).close()
+    finally:
+        link.close()
+        server.stop()
