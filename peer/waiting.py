@@ -17,6 +17,7 @@ from replication.errors import (
     PeerUnavailableError,
     ReplayError,
     UnknownPeerError,
+    UnknownTableError,
     WaitTimeoutError,
 )
 from replication.ledger.base import Ledger, Peer
@@ -58,6 +59,7 @@ class Waiting:
             ReplayError: a frame of it was quarantined, so it will not become visible.
             FormatError: ``until`` is not known, or the others are no position or time.
             UnknownPeerError: no such cluster, or it is a peer that the table does not go to.
+            UnknownTableError: the table was dropped there.
         """
         if not isinstance(position, Position):
             raise FormatError(f"{position!r} is no position", "Give what an append returned")
@@ -229,7 +231,11 @@ def _lacking(reached: Mapping[StreamId, Reach], goal: Until) -> str:
 
     Raises:
         ReplayError: all of it has arrived, but some was quarantined, so it will not become visible.
+        UnknownTableError: a table of it was dropped there.
     """
+    for found in reached.values():
+        if found.dropped:
+            raise UnknownTableError(found.held_by, "What is written to it does not come there: walship status")
     done = {Until.DURABLE: "durable", Until.APPLIED: "applied", Until.VISIBLE: "visible"}[goal]
     lacking = {stream: found for stream, found in reached.items() if not getattr(found, done)}
     if lacking and goal is Until.VISIBLE and all(found.applied for found in lacking.values()):

@@ -142,7 +142,8 @@ class Road:
 class Reach:
     """Whether a cluster has all of a stream that it is owed up to some sequence; ``held_by`` says what is lacking.
 
-    ``applied`` counts quarantined frames, ``visible`` does not. ``comes`` is False when no open road brings the stream.
+    ``applied`` counts quarantined frames, ``visible`` does not. ``comes`` is False when no open road brings the stream,
+    as of a table that was ``dropped`` there.
     """
 
     durable: bool
@@ -150,6 +151,7 @@ class Reach:
     visible: bool
     held_by: str = ""
     comes: bool = True
+    dropped: bool = False
 
 
 EVERYTHING = Road()

@@ -144,12 +144,22 @@ class Snapshot:
 
 
 def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-    """Whether everything owed of each stream up to a sequence is here, by whatever road it came."""
+    """Whether everything owed of each stream up to a sequence is here, by whatever road it came.
+
+    Nothing of a table that was dropped here is, nor comes.
+    """
+    tables = [str(table) for table in {stream.table for stream in sequences}]
+    dropped = {
+        UUID(uuid): Reach(False, False, False, f"{name} was dropped on {own.name}", comes=False, dropped=True)
+        for some in chunked(tables)
+        for uuid, name in connection.execute(sa.select(_t.uuid, _t.name).where(_t.uuid.in_(some), _t.dropped))
+    }
     roads = by_group(open_roads(connection, None))
     covered, applied, quarantined = _coverage(connection, sequences)
     none, gaps = Ranges(), waived(connection)
     return {
-        stream: reach(
+        stream: dropped.get(stream.table)
+        or reach(
             stream,
             last,
             own_road(stream, gaps) if stream.wal.cluster == own else roads_of(stream, roads),

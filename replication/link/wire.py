@@ -284,6 +284,7 @@ def encode_reached(reached: Mapping[StreamId, Reach]) -> bytes:
             visible=each.visible,
             held_by=each.held_by,
             comes=each.comes,
+            dropped=each.dropped,
         )
         for stream, each in reached.items()
     ]
@@ -293,7 +294,9 @@ def encode_reached(reached: Mapping[StreamId, Reach]) -> bytes:
 def decode_reached(raw: bytes) -> dict[StreamId, Reach]:
     """Read a ReachedReply."""
     return {
-        StreamId.parse(each.stream): Reach(each.durable, each.applied, each.visible, each.held_by, each.comes)
+        StreamId.parse(each.stream): Reach(
+            each.durable, each.applied, each.visible, each.held_by, each.comes, each.dropped
+        )
         for each in pb.ReachedReply.FromString(raw).streams
     }
 

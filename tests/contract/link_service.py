@@ -47,7 +47,7 @@ ROAD = Road(
     (Carried(NORTH, (NORTH, EAST), 7, True),),
     waived={FILE: Ranges.of((7, 9), (12, 13))},
 )
-REACH = Reach(True, True, False, "quarantined", comes=False)
+REACH = Reach(True, True, False, "quarantined", comes=False, dropped=True)
 LOSS = Loss(2, ((256, 300), (1 << 40, 1 << 41)))
 HELLO = Hello(EAST, WEST, 4, "1.2", (ROAD,), ((FILE, 9),), generation=7, former=(ClusterId("east", UUID(int=77)),))
 

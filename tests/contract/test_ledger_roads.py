@@ -69,6 +69,9 @@ def test_what_is_reached_does_not_depend_on_the_road(ledger: Ledger) -> None:
     kept_out = ledger.time.reached({S: 4})[S]
     assert (kept_out.durable, kept_out.applied, kept_out.visible) == (True, True, False)
     assert ledger.time.reached({S: 3})[S] == Reach(True, True, True)
+    ledger.tables.drop(FLIGHTS.uuid)
+    gone = f"ops.flights was dropped on {ledger.cluster.name}"
+    assert ledger.time.reached({S: 3})[S] == Reach(False, False, False, gone, comes=False, dropped=True)
 
 
 def test_frames_that_are_claimed_elsewhere_are_spare_until_their_sender_lost_something(ledger: Ledger) -> None:

@@ -356,20 +356,22 @@ class ReachedRequest(_message.Message):
     def __init__(self, streams: _Optional[_Iterable[_Union[Sequences, _Mapping]]] = ...) -> None: ...
 
 class Reach(_message.Message):
-    __slots__ = ("stream", "durable", "applied", "visible", "held_by", "comes")
+    __slots__ = ("stream", "durable", "applied", "visible", "held_by", "comes", "dropped")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     DURABLE_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_FIELD_NUMBER: _ClassVar[int]
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
     COMES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
     stream: str
     durable: bool
     applied: bool
     visible: bool
     held_by: str
     comes: bool
-    def __init__(self, stream: _Optional[str] = ..., durable: _Optional[bool] = ..., applied: _Optional[bool] = ..., visible: _Optional[bool] = ..., held_by: _Optional[str] = ..., comes: _Optional[bool] = ...) -> None: ...
+    dropped: bool
+    def __init__(self, stream: _Optional[str] = ..., durable: _Optional[bool] = ..., applied: _Optional[bool] = ..., visible: _Optional[bool] = ..., held_by: _Optional[str] = ..., comes: _Optional[bool] = ..., dropped: _Optional[bool] = ...) -> None: ...
 
 class ReachedReply(_message.Message):
     __slots__ = ("streams",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
@@ -14,7 +15,7 @@ from replication.core.coverage import Ranges
 from replication.core.freshness import Reach
 from replication.core.ids import StreamId
 from replication.core.position import Position
-from replication.errors import WaitTimeoutError
+from replication.errors import UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, Peer, Progress
 from replication.ledger.memory import MemoryLedger
 from tests.contract.ledger_stores import (
@@ -48,7 +49,8 @@ class Asked:
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         self.times += 1
         here = not self.lacking
-        return {each: Reach(here, here, here, self.lacking) for each in sequences}
+        dropped = "dropped" in self.lacking
+        return {each: Reach(here, here, here, self.lacking, dropped=dropped) for each in sequences}
 
 
 def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
@@ -90,6 +92,22 @@ def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_ho
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
     assert raised.value.hint == f"{spec.name} is held for {there.name}: it was dropped there"
+    ledger.close()
+
+
+@pytest.mark.parametrize("until", ["durable", "visible"])
+def test_a_wait_for_a_table_that_was_dropped_there_ends_with_that(until: str) -> None:
+    ledger, there = MemoryLedger(WEST), peer()
+    ledger.tables.create(FLIGHTS)
+    ledger.rules.define(there, 0)
+    ledger.rules.enable(there.name, FLIGHTS.uuid, ["default"], FLIGHTS.name, 0)
+    file = own_wal(ledger, 1)
+    write(ledger, file, 1, 2)
+    waiting = Waiting(ledger, cast(Contacts, Asked(there, f"{FLIGHTS.name} was dropped on {there.name}")))
+    began = time.monotonic()
+    with pytest.raises(UnknownTableError, match=f"{FLIGHTS.name} was dropped on {there.name}"):
+        waiting.wait(Position(WEST, {file: HEADER + FRAME}, {stream(FLIGHTS, file): 1}), there.name, until, 60)
+    assert time.monotonic() - began < 30
     ledger.close()
 
 
