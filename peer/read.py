@@ -201,13 +201,17 @@ def read(
     as_of: int | None = None,
 ) -> pa.RecordBatchReader:
     """Live rows of a table in any catalog, as ``Reader.read`` gives them."""
+    if isinstance(columns, str):
+        raise RequestError(f"columns={columns!r} is one text", f"Give names of columns: [{columns!r}]")
+    if limit is not None and not (isinstance(limit, int) and limit >= 0):
+        raise RequestError(f"limit={limit!r} is no number of rows", "Give a whole number, 0 or more")
     connection = open_duckdb()
     try:
         attach_latest(connection, catalog, spec, "latest", as_of=as_of)
         wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
         query = f"select {wanted} from latest"
         query += f" where {where}" if where else ""
-        query += f" limit {int(limit)}" if limit is not None else ""
+        query += f" limit {limit:d}" if limit is not None else ""
         return _result(connection, query)
     except BaseException as error:
         connection.close()

@@ -68,7 +68,11 @@ class BatchIds:
         """
         if not isinstance(batch_id, str):
             raise RequestError(f"batch id {batch_id!r} is no text")
-        if not 0 < len(batch_id.encode()) <= BATCH_ID_BYTES_MAX:
+        try:
+            size = len(batch_id.encode())
+        except UnicodeEncodeError:
+            raise RequestError(f"batch id {batch_id!r} has half a surrogate pair, which no UTF-8 can hold") from None
+        if not 0 < size <= BATCH_ID_BYTES_MAX:
             raise RequestError(f"batch id {batch_id[:40]!r} is empty or longer than {BATCH_ID_BYTES_MAX} bytes")
         with self._changed:
             if not self._changed.wait_for(lambda: (table, batch_id) not in self._busy, timeout_s):

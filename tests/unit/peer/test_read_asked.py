@@ -1,0 +1,35 @@
+"""What is asked of a read is checked before it becomes part of a query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from peer.read import read
+from replication.errors import RequestError
+from replication.tables.memory import MemoryTables
+from tests.tables_made import keyed
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"limit": "x"}, "limit='x' is no number of rows"),
+        ({"limit": -1}, "limit=-1 is no number of rows"),
+        ({"limit": 1.5}, r"limit=1\.5 is no number of rows"),
+        ({"columns": "id"}, "columns='id' is one text"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_give(asked: dict[str, Any], told: str) -> None:
+    tables, spec = MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    with pytest.raises(RequestError, match=told) as refused:
+        read(tables, spec, **asked)
+    assert "Give" in (refused.value.hint or "")
+
+
+def test_nothing_is_a_number_of_rows() -> None:
+    tables, spec = MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    assert read(tables, spec, limit=0).read_all().num_rows == 0
