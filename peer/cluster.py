@@ -343,8 +343,7 @@ class Cluster:
 
         Raises:
             WaitTimeoutError: not in time; the data is safe and goes on by itself.
-            UnknownPeerError: no such cluster, or it is a peer that the table does not go to.
-            UnknownTableError: the table was dropped there.
+            UnknownPeerError: no such cluster, or the table does not go there. UnknownTableError: it was dropped there.
             ReplayError: part of it was quarantined. FormatError: not a position, or no time to wait.
         """
         Waiting(self.ledger, self.contacts).wait(position, cluster, until, timeout_s)

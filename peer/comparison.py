@@ -201,8 +201,10 @@ def compare_clusters(left: Cluster, right: Cluster, table: str, timeout_s: float
 
 
 def _how_it_comes(cluster: Cluster, spec: TableSpec, there: str) -> str:
+    if all(peer.name != there for peer in cluster.ledger.rules.peers()):
+        return f"Define {there} as a peer of {cluster.name} first: walship definecluster"
     if all(rule.table != spec.uuid or rule.peer != there for rule in cluster.ledger.rules.all()):
-        return f"walship enablereplication {there} -t {spec.name}"
+        return f"walship enablereplication {there} -t {spec.name} --bootstrap"
     return (
         "It goes there: see walship status. Once dropped there it does not come back as the same table; if its rows are"
         " wanted there, write them to a new table of another name"

@@ -41,7 +41,7 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
     _make_directories(config)
     _check_space(config, roles)
     _check_leftovers(config)
-    _check_moved(config)
+    check_moved(config)
     spark, embedded = "replay" in roles, "zookeeper" in roles and config.zookeeper.embedded
     if spark or embedded:
         find_java()
@@ -211,8 +211,12 @@ def follow_files(config: Config, ledger: Ledger) -> None:
         _log.info("files_relocated", files=len(paths), folder=str(config.data_dir))
 
 
-def _check_moved(config: Config) -> None:
-    """Iceberg names files in full: a copy elsewhere would write to, expire and drop the tables of what it is of."""
+def check_moved(config: Config) -> None:
+    """Iceberg names files in full: a copy elsewhere would write to, expire and drop the tables of what it is of.
+
+    Raises:
+        ConfigError: the data directory was moved or copied.
+    """
     given = config.catalog
     if config.shares_ledger or given.spark or given.pyiceberg or given.warehouse or not config.catalog_file.exists():
         return

@@ -27,8 +27,10 @@ def replay(
 ) -> None:
     """Bring the tables up to date with what has landed; in Spark here when no replay process runs."""
     from peer.on_demand import backlog_bytes, catch_up
+    from shell.preflight import check_moved
 
     with invocation.connect(grace_s=0) as (cluster, printer):
+        check_moved(cluster.config)
         total = backlog_bytes(cluster.ledger)
         began = time.monotonic()
         shown = sys.stderr.isatty() and not printer.as_json
@@ -57,8 +59,10 @@ def fold(
 ) -> None:
     """Merge changes into the tables that other engines read, now (in a Spark session here)."""
     from peer.on_demand import fold_now
+    from shell.preflight import check_moved
 
     with invocation.connect(grace_s=0) as (cluster, printer):
+        check_moved(cluster.config)
         specs = [cluster.table(name) for name in tables] if tables else [s for s in cluster.tables() if s.key]
         without = [spec.name for spec in specs if not spec.key]
         if without:

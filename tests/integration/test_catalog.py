@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,15 +22,17 @@ from pyiceberg.types import StringType
 from peer.read import read
 from replication import config as configuration
 from replication.core.define import typed_table
-from replication.errors import CommitConflictError, CoordinationError, MissingFileError, StorageError
+from replication.errors import CommitConflictError, ConfigError, CoordinationError, MissingFileError, StorageError
 from replication.tables.append import append_decoded
 from replication.tables.catalog import CatalogProperties, IcebergCatalog, catalog_properties
 from replication.tables.key_index import KeyIndex
 from replication.tables.layout import layouts
 from replication.tables.row_delta import replace_rows
 from replication.tables.shared_catalog import shared_catalog
+from shell.main import run
 from shell.preflight import check_host
 from tests.contract.ledger_stores import postgresql_database
+from tests.origin import new_ledger
 from tests.sites import table
 from tests.tables_made import as_decode, keyed
 
@@ -60,6 +64,24 @@ def test_a_folder_of_any_name_holds_its_tables(tmp_path: Path) -> None:
     assert all((folder / "warehouse").joinpath(*layout.name.split(".")).is_dir() for layout in layouts(spec))
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
     check_host(configuration.load(None, {"cluster": {"name": "east", "data_dir": str(folder)}}, {}), ("worker",))
+
+
+def test_a_copy_of_a_data_directory_is_kept_from_the_originals_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose files its catalog names: it would write among them, and expire some."""
+    original, spec = tmp_path / "east", keyed("ops.t")
+    original.mkdir()
+    (original / "walship.toml").write_text(configuration.default_toml("east", "."))
+    ledger = new_ledger(original)
+    ledger.tables.create(spec)
+    ledger.close()
+    catalog = IcebergCatalog(catalog_properties(original))
+    catalog.create(spec)
+    copy = shutil.copytree(original, tmp_path / "copy")
+    for verb in ("fold", "replay"):
+        assert run([verb, "--cluster", str(copy / "walship.toml"), "--json"]) == ConfigError.exit_code
+        assert f"{copy} was moved or copied" in json.loads(capsys.readouterr().err)["error"]
 
 
 def test_a_table_is_empty_while_its_iceberg_tables_are_being_made_or_dropped(tmp_path: Path) -> None:

@@ -153,8 +153,15 @@ def test_tables_that_are_not_there_or_are_others_are_named(pair: Pair) -> None:
     pair.west.ledger.tables.create(keyed("ops.both"))
     with pair.sides() as (_, there):
         assert shared_tables(pair.cluster, there) == []
-    with pytest.raises(UnknownTableError, match="west does not have the table ops.missing"):
+    with pytest.raises(UnknownTableError, match="west does not have the table ops.missing") as raised:
         pair.compare(missing)
+    assert raised.value.hint == "walship enablereplication west -t ops.missing --bootstrap"
+    with pair.sides() as (mine, there):
+        pair.east.ledger.rules.delete("west", pair.east.term)
+        with pytest.raises(UnknownTableError) as raised:
+            compare_sides(pair.cluster, mine, there, missing.name, 30)
+    assert raised.value.hint.startswith("Define west as a peer of east first")
+    pair.east.ledger.rules.define(Peer("west", "127.0.0.1:1/walship/west", pair.west.cluster), pair.east.term)
     with pytest.raises(TableExistsError, match="another table than on east"):
         pair.compare(here)
 
