@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import SupportsIndex
 
 import duckdb
 import pyarrow as pa
@@ -203,7 +204,7 @@ def read(
     """Live rows of a table in any catalog, as ``Reader.read`` gives them."""
     if isinstance(columns, str):
         raise RequestError(f"columns={columns!r} is one text", f"Give names of columns: [{columns!r}]")
-    if limit is not None and not (isinstance(limit, int) and limit >= 0):
+    if limit is not None and not (isinstance(limit, SupportsIndex) and limit >= 0):
         raise RequestError(f"limit={limit!r} is no number of rows", "Give a whole number, 0 or more")
     connection = open_duckdb()
     try:
@@ -211,7 +212,7 @@ def read(
         wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
         query = f"select {wanted} from latest"
         query += f" where {where}" if where else ""
-        query += f" limit {limit:d}" if limit is not None else ""
+        query += f" limit {int(limit)}" if limit is not None else ""
         return _result(connection, query)
     except BaseException as error:
         connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from peer.read import read
@@ -32,4 +33,5 @@ def test_what_makes_no_sense_is_refused_with_what_to_give(asked: dict[str, Any],
 def test_nothing_is_a_number_of_rows() -> None:
     tables, spec = MemoryTables(), keyed("ops.t")
     tables.create(spec)
-    assert read(tables, spec, limit=0).read_all().num_rows == 0
+    for number in (0, np.int64(0)):
+        assert read(tables, spec, limit=number).read_all().num_rows == 0
