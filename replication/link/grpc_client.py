@@ -28,7 +28,7 @@ from replication.link.tls import LinkTls, check_plaintext
 COMPARE_S_MAX = 3600.0
 READ_S_MAX = 120.0  # one call brings 64 MiB at most, or one frame
 _ENDED_S = 0.5
-_ROAD_S = 0.02  # what a peer may take to make a table of each road that is new to it
+_ROAD_S = 0.05  # what a peer may take to make a table of each road that is new to it
 _SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
 
 
