@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from peer.contacts import Contacts
-from replication.core.freshness import Reach
+from replication.core.freshness import NO_ROAD, Reach
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
 from replication.core.position import Position
@@ -87,7 +87,7 @@ class Waiting:
                     self._await(position, peer, link, goal, deadline, what, timeout_s, is_direct=is_direct)
                     return
             except WaitTimeoutError as error:
-                raise WaitTimeoutError(self._with_names(error.what), self._hint(peer, position)) from None
+                raise WaitTimeoutError(self._with_names(error.what), self._hint(peer, position, error.what)) from None
             except PeerUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None
@@ -99,7 +99,7 @@ class Waiting:
             text = text.replace(str(spec.uuid), spec.name)
         return text
 
-    def _hint(self, peer: Peer, position: Position) -> str:
+    def _hint(self, peer: Peer, position: Position, what: str) -> str:
         known = [known for known in self.ledger.rules.peers() if known.cluster == peer.cluster]
         if any(each.paused for each in known):
             return f"{peer.name} is paused. First: walship resume {peer.name}"
@@ -117,8 +117,10 @@ class Waiting:
             if rule.phase is Phase.LIVE and any(last < rule.owed.get(s.wal, 0) for s, last in here):
                 return self._with_names(f"It was written before the table went there; {remedy} brings what it lacks")
         for held in self.ledger.sending.held():
-            if held.peer in names and held.table in tables:
-                return self._with_names(f"{held.table} is held for {peer.name}: {held.reason}")
+            if (held.peer in names or not names) and held.table in tables:  # one that is no peer lies behind one
+                return self._with_names(f"{held.table} is held for {held.peer}: {held.reason}")
+        if NO_ROAD in what:
+            return f"Unless a road is just being opened nothing brings it to {peer.name}: see walship status there"
         return "It goes on by itself, unless walship status says what holds it"
 
     def _goes_to(self, position: Position, peer: Peer) -> bool:

@@ -20,6 +20,7 @@ from replication.core.frame import Buffer
 from replication.core.ids import FileId, StreamId
 from replication.errors import FormatError, VersionError
 
+NO_ROAD = "comes by no open road"
 NOTICE_VERSION = 2
 _HEAD = struct.Struct("<BqHHI")  # version, t, files, tables, streams
 _STREAM = struct.Struct("<HHQ")  # file index, table index, last sequence; the group follows
@@ -226,7 +227,7 @@ def reach(
     due = Ranges.union_of(span for road in roads for span in road.required(stream.wal, last))
     if not due.contains(last, last + 1):
         wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
-        why = "was written before a road brought it" if roads else "comes by no open road"
+        why = "was written before a road brought it" if roads else NO_ROAD
         if any(road.waived.get(stream.wal, Ranges()).contains(last) for road in roads):
             why = "was given up (walship wal giveup)"
         if not covered.contains(last, last + 1):

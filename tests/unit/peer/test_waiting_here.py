@@ -19,6 +19,7 @@ from replication.errors import UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, Peer, Progress
 from replication.ledger.memory import MemoryLedger
 from tests.contract.ledger_stores import (
+    EAST,
     FLIGHTS,
     FRAME,
     HEADER,
@@ -108,6 +109,22 @@ def test_a_wait_for_a_table_that_was_dropped_there_ends_with_that(until: str) ->
     with pytest.raises(UnknownTableError, match=f"{FLIGHTS.name} was dropped on {there.name}"):
         waiting.wait(Position(WEST, {file: HEADER + FRAME}, {stream(FLIGHTS, file): 1}), there.name, until, 60)
     assert time.monotonic() - began < 30
+    ledger.close()
+
+
+def test_where_a_relay_dropped_the_table_or_no_road_leads_a_wait_that_ran_out_says_so() -> None:
+    ledger, spec, there, relay = MemoryLedger(WEST), table(), peer(), peer("south", EAST)
+    ledger.tables.create(spec)
+    ledger.rules.define(relay, 0)
+    position = Position(WEST, {}, {stream(spec, own_wal(ledger, 1)): 0})
+    waiting = Waiting(ledger, cast(Contacts, Asked(there, "sequence 0 comes by no open road")))
+    with pytest.raises(WaitTimeoutError) as raised:
+        waiting.wait(position, there.name, "visible", 0.0)
+    assert f"nothing brings it to {there.name}" in (raised.value.hint or "")
+    ledger.sending.set_held(relay.name, "h0", {spec.uuid: "it was dropped there"}, 0)
+    with pytest.raises(WaitTimeoutError) as raised:
+        waiting.wait(position, there.name, "visible", 0.0)
+    assert raised.value.hint == f"{spec.name} is held for {relay.name}: it was dropped there"
     ledger.close()
 
 
