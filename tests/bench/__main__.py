@@ -1,9 +1,9 @@
 """``python -m tests.bench [NAME …] [--peers "NAME …"]``: run benches, print tables, write ``build/bench.{json,png}``.
 
 A bench is a module ``bench_<name>.py`` here with ``run() -> list[Figure]``; it may also have ``series()``: from a
-chart's title to its (seconds, value) points. ``--peers`` measures other systems beside, with the same rows
-(``tests/bench/peers``); the name ``none`` runs no bench, only those. ``WALSHIP_BENCH_QUICK=1`` shortens long runs: its
-figures are no verdict on the bars.
+chart's title to its (seconds, value) points. Each runs in a process of its own. ``--peers`` measures other systems
+beside, with the same rows (``tests/bench/peers``); the name ``none`` runs no bench, only those.
+``WALSHIP_BENCH_QUICK=1`` shortens long runs: its figures are no verdict on the bars.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import subprocess
 import sys
+import tempfile
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -34,11 +37,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which benches (all): {', '.join(names)}, none")
     parser.add_argument("--peers", default="", help=f"systems to measure beside: {', '.join(peers.NAMES)}")
+    parser.add_argument("--into", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     beside = chosen.peers.split()
     if unknown := {*chosen.names} - {*names, "none"} | {*beside} - {*peers.NAMES}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     log.configure("warning", format="console")
+    if chosen.into is not None:
+        return _here(chosen.names, chosen.into)
     console = Console(width=None if sys.stdout.isatty() else 150)
     if QUICK:
         console.print("[yellow]WALSHIP_BENCH_QUICK: shortened runs; no verdict on the bars[/yellow]")
@@ -46,15 +52,13 @@ def main(arguments: list[str]) -> int:
     for name in [name for name in chosen.names or names if name != "none"]:
         console.print(f"[dim]running {name} …[/dim]")
         try:
-            bench = importlib.import_module(f"tests.bench.bench_{name}")
-            found = bench.run()
+            found, series = _apart(name)
             figures += found
-            charts.update(bench.series() if hasattr(bench, "series") else {})
+            charts.update(series)
             console.print(_table(found, title=name))
             _save(figures)  # who stops it keeps what was measured
-        except Exception:  # a bench that breaks must not hide the others' figures
+        except subprocess.CalledProcessError:  # it said why; that must not hide the others' figures
             broken.append(name)
-            traceback.print_exc()
     for name in beside:
         console.print(f"[dim]running peer {name} …[/dim]")
         try:
@@ -72,6 +76,24 @@ def main(arguments: list[str]) -> int:
     if broken or missed:
         console.print(f"[red]broken: {', '.join(broken) or 'none'}; below the bar: {', '.join(missed) or 'none'}[/red]")
     return 1 if broken or missed else 0
+
+
+def _apart(name: str) -> tuple[list[Figure], dict[str, Series]]:
+    """A bench in a process of its own: what one leaves (a Spark, threads, a large heap) slows no other."""
+    with tempfile.TemporaryDirectory() as folder:
+        into = Path(folder, "figures.json")
+        subprocess.run([sys.executable, "-m", "tests.bench", name, "--into", str(into)], check=True)
+        told = json.loads(into.read_text())
+    return [Figure(**row) for row in told["figures"]], told["series"]
+
+
+def _here(names: Sequence[str], into: Path) -> int:
+    (name,) = names
+    bench = importlib.import_module(f"tests.bench.bench_{name}")
+    figures = [figure.row() for figure in bench.run()]
+    series = bench.series() if hasattr(bench, "series") else {}
+    into.write_text(json.dumps({"figures": figures, "series": series}))
+    return 0
 
 
 def _save(figures: list[Figure]) -> None:
