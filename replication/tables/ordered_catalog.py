@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.table import StagedTable, Table
+from pyiceberg.table import CommitTableResponse, StagedTable, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 
-from replication.tables.damage import naming
 from replication.tables.ordered import in_order, not_before
+from replication.tables.parsed import note_written, read_metadata
 
 
 class OrderedCatalog(SqlCatalog):
@@ -28,6 +29,17 @@ class OrderedCatalog(SqlCatalog):
         staged.metadata = in_order(staged.metadata)
         return staged
 
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """See ``Catalog``; whoever looks at the table next finds its metadata parsed."""
+        made = super().commit_table(table, requirements, updates)
+        note_written(table.io, made.metadata_location, made.metadata)
+        return made
+
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
-        with naming(str(orm_table.metadata_location)):
-            return super()._convert_orm_to_iceberg(orm_table)
+        location = str(orm_table.metadata_location)
+        io = self._load_file_io(self.properties, location)
+        metadata = read_metadata(io, location)
+        identifier = (*Catalog.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        return Table(identifier, metadata, location, self._load_file_io(metadata.properties, location), self)

@@ -13,11 +13,10 @@ import sqlalchemy as sa
 from pyiceberg.catalog.noop import NoopCatalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import load_file_io
-from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from replication.tables.damage import naming
+from replication.tables.parsed import read_metadata
 
 _FIND = sa.text(
     "select metadata_location from iceberg_tables where catalog_name = :catalog and table_namespace = :namespace"
@@ -67,10 +66,7 @@ class SqlLookup:
         if location is None:
             raise NoSuchTableError(name)
         io = load_file_io(self._properties, location)
-        file = io.new_input(location)
-        with naming(location):
-            metadata = FromInputFile.table_metadata(file)
-        return Table((namespace, table), metadata, location, io, NoopCatalog(self._catalog))
+        return Table((namespace, table), read_metadata(io, location), location, io, NoopCatalog(self._catalog))
 
     def close(self) -> None:
         """Let go of the connections to the database."""
