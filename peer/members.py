@@ -13,8 +13,6 @@ from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 from replication.ledger.base import FileKind, FileRow, Pending
 
-_SILENT_S = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -49,6 +47,15 @@ class Members:
     problem: str = ""
     keeps_tables: bool = True
     hosts: tuple[Host, ...] = ()
+
+    def without_replay(self) -> str:
+        """Why tables stand still where something waits for replay, and what to do; "" when it runs and speaks."""
+        replays = ", ".join(role for host in self.hosts for role in host.roles if role.startswith("replay"))
+        if self.problem or not self.keeps_tables or replays and "silent" not in replays:
+            return ""
+        if replays:
+            return f"{replays}: frozen, or in a long round; once it is killed walship up starts another"
+        return "no replay process runs, so the tables stand still; walship up starts one, and again where it runs"
 
 
 def members_of(coordination: Coordination) -> Members:
@@ -85,7 +92,7 @@ def with_files(
     """``members`` whose hosts say what lies there; ``report`` is replay's, ``here`` who asks, ``now_s`` when.
 
     A host that ZooKeeper does not know (it may not answer) is there for its files. A replay process that is there and
-    has told nothing for half a minute, since it is frozen or in a long round, is named with how long that is.
+    has told nothing for a while, since it is frozen or in a long round, is named with how long that is.
     """
     wal: dict[str, int] = {}
     landing: dict[str, int] = {}
@@ -102,7 +109,7 @@ def with_files(
         if not any(role.startswith("replay") for role in host.roles):  # alone, it stands for no office
             known[here] = replace(host, roles=(*host.roles, "replay"))
     if report is not None and report.host in known:
-        known[report.host] = _silent(known[report.host], now_s - report.at)
+        known[report.host] = _silent(known[report.host], report.silence(now_s))
     away = _away(known.values(), waits, report, "" if members.problem else here)
     return replace(
         members,
@@ -119,10 +126,9 @@ def with_files(
     )
 
 
-def _silent(host: Host, for_s: float) -> Host:
-    if for_s < _SILENT_S:
+def _silent(host: Host, said: str) -> Host:
+    if not said:
         return host
-    said = f"silent for {for_s:.0f} s"
     return replace(
         host,
         roles=tuple(

@@ -6,6 +6,7 @@ Every refusal is typed and names the remedy. What is remembered here only saves 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -18,6 +19,7 @@ from peer.receive.inbound import Gate, InboundStream
 from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
 from peer.receive.received import REMEMBERED
+from peer.replay.report import ReplayReport
 from replication import __version__
 from replication.core.coverage import Span
 from replication.core.define import unusable_name
@@ -96,8 +98,18 @@ class Reception:
         return {file: Loss(count, kept.spans) for file, (count, kept) in found.items()}
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is here, by whatever road it came."""
-        return self._ledger.time.reached(sequences)
+        """Whether everything up to these sequences is here, by whatever road it came; and whether replay is silent."""
+        found = self._ledger.time.reached(sequences)
+        if all(each.applied or not each.durable for each in found.values()):
+            return found
+        report = ReplayReport.load(self._ledger.replay)
+        silence = report.silence(time.time()) if report is not None else "has never run"
+        return {
+            stream: replace(each, held_by=f"{each.held_by} (replay there: {silence})")
+            if silence and each.durable and not each.applied
+            else each
+            for stream, each in found.items()
+        }
 
     def open_road(self, source: ClusterId, expected: ClusterId, road: Road, caller: frozenset[str] | None) -> None:
         """Make a table ready: create it when missing, with the sender's uuid; learn schemas; note what is owed."""

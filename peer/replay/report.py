@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 
 from replication.ledger.base import Replay
 
+SILENT_S = 10.0  # it tells every two seconds, between rounds
+
 
 @dataclass(slots=True)
 class ReplayReport:
@@ -22,6 +24,11 @@ class ReplayReport:
     fold_errors: dict[str, str] = field(default_factory=dict)
     bootstraps: dict[str, str] = field(default_factory=dict)  # "peer table": what it waits for
     away: dict[str, str] = field(default_factory=dict)  # other hosts whose files it cannot read now: why
+
+    def silence(self, now_s: float) -> str:
+        """How long it has told nothing, since it is frozen, dead or in a long round; "" when it speaks."""
+        for_s = now_s - self.at
+        return f"silent for {for_s:.0f} s" if for_s >= SILENT_S else ""
 
     def save(self, ledger: Replay) -> None:
         """Replace the report."""

@@ -277,11 +277,8 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     printer.line(
         f"own replay has {bytes_text(found.replay_backlog_bytes)} to go; closed time {moment_text(found.closed)}"
     )
-    replays = any(role.startswith("replay") for host in members.hosts for role in host.roles)
-    if found.replay_backlog_bytes and members.keeps_tables and not members.problem and not replays:
-        printer.note(
-            "no replay process runs, so the tables stand still; walship up starts one, and again where it runs"
-        )
+    if found.replay_backlog_bytes and (trouble := members.without_replay()):
+        printer.note(trouble)
     at_peers = [
         {
             "peer": row.peer,

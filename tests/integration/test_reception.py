@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from peer.members import Members
+from peer.members import Host, Members
 from peer.receive.receiver import Receiver
+from peer.replay.report import ReplayReport
 from peer.status import collect
 from replication.core.frame import read_frame
 from replication.errors import LockedFileError, PeerRefusedError
 from replication.link.base import Ack, Data, Reason, Refusal
+from shell.commands.replication import show_status
+from shell.render import Printer
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import rows, table, until
 
@@ -286,3 +290,20 @@ def test_commit_times_far_ahead_land_and_are_an_alarm(pair: Pair, receiver: Rece
     (shown,) = told.far_ahead
     assert shown.origin == str(pair.east.cluster) and 3_500 < shown.ahead_s <= 3_600
     assert pair.west.ledger.time.seen() == alarm.commit
+
+
+def test_what_landed_and_waits_for_a_silent_replay_says_so(
+    pair: Pair, receiver: Receiver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    answer(pair.ship(receiver), pair.data(256, pair.ends[0]))
+    (landed,) = pair.west.ledger.landing.coverage()
+    for at, said in ((None, "replay there: has never run"), (100.0, "replay there: silent for "), (0.0, "")):
+        if at is not None:
+            ReplayReport(host="h0", at=time.time() - at).save(pair.west.ledger.replay)
+        found = pair.link(receiver).reached({landed: 0, replace(landed, group="none"): 0})
+        assert found[landed].held_by.startswith("landed but not applied") and said in found[landed].held_by
+        assert bool(said) is ("replay there" in found[landed].held_by)
+        assert "replay" not in found[replace(landed, group="none")].held_by
+        hosts = (Host("h0", "/data", ("replay (leads)",)),)
+        show_status(Printer(as_json=False), collect(pair.west.config, pair.west.ledger, Members(hosts=hosts)))
+        assert ("frozen, or in a long round" in capfd.readouterr().err) is said.startswith("replay there: silent")
