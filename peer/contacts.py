@@ -52,10 +52,12 @@ class Contacts:
         """A cluster anywhere in the graph: a peer, else one that a peer's peers, or theirs, are said to be.
 
         Raises:
-            UnknownPeerError: no cluster that can be reached from here knows one of that name.
+            UnknownPeerError: all clusters that lead on from here were asked, and none knows one of that name.
+            PeerUnavailableError: some of them do not answer, or that one itself does not.
         """
         known = {peer.name: peer for peer in self.ledger.rules.peers()}
         waiting, asked = deque(known.values()), {self.ledger.cluster.name}
+        silent: dict[str, ReplicationError] = {}
         while name not in known and waiting and len(asked) <= _CLUSTERS_MAX:
             here = waiting.popleft()
             if here.name in asked:
@@ -63,16 +65,22 @@ class Contacts:
             asked.add(here.name)
             try:
                 there = self.reach(here.name, here.zookeepers).described.peers
-            except ReplicationError:
-                continue  # others may know the way
+            except ReplicationError as error:
+                silent[here.name] = error  # others may know the way
+                continue
             for far, zookeepers in there.items():
                 if far not in known and far not in asked:
                     try:
                         _, public = read_public(zookeepers, self.zookeeper_tls)
-                    except ReplicationError:
+                    except ReplicationError as error:
+                        silent[far] = error
                         continue
                     known[far] = Peer(far, zookeepers, public.cluster)
                     waiting.append(known[far])
+        if name not in known and silent:
+            who, why = (name, silent[name]) if name in silent else next(iter(silent.items()))
+            said = "cannot be asked" if name == who else f"is no peer, and {who}, which may lead there, cannot be asked"
+            raise PeerUnavailableError(f"{name} {said}: {why.what}", why.hint or "It may come back")
         return known[name] if name in known else known_peer(self.ledger, name)
 
     def reach(self, name: str, zookeepers: str) -> Reached:

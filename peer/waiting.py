@@ -75,12 +75,12 @@ class Waiting:
             elif goal is not Until.DURABLE:
                 _poll(lambda: self._lacking_here(position, goal), deadline, f"{goal} here", timeout_s)
             return
-        peer = self.contacts.locate(peer_name)
+        what = f"{goal} at {peer_name}"
+        peer = self._located(peer_name, deadline, what, timeout_s)
         is_direct = at_home and any(known == peer for known in self.ledger.rules.peers())
         soon = min(deadline, time.monotonic() + _OWN_LEDGER_S)
         if is_direct and goal is Until.DURABLE and self._is_told_durable(position, peer, soon):
             return
-        what = f"{goal} at {peer_name}"
         while True:
             try:
                 with self.contacts.link(peer) as link:
@@ -88,6 +88,16 @@ class Waiting:
                     return
             except WaitTimeoutError as error:
                 raise WaitTimeoutError(self._with_names(error.what), self._hint(peer, position, error.what)) from None
+            except PeerUnavailableError as error:
+                if time.monotonic() > deadline:
+                    raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None
+                time.sleep(_POLL_MAX_S)
+
+    def _located(self, name: str, deadline: float, what: str, timeout_s: float) -> Peer:
+        """Where that cluster is, once those that lead there answer."""
+        while True:
+            try:
+                return self.contacts.locate(name)
             except PeerUnavailableError as error:
                 if time.monotonic() > deadline:
                     raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None

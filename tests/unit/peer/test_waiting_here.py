@@ -9,15 +9,19 @@ from typing import cast
 
 import pytest
 
-from peer.contacts import Contacts
+from peer.contacts import Contacts, Reached
 from peer.waiting import Waiting
+from replication.coordination.base import Public
+from replication.coordination.paths import Quorum
 from replication.core.coverage import Ranges
 from replication.core.freshness import Reach
 from replication.core.ids import StreamId
 from replication.core.position import Position
-from replication.errors import UnknownTableError, WaitTimeoutError
+from replication.errors import PeerUnavailableError, UnknownPeerError, UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, Peer, Progress
 from replication.ledger.memory import MemoryLedger
+from replication.link.base import Description
+from replication.settings import TlsSection
 from tests.contract.ledger_stores import (
     EAST,
     FLIGHTS,
@@ -125,6 +129,29 @@ def test_where_a_relay_dropped_the_table_or_no_road_leads_a_wait_that_ran_out_sa
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(position, there.name, "visible", 0.0)
     assert raised.value.hint == f"{spec.name} is held for {relay.name}: it was dropped there"
+    ledger.close()
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["silent", "silent at first"])
+def test_a_cluster_behind_a_relay_that_is_silent_is_waited_for_and_not_called_unknown(answers: bool) -> None:
+    ledger, relay, asked = MemoryLedger(WEST), peer("south", EAST), list[str]()
+    ledger.rules.define(relay, 0)
+
+    class Behind(Contacts):
+        def reach(self, name: str, zookeepers: str) -> Reached:
+            asked.append(name)
+            if len(asked) < 3 or not answers:
+                raise PeerUnavailableError("no receiver of south answers", "Is it up?")
+            said = Description(relay.cluster, "test", "ACTIVE", 1, {})
+            return Reached(Quorum.parse(zookeepers), Public(relay.cluster, "test"), said)
+
+    waiting = Waiting(ledger, Behind(ledger, TlsSection()))
+    position = Position(WEST, {}, {stream(FLIGHTS, own_wal(ledger, 1)): 0})
+    expected = (UnknownPeerError, "no peer 'far'") if answers else (WaitTimeoutError, "south, which may lead there, .*")
+    with pytest.raises(expected[0], match=expected[1]) as raised:
+        waiting.wait(position, "far", "visible", 30.0 if answers else 0.3)
+    assert len(asked) > 2 and set(asked) == {"south"}
+    assert (raised.value.hint == "Is it up?") is not answers
     ledger.close()
 
 
