@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from peer.contacts import Contacts
+from peer.replay.report import silence
 from replication.core.freshness import NO_ROAD, Reach
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
@@ -71,9 +72,9 @@ class Waiting:
         if peer_name is None or peer_name == self.ledger.cluster.name:
             if not at_home:
                 reached = self.ledger.time.reached
-                _poll(lambda: _lacking(reached(position.sequences), goal), deadline, f"{goal} here", timeout_s)
+                self._wait_here(lambda: _lacking(reached(position.sequences), goal), deadline, goal, timeout_s)
             elif goal is not Until.DURABLE:
-                _poll(lambda: self._lacking_here(position, goal), deadline, f"{goal} here", timeout_s)
+                self._wait_here(lambda: self._lacking_here(position, goal), deadline, goal, timeout_s)
             return
         what = f"{goal} at {peer_name}"
         peer = self._located(peer_name, deadline, what, timeout_s)
@@ -92,6 +93,14 @@ class Waiting:
                 if time.monotonic() > deadline:
                     raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None
                 time.sleep(_POLL_MAX_S)
+
+    def _wait_here(self, lacking: Callable[[], str], deadline: float, goal: Until, timeout_s: float) -> None:
+        try:
+            _poll(lacking, deadline, f"{goal} here", timeout_s)
+        except WaitTimeoutError as error:
+            silent = silence(self.ledger.replay) if goal is not Until.DURABLE else ""
+            hint = f"Replay here {silent}: see walship status" if silent else error.hint
+            raise WaitTimeoutError(error.what, hint) from None
 
     def _located(self, name: str, deadline: float, what: str, timeout_s: float) -> Peer:
         """Where that cluster is, once those that lead there answer."""

@@ -6,7 +6,6 @@ Every refusal is typed and names the remedy. What is remembered here only saves 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -19,7 +18,7 @@ from peer.receive.inbound import Gate, InboundStream
 from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
 from peer.receive.received import REMEMBERED
-from peer.replay.report import ReplayReport
+from peer.replay.report import silence
 from replication import __version__
 from replication.core.coverage import Span
 from replication.core.define import unusable_name
@@ -102,11 +101,10 @@ class Reception:
         found = self._ledger.time.reached(sequences)
         if all(each.applied or not each.durable for each in found.values()):
             return found
-        report = ReplayReport.load(self._ledger.replay)
-        silence = report.silence(time.time()) if report is not None else "has never run"
+        silent = silence(self._ledger.replay)
         return {
-            stream: replace(each, held_by=f"{each.held_by} (replay there: {silence})")
-            if silence and each.durable and not each.applied
+            stream: replace(each, held_by=f"{each.held_by} (replay there {silent})")
+            if silent and each.durable and not each.applied
             else each
             for stream, each in found.items()
         }

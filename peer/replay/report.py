@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, field
 
 from replication.ledger.base import Replay
@@ -41,3 +42,12 @@ class ReplayReport:
             return ReplayReport(**json.loads(ledger.told()))
         except (ValueError, TypeError):
             return None
+
+
+def silence(ledger: Replay) -> str:
+    """What to say of a replay that has told nothing for a while by now, or has never run; "" when it speaks."""
+    report = ReplayReport.load(ledger)
+    if report is None:
+        return "has never run"
+    said = report.silence(time.time())
+    return said and f"is {said}"

@@ -297,7 +297,7 @@ def test_what_landed_and_waits_for_a_silent_replay_says_so(
 ) -> None:
     answer(pair.ship(receiver), pair.data(256, pair.ends[0]))
     (landed,) = pair.west.ledger.landing.coverage()
-    for at, said in ((None, "replay there: has never run"), (100.0, "replay there: silent for "), (0.0, "")):
+    for at, said in ((None, "replay there has never run"), (100.0, "replay there is silent for "), (0.0, "")):
         if at is not None:
             ReplayReport(host="h0", at=time.time() - at).save(pair.west.ledger.replay)
         found = pair.link(receiver).reached({landed: 0, replace(landed, group="none"): 0})
@@ -306,4 +306,4 @@ def test_what_landed_and_waits_for_a_silent_replay_says_so(
         assert "replay" not in found[replace(landed, group="none")].held_by
         hosts = (Host("h0", "/data", ("replay (leads)",)),)
         show_status(Printer(as_json=False), collect(pair.west.config, pair.west.ledger, Members(hosts=hosts)))
-        assert ("frozen, or in a long round" in capfd.readouterr().err) is said.startswith("replay there: silent")
+        assert ("frozen, or in a long round" in capfd.readouterr().err) is ("silent" in said)

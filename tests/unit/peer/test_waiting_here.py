@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 from peer.contacts import Contacts, Reached
+from peer.replay.report import ReplayReport
 from peer.waiting import Waiting
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
@@ -71,8 +72,12 @@ def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
     both = Position(WEST, {file: end}, {first: 0, second: 0})
     applied(ledger, two, {file: end})
     waiting.wait(Position(WEST, {file: end}, {second: 0}), None, "visible", 0.0)
-    with pytest.raises(WaitTimeoutError):
-        waiting.wait(both, None, "visible", 0.05)
+    for at, said in ((None, "has never run"), (100.0, "is silent for "), (0.0, "It goes on")):
+        if at is not None:
+            ReplayReport(at=time.time() - at).save(ledger.replay)
+        with pytest.raises(WaitTimeoutError) as raised:
+            waiting.wait(both, None, "visible", 0.05)
+        assert said in (raised.value.hint or "")
     applied(ledger, one, {file: end}, 2)
     waiting.wait(both, None, "visible", 0.0)
     ledger.close()
