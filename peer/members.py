@@ -54,7 +54,7 @@ class Members:
         if self.problem or not self.keeps_tables or replays and "silent" not in replays:
             return ""
         if replays:
-            return f"{replays}: frozen, or in a long round; once it is killed walship up starts another"
+            return f"{replays}: in a long round, or frozen: then kill it, and walship up starts another"
         return "no replay process runs, so the tables stand still; walship up starts one, and again where it runs"
 
 

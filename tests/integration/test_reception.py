@@ -306,4 +306,4 @@ def test_what_landed_and_waits_for_a_silent_replay_says_so(
         assert "replay" not in found[replace(landed, group="none")].held_by
         hosts = (Host("h0", "/data", ("replay (leads)",)),)
         show_status(Printer(as_json=False), collect(pair.west.config, pair.west.ledger, Members(hosts=hosts)))
-        assert ("frozen, or in a long round" in capfd.readouterr().err) is ("silent" in said)
+        assert ("in a long round, or frozen" in capfd.readouterr().err) is ("silent" in said)

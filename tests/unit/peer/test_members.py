@@ -49,7 +49,7 @@ def test_a_replay_process_that_says_nothing_is_named_with_how_long() -> None:
     leads = Members(
         hosts=(Host("w1", "/data", ("master (leads)", "replay (leads)")), Host("w2", "/", ("replay (stands by)",)))
     )
-    assert [host.roles for host in with_files(leads, [], [], report, "w1", 1009.0).hosts] == [
+    assert [host.roles for host in with_files(leads, [], [], report, "w1", 1014.0).hosts] == [
         h.roles for h in leads.hosts
     ]
     silent, other = with_files(leads, [], [], report, "w2", 1045.0).hosts
