@@ -17,11 +17,12 @@ from typing import BinaryIO
 import structlog
 
 from replication.config import Config
-from replication.coordination.embedded import find_jars, find_java
+from replication.coordination.embedded import find_jars
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, ReplicationError, SparkMissingError
 from replication.ledger.base import Ledger
+from replication.tables.jars import java_home_check
 from replication.tables.local_io import local_path
 
 _log = structlog.get_logger(__name__)
@@ -44,7 +45,7 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
     check_moved(config)
     spark, embedded = "replay" in roles, "zookeeper" in roles and config.zookeeper.embedded
     if spark or embedded:
-        find_java()
+        java_home_check()
     if spark and not _installed("pyspark"):
         raise SparkMissingError("PySpark is not installed, and the replay role needs it", _spark_remedy(config))
     if embedded:

@@ -11,8 +11,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import ssl
@@ -23,6 +21,7 @@ from pathlib import Path
 
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, CoordinationError
+from replication.tables.jars import java_home_check
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS = ("zookeeper", "slf4j-api", "log4j", "metrics-core", "snappy-java")
@@ -159,7 +158,7 @@ class EmbeddedZookeeper:
         names = _JARS if self._tls is None else _JARS_TLS
         wanted = sorted(str(jar) for jar in jars.glob("*.jar") if jar.name.startswith(names))
         return [
-            find_java(),
+            str(Path(java_home_check()) / "bin" / "java"),
             f"-Xmx{self._heap_mb}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
@@ -277,21 +276,6 @@ def _dying_with_parent(command: list[str]) -> list[str]:
     if sys.platform != "linux":
         return command
     return [sys.executable, "-I", "-S", "-c", _ASK_AND_BECOME, str(os.getpid()), *command]
-
-
-def find_java() -> str:
-    """The Java executable: JAVA_HOME's, else the one on PATH; ConfigError when there is none or it is too old."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    remedy = "Install Java 17 or 21 and set JAVA_HOME, or point [zookeeper] servers at a ZooKeeper that runs"
-    try:
-        shown = subprocess.run([java or "java", "-version"], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        raise ConfigError(f"Java was not found{f' at {java}' if java else ''}", remedy) from None
-    version = re.search(r'version "(\d+)', shown.stderr)
-    if java is None or version is None or int(version[1]) < 17:
-        raise ConfigError(f"Java {version[1] if version else '?'} at {java} is too old", remedy)
-    return java
 
 
 def find_jars() -> Path:

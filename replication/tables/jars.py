@@ -103,53 +103,68 @@ def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
 
 
 def java_home_check() -> str:
-    """``JAVA_HOME`` of a Java 17 or 21, preferring the environment's own, then ``java`` on the path, then usual places.
+    """``JAVA_HOME`` of a Java 17 or 21 that starts: the environment's own, ``java`` on the path, or usual places.
 
     Raises:
         ConfigError: there is none; one line on what was found instead and what to do.
     """
-    wrong: list[str] = []
-    for home in _java_homes():
-        version = _java_version(home)
-        if version in JAVA_VERSIONS:
-            return str(home)
-        if version is not None and (label := f"Java {version}") not in wrong:
-            wrong.append(label)
-    found = f"only {', '.join(wrong)} found" if wrong else "no Java found"
+    unfit: list[str] = []
+    for java in _javas():
+        home, fault = _look_at(java)
+        if home:
+            return home
+        unfit.append(f"{java} {fault}")
     raise ConfigError(
-        f"Java 17 or 21 is needed, {found}",
+        f"Java 17 or 21 is needed, {'; '.join(unfit) or 'no Java found'}",
         "Install one of them (openjdk-17-jre-headless, openjdk@17) or set JAVA_HOME",
     )
 
 
-def _java_homes() -> Iterator[Path]:
+def _javas() -> Iterator[Path]:
+    seen = set[Path]()
+    for java in _java_places():
+        if java.resolve() not in seen:
+            seen.add(java.resolve())
+            yield java
+
+
+def _java_places() -> Iterator[Path]:
     if home := os.environ.get("JAVA_HOME"):
-        yield Path(home)
+        yield Path(home) / "bin" / "java"
     if java := shutil.which("java"):
-        yield Path(java).resolve().parent.parent
+        yield Path(java)
     for pattern in (
-        "/usr/lib/jvm/*",
-        "/Library/Java/JavaVirtualMachines/*/Contents/Home",
-        "/opt/homebrew/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home",
-        "/usr/local/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home",
+        "/usr/lib/jvm/*/bin/java",
+        "/Library/Java/JavaVirtualMachines/*/Contents/Home/bin/java",
+        "/opt/homebrew/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home/bin/java",
+        "/usr/local/opt/openjdk@*/libexec/openjdk.jdk/Contents/Home/bin/java",
     ):
         yield from sorted(Path("/").glob(pattern[1:]))
 
 
-def _java_version(home: Path) -> int | None:
-    """The major version, from the ``release`` file when there is one; None when this is no Java."""
-    if not os.access(home / "bin" / "java", os.X_OK):
-        return None
+def _look_at(java: Path) -> tuple[str, str]:
+    """Its home, as it says itself since ``java`` may be a script that finds it; or "" and what is wrong with it."""
     try:
-        text = (home / "release").read_text(encoding="utf-8")
-    except OSError:
-        try:
-            done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=30)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        text = done.stderr
-    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
-    return int(match[1]) if match else None
+        done = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"does not start ({getattr(error, 'strerror', None) or 'nothing after 30 s'})"
+    if done.returncode:
+        said = [*done.stderr.split("\n"), *done.stdout.split("\n")]
+        line = next((line.strip() for line in said if line.strip()), f"exit code {done.returncode}")
+        return "", f"does not start ({line})"
+    version = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+    if version is None:
+        return "", "does not say its version"
+    if int(version[1]) not in JAVA_VERSIONS:
+        return "", f"is Java {version[1]}"
+    home = re.search(r"^ *java\.home = (.+)", done.stderr, re.MULTILINE)
+    return home[1].strip() if home else str(java.resolve().parent.parent), ""
 
 
 def _is_sound(path: Path, jar: Jar) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from replication.tables.jars import POSTGRESQL, ensure_jars, heed_any_path, java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_INCUBATOR = b"WARNING: Using incubator modules"
 _LOG4J = """\
 status = error
 rootLogger.level = {level}
@@ -103,7 +105,7 @@ def open_session(
         **_catalog_settings(catalog),
         **(properties or {}),
     }
-    os.environ.setdefault("JAVA_HOME", java_home)
+    os.environ["JAVA_HOME"] = java_home
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it asks what the host's name resolves to
     heed_any_path(os.environ)
@@ -112,12 +114,37 @@ def open_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
+        _start_jvm(settings)
         return builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
         line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise SparkMissingError(
             f"Spark did not start: {line}", "Look at [replay] spark and driver_memory, and at the memory that is free"
         ) from None
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """As the session would, but that Java's word on a module which Spark has it load reaches no user."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    said, saying = os.pipe()
+    threading.Thread(target=_pass_on, args=(said,), name="spark-stderr", daemon=True).start()  # ends with the JVM
+    try:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        gateway = launch_gateway(conf, {"stderr": saying})  # type: ignore[no-untyped-call]
+    finally:
+        os.close(saying)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _pass_on(said: int) -> None:
+    with open(said, "rb") as lines:
+        for line in lines:
+            if not line.startswith(_INCUBATOR):
+                os.write(2, line)
 
 
 def class_archive() -> Path:

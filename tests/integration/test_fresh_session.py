@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from uuid import uuid4
 
 from replication.tables.iceberg import IcebergTables
@@ -15,3 +18,27 @@ def test_snapshots_expire_before_the_session_has_run_any_sql_and_in_any_thread(s
     fresh = IcebergTables(spark_tables._catalog, spark_tables._spark.newSession())
     with ThreadPoolExecutor(1) as thread:
         thread.submit(fresh.expire, spec.name, 0, 1).result()
+
+
+_STARTED = """
+import sys
+from pathlib import Path
+from replication.tables.catalog import catalog_properties
+from replication.tables.spark import open_session
+folder = Path(sys.argv[1])
+spark = open_session(catalog_properties(folder), folder / "spark")
+spark._jvm.java.lang.System.err.println("said by Java")
+spark.stop()
+"""
+
+
+def test_of_what_java_says_a_user_sees_all_but_its_warning_of_modules(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTED, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("", "said by Java\n")

@@ -16,7 +16,7 @@ import pytest
 
 from replication.coordination import keeper
 from replication.coordination.base import HostRecord, Public
-from replication.coordination.embedded import EmbeddedZookeeper, find_java, four_letter_word
+from replication.coordination.embedded import EmbeddedZookeeper, four_letter_word
 from replication.coordination.paths import Kind, Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect, connect_public
@@ -112,12 +112,6 @@ def test_a_port_that_is_taken_is_named_in_one_clear_line(tmp_path: Path) -> None
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
             EmbeddedZookeeper(tmp_path, port).start()
-
-
-def test_missing_java_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match="Java was not found at .*Install Java 17"):
-        find_java()
 
 
 def test_the_server_answers_two_four_letter_words_and_no_others(server: EmbeddedZookeeper) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replication.coordination.embedded import find_java
 from replication.tables import spark
+from replication.tables.jars import java_home_check
 
 
 def test_without_an_archive_java_is_told_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,6 +28,10 @@ def test_an_archive_that_java_cannot_use_is_passed_over_in_silence(
         options = shlex.split(" ".join(spark._archive_options(None)))
         assert f"-XX:SharedArchiveFile={archive}" in options
         done = subprocess.run(
-            [find_java(), *options, "--version"], capture_output=True, text=True, timeout=60, check=True
+            [Path(java_home_check(), "bin", "java"), *options, "--version"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
         )
         assert done.stderr == "" and "warning" not in done.stdout.lower()

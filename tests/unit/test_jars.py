@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,45 +15,82 @@ from replication.errors import ConfigError, SparkMissingError
 from replication.tables import jars
 
 
-def fake_java(home: Path, version: str) -> Path:
-    (home / "bin").mkdir(parents=True)
+def fake_java(home: Path, script: str) -> Path:
     java = home / "bin" / "java"
-    java.write_text("#!/bin/sh\nexit 0\n")
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\n{script}\n")
     java.chmod(0o755)
-    (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     return home
+
+
+def says_version(version: str, home: str = "") -> str:
+    told = f"echo '    java.home = {home}' >&2; " if home else ""
+    return f"""{told}echo 'openjdk version "{version}" 2025-04-15' >&2"""
 
 
 @pytest.fixture
 def only_java_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's other Javas out of sight."""
+    places = jars._java_places
     monkeypatch.setattr("shutil.which", lambda _: None)
-    homes = jars._java_homes
-    monkeypatch.setattr(jars, "_java_homes", lambda: (home for home in homes() if str(home) == os.environ["JAVA_HOME"]))
+    monkeypatch.setattr(jars, "_java_places", lambda: (at for at in places() if at.parents[1] == java_home()))
+
+
+def java_home() -> Path:
+    return Path(os.environ["JAVA_HOME"])
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21.0.2", "21"])
 def test_java_home_wins_when_it_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", version)))
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", says_version(version))))
     assert jars.java_home_check() == str(tmp_path / "java")
 
 
 @pytest.mark.usefixtures("only_java_home")
-@pytest.mark.parametrize(("version", "named"), [("25.0.1", "Java 25"), ("1.8.0_402", "Java 8"), ("11.0.1", "Java 11")])
-def test_a_wrong_java_is_named_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, named: str
+@pytest.mark.parametrize(
+    ("script", "named"),
+    [
+        (says_version("25.0.1"), "is Java 25$"),
+        (says_version("1.8.0_402"), "is Java 8$"),
+        (says_version("11.0.1"), "is Java 11$"),
+        ("echo >&2; echo 'Error: no memory' >&2; echo more >&2; exit 1", r"does not start \(Error: no memory\)$"),
+        ("echo 'Unrecognized option'; exit 1", r"does not start \(Unrecognized option\)$"),
+        ("exit 3", r"does not start \(exit code 3\)$"),
+        ("exit 0", "does not say its version$"),
+    ],
+)
+def test_a_java_that_will_not_do_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, named: str
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", version)))
-    with pytest.raises(ConfigError, match=f"only {named} found") as caught:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", script)))
+    with pytest.raises(ConfigError) as caught:
         jars.java_home_check()
-    assert "\n" not in str(caught.value) and "JAVA_HOME" in caught.value.hint
+    assert re.search(f"^Java 17 or 21 is needed, {tmp_path}/java/bin/java {named}", caught.value.what)
+    assert "JAVA_HOME" in caught.value.hint and "ZooKeeper" not in caught.value.hint
 
 
 @pytest.mark.usefixtures("only_java_home")
-def test_no_java_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"none/bin/java does not start \(No such file or directory\)"):
+        jars.java_home_check()
+
+
+def test_no_java_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "_java_places", lambda: iter(()))
     with pytest.raises(ConfigError, match="no Java found"):
         jars.java_home_check()
+
+
+def test_a_java_that_is_a_script_says_where_java_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "shims", says_version("17.0.1", home="/opt/some java"))))
+    assert jars.java_home_check() == "/opt/some java"
+
+
+def test_one_that_will_not_do_is_passed_over_for_one_that_will(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", says_version("11.0.1"))))
+    monkeypatch.setenv("PATH", str(fake_java(tmp_path / "new", says_version("21.0.1")) / "bin"), prepend=os.pathsep)
+    assert jars.java_home_check() == str(tmp_path / "new")
 
 
 def test_jars_of_the_configuration_are_taken_as_they_are(tmp_path: Path) -> None:

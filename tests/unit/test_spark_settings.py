@@ -39,7 +39,33 @@ def test_a_local_spark_need_not_resolve_the_hosts_name(
         os.environ["SPARK_LOCAL_IP"] = given
     monkeypatch.setattr(pyspark.SparkSession, "builder", _Builder())
     monkeypatch.setattr(spark, "java_home_check", lambda: "/java")
+    monkeypatch.setattr(spark, "_start_jvm", lambda _: None)
     monkeypatch.setattr(spark, "ensure_jars", lambda *_: ())
     with pytest.raises(SparkMissingError, match="only looked at"):
         spark.open_session(CatalogProperties({}, {}), tmp_path, master=master)
     assert _Builder.address == address
+
+
+def test_an_unfit_java_home_is_not_what_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark.sql")
+    monkeypatch.setattr(os, "environ", dict(os.environ, JAVA_HOME="/an/old/java"))
+    monkeypatch.setattr(spark, "java_home_check", lambda: "/java")
+    monkeypatch.setattr(spark, "ensure_jars", lambda *_: ())
+    started_with = []
+
+    def start(_: object) -> None:
+        started_with.append(os.environ["JAVA_HOME"])
+        raise RuntimeError("it was only looked at")
+
+    monkeypatch.setattr(spark, "_start_jvm", start)
+    with pytest.raises(SparkMissingError, match="only looked at"):
+        spark.open_session(CatalogProperties({}, {}), tmp_path)
+    assert started_with == ["/java"]
+
+
+def test_spark_says_nothing_of_its_modules_and_all_else(capfd: pytest.CaptureFixture[str]) -> None:
+    said, saying = os.pipe()
+    os.write(saying, b"WARNING: Using incubator modules: jdk.incubator.vector\njava.lang.OutOfMemoryError\n")
+    os.close(saying)
+    spark._pass_on(said)
+    assert capfd.readouterr().err == "java.lang.OutOfMemoryError\n"

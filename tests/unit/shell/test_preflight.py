@@ -14,6 +14,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.ledger.base import FileKind
 from replication.ledger.sql import open_ledger
+from replication.tables import jars
 from replication.tables.catalog import IcebergCatalog, catalog_properties
 from shell.preflight import DataDirLock, check_host, running_pid
 from shell.roles import make_ledger
@@ -173,7 +174,7 @@ def test_a_copy_does_not_start_on_the_tables_of_its_original(tmp_path):
 
 def test_missing_java_is_said_only_where_it_is_needed(tmp_path, monkeypatch):
     config = config_in(tmp_path)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    monkeypatch.setattr(jars, "_java_places", lambda: iter(()))
     check_host(config, ("master", "worker", "receiver"))
     with pytest.raises(ConfigError, match="Java"):
         check_host(config, ("zookeeper",))
@@ -182,7 +183,7 @@ def test_missing_java_is_said_only_where_it_is_needed(tmp_path, monkeypatch):
 def test_where_pyspark_is_missing_the_remedy_needs_none(tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else find(name))
-    monkeypatch.setattr("shell.preflight.find_java", lambda: "java")
+    monkeypatch.setattr("shell.preflight.java_home_check", lambda: "/java")
     outside = {"embedded": False, "servers": "zk:2181"}
     with pytest.raises(SparkMissingError, match=r"spark\]'; the embedded ZooKeeper is part of it, too$"):
         check_host(config_in(tmp_path), ("zookeeper", "replay"))
