@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from replication import __version__, log
-from replication.errors import ConfigError, NoSpaceError, ReplicationError
+from replication.errors import ConfigError, NoSpaceError, ReplicationError, one_line
 from shell.descriptors import have_standard
 from shell.find import Found
 from shell.help import Sections
@@ -128,10 +128,16 @@ def _wrong_line(error: Any, printer: Printer) -> int:
 
 
 def _foreseen(error: Exception) -> ReplicationError:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+    full = os.strerror(errno.ENOSPC)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and (error.filename or error.strerror == full):
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what it holds has no room, and would be tried again
         return NoSpaceError(f"No space left for {error.filename or 'the output'}", "Make room, or write elsewhere")
-    return ReplicationError(f"{type(error).__name__}: {error}", "Unforeseen; run again with --debug for the traceback")
+    if full in str(error):  # Arrow and Java name no file
+        return NoSpaceError(
+            "No space left for tables' files or temporary ones",
+            "Make room on the disks of the data directory ([cluster] data_dir) and of [catalog] warehouse",
+        )
+    return ReplicationError(one_line(error), "Unforeseen; run again with --debug for the traceback")
 
 
 def main() -> None:

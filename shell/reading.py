@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from replication.core.escaped import escaped_column
-from replication.errors import RequestError
+from replication.errors import NoSpaceError, RequestError
 from shell.render import Printer, to_json
 
 _SHOWN_ROWS = 1000
@@ -75,6 +76,8 @@ def _writing(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == errno.ENOSPC:
+            raise NoSpaceError(f"{output} cannot be written: {why}", "Make room, or write elsewhere") from None
         raise RequestError(
             f"{output} cannot be written: {why}", "Name a file in a folder that you may write to"
         ) from None

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from peer.trace import Trace, Version
 from peer.verify import Difference, Holding, Verdict
-from replication.errors import RequestError
+from replication.errors import NoSpaceError, RequestError
 from shell.commands.data import sql
 from shell.commands.trace import parse_key, show_trace
 from shell.commands.verify import show_verdicts
@@ -47,6 +47,13 @@ def test_a_file_that_cannot_be_written_is_said(tmp_path, suffix):
     for name, why in targets:
         with pytest.raises(RequestError, match=f"cannot be written: (?i:{why})"):
             save_rows(tmp_path / name, iter([ROW]))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+def test_a_file_without_room_is_said_with_the_remedy(tmp_path):
+    (tmp_path / "x.csv").symlink_to("/dev/full")
+    with pytest.raises(NoSpaceError, match=r"x\.csv cannot be written: No space left on device\. Make room"):
+        save_rows(tmp_path / "x.csv", iter([ROW]))
 
 
 def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(tmp_path):
