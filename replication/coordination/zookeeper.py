@@ -23,6 +23,8 @@ from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import CoordinationError
 
+_LOST = "It may have been done or not: look at ZooKeeper and its disk, then at walship status, and say it again"
+
 
 class ZookeeperTree:
     """A ``Tree`` over a ZooKeeper ensemble.
@@ -145,10 +147,11 @@ class ZookeeperTree:
             yield
         except KazooTimeoutError:
             raise CoordinationError(
-                f"{doing} at {self._servers}: no answer within {self._call_timeout_s:g} s"
+                f"{doing} at {self._servers}: no answer within {self._call_timeout_s:g} s", _LOST
             ) from None
         except KazooException as error:
-            raise CoordinationError(f"{doing} at {self._servers}: {type(error).__name__} {error}".rstrip()) from None
+            what = f"{doing} at {self._servers}: {type(error).__name__} {error}".rstrip()
+            raise CoordinationError(what, _LOST) from None
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
+from kazoo.exceptions import ConnectionLoss
 
 from replication.coordination.keeper import Subscription
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
+from replication.coordination.zookeeper import ZookeeperTree
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NotLeaderError
 
@@ -221,3 +223,9 @@ def test_what_is_read_after_a_subscription_was_closed_is_not_delivered(connect: 
     assert looked.wait(10)
     session.close()
     assert delivered == []
+
+
+def test_a_call_that_lost_its_connection_says_that_it_may_have_been_done() -> None:
+    tree, told = ZookeeperTree("127.0.0.1:1"), r"writing /role .*ConnectionLoss.* may have been done .*walship status"
+    with pytest.raises(CoordinationError, match=told), tree._named("writing /role"):
+        raise ConnectionLoss()
