@@ -223,9 +223,9 @@ def _commit(table: Table, name: str, expect: int | None, files: Sequence[DataFil
 def forget_older_snapshots(table: Table) -> None:
     """Leave only the current snapshot in this copy of the metadata, for planning.
 
-    PyIceberg copies it deeply some twenty times an append: with 400 snapshots that took ten times the CPU of 50. The
-    commit itself loads the whole metadata anew and checks that ``main`` has not moved. The metadata log stays: by it
-    PyIceberg tells which metadata files are superseded and can be deleted.
+    It goes to executors with every task, and PyIceberg searches it many times an append. The commit itself looks at the
+    whole metadata again and checks that ``main`` has not moved. The metadata log stays: by it PyIceberg tells which
+    metadata files are superseded and can be deleted.
     """
     current = table.current_snapshot()
     main = {name: ref for name, ref in table.metadata.refs.items() if name == MAIN_BRANCH}

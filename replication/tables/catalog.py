@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse as parse_filter
 from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.metadata import TableMetadata
 
 from replication.config import Config
 from replication.core.schema import Column, TableSpec
@@ -224,20 +225,9 @@ class IcebergCatalog:
     def history(self, name: str) -> History:
         """See ``base.Catalog``."""
         metadata = self._look(name).metadata
-        snapshots = {
-            s.snapshot_id: Snapshot(
-                s.snapshot_id,
-                s.parent_snapshot_id,
-                s.sequence_number or 0,
-                s.summary.operation.value if s.summary else "",
-                dict(s.summary.additional_properties) if s.summary else {},
-                s.timestamp_ms * 1000,
-            )
-            for s in metadata.snapshots
-        }
         tags = {tag: ref.snapshot_id for tag, ref in metadata.refs.items() if ref.snapshot_ref_type.value == "tag"}
         current = metadata.current_snapshot_id
-        return History(None if current in (None, -1) else current, snapshots, tags)
+        return History(None if current in (None, -1) else current, _Snapshots(metadata), tags)
 
     def attach(
         self,
@@ -295,6 +285,30 @@ class IcebergCatalog:
             note_columns(transaction, layout)
 
 
+class _Snapshots(Mapping[int, Snapshot]):
+    """By id, each made when it is looked at: who looks at a table's history wants its newest."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._found = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+
+    def __getitem__(self, number: int) -> Snapshot:
+        found = self._found[number]
+        return Snapshot(
+            found.snapshot_id,
+            found.parent_snapshot_id,
+            found.sequence_number or 0,
+            found.summary.operation.value if found.summary else "",
+            dict(found.summary.additional_properties) if found.summary else {},
+            found.timestamp_ms * 1000,
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
 def _found(name: str, load: Callable[[str], Table]) -> Table:
     try:
         return load(name)
@@ -310,6 +324,9 @@ def _found(name: str, load: Callable[[str], Table]) -> Table:
 
 
 def _open(properties: Mapping[str, str]) -> PyCatalog:
+    from replication.tables.pyiceberg_mends import mend_pyiceberg
+
+    mend_pyiceberg()
     if properties.get("type") != "sql":
         return load_catalog(CATALOG, **properties)
     others = {name: value for name, value in properties.items() if name != "type"}
