@@ -16,6 +16,7 @@ from peer.replay.commit import Stamp
 from replication.core.aging import REMOVED_LATER_US, horizon, longest_history_s
 from replication.core.bootstrap import Forgotten
 from replication.core.schema import TableSpec
+from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
 from replication.tables.base import History, Snapshot, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts
@@ -56,8 +57,11 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
             tables.untag(layout.name, tag)
             _log.info("bootstrap_hold_let_go", table=layout.name, tag=tag)
         if _small_files(history) >= _FILES_TO_COMPACT:
-            files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
-            _log.info("compacted", table=layout.name, files=files)
+            try:
+                files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
+                _log.info("compacted", table=layout.name, files=files)
+            except CommitConflictError as error:  # snapshots are expired all the same, or their number grows meanwhile
+                _log.info("not_compacted", table=layout.name, reason=error.what)
             history = tables.history(layout.name)
         for tag in history.tags:
             if tag.startswith(SPARED_TAG) and int(tag.removeprefix(SPARED_TAG)) < now - SNAPSHOT_KEEP_US:

@@ -10,7 +10,7 @@ read and nothing is shuffled, as ``MERGE`` would.
 from __future__ import annotations
 
 import contextlib
-import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from replication.core.schema import Column, TableSpec
-from replication.errors import CommitConflictError, EngineLostError, HostAwayError, PoisonFrameError, ReplicationError
+from replication.errors import CommitConflictError
 from replication.tables.append import SMALL_BYTES, WriteFiles, append_decoded, fits
 from replication.tables.base import LABEL, SPARK, Decode, History, Rows
 from replication.tables.catalog import CATALOG, IcebergCatalog
@@ -34,6 +34,7 @@ from replication.tables.evolve import check_columns, check_shape
 from replication.tables.fold_branch import abandoned, check_branch, head, new_branch
 from replication.tables.key_index import KeyIndex
 from replication.tables.local_io import sync_commits
+from replication.tables.refusals import refusals
 from replication.tables.row_delta import replace_rows
 
 if TYPE_CHECKING:
@@ -41,16 +42,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
     from pyspark.sql.types import StructType
 
-_AWAY = re.compile(r"host (\S+) does not give its files: (.*)")
 _NOTHING = pa.table({})
-_POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (.*)")
-_CONFLICT = re.compile(
-    "Found conflicting files|CommitFailedException|Cannot determine history|Cannot fast-forward|not an ancestor"
-    "|has changed|INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
-)
 _SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20
 _SMALL_FILE_BYTES = 8 << 20
+_GAP_S = 0.08  # in it the engine reads a busy table's metadata and commits
 
 
 class IcebergTables:
@@ -73,6 +69,7 @@ class IcebergTables:
         self._spark = spark
         self._index = KeyIndex(scratch)
         self._numbers = count()
+        self._in_upkeep: set[str] = set()
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
@@ -142,6 +139,8 @@ class IcebergTables:
         """See ``base.Tables``."""
         from pyspark.sql import functions as F
 
+        if name in self._in_upkeep:
+            time.sleep(_GAP_S)
         if shape is not None and not isinstance(rows, Decode):
             return self.replace(name, (), _NOTHING, rows, expect, summary, shape)
         if isinstance(rows, Decode):
@@ -154,7 +153,7 @@ class IcebergTables:
         writer = frame.writeTo(self.ref(name)).option("isolation-level", "serializable")
         if expect is not None:
             writer = writer.option("validate-from-snapshot-id", str(expect))
-        with self._durably(name), _refusals(name):
+        with self._durably(name), refusals(name):
             _with_summary(writer, summary).overwrite(F.lit(False))
         return self._committed(name, summary)
 
@@ -180,7 +179,7 @@ class IcebergTables:
                 return replace_rows(loaded, self._index, key, gone, rows, expect, summary)
         table, branch = self.ref(name), new_branch()
         at = "" if expect is None else f" as of version {expect}"
-        with self._durably(name), _refusals(name):
+        with self._durably(name), refusals(name):
             self._spark.sql(f"alter table {table} create branch {branch}{at}")
             try:
                 self._write_branch(name, branch, key, gone, rows, summary)
@@ -214,12 +213,12 @@ class IcebergTables:
 
     def delete(self, name: str, where: str) -> None:
         """See ``base.Tables``."""
-        with self._durably(name), _refusals(name):
+        with self._durably(name), refusals(name):
             self._spark.sql(f"delete from {self.ref(name)} where {where}")
 
     def query(self, sql: str) -> pa.Table:
         """See ``base.Tables``."""
-        with _refusals("a table"):
+        with refusals("a table"):
             return self._spark.sql(sql).toArrow()
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
@@ -233,13 +232,13 @@ class IcebergTables:
     @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
     def _refer(self, name: str, change: str) -> None:
         """Change a tag, again when another commit comes between: Iceberg itself gives up at the first that does."""
-        with self._durably(name), _refusals(name):
+        with self._durably(name), refusals(name):
             self._spark.sql(f"alter table {self.ref(name)} {change}")
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
         self.settle(name)  # before what it stands for is deleted
-        with self._durably(name), _refusals(name):
+        with self._upkeep(name), self._durably(name), refusals(name):
             for branch in abandoned(self._catalog.load(name).metadata):
                 self._spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
             # Spark knows its jars in every thread while it runs SQL only, and loads the catalog with the first of it
@@ -259,7 +258,7 @@ class IcebergTables:
 
         Files above 8 MiB are left alone, so that a growing table is not rewritten again and again.
         """
-        with self._durably(name), _refusals(name):
+        with self._upkeep(name), self._durably(name), refusals(name):
             result = self._spark.sql(
                 f"call {CATALOG}.system.rewrite_data_files(table => '{name}', options => map("
                 f"'min-input-files', '{min_files}', 'target-file-size-bytes', '{_FILE_BYTES}',"
@@ -272,6 +271,15 @@ class IcebergTables:
         """Stop the Spark session, and let go of the catalog."""
         self._spark.stop()
         self._catalog.close()
+
+    @contextlib.contextmanager
+    def _upkeep(self, name: str) -> Iterator[None]:
+        """Meanwhile appends leave gaps: the engine commits between two of them, or gives up after five attempts."""
+        self._in_upkeep.add(name)
+        try:
+            yield
+        finally:
+            self._in_upkeep.discard(name)
 
     @contextlib.contextmanager
     def _durably(self, name: str) -> Iterator[None]:
@@ -290,7 +298,7 @@ class IcebergTables:
 
     def _run(self, name: str, write: WriteFiles, tasks: pa.Table) -> pa.Table:
         """Write data files in executors."""
-        with _refusals(name):
+        with refusals(name):
             return self._spark.createDataFrame(tasks).mapInArrow(write, "files binary, poison binary").toArrow()
 
     def _decoded(self, name: str, rows: Decode) -> DataFrame:
@@ -375,26 +383,3 @@ def _literal(value: Any) -> str | None:
             return f"x'{bytes(value).hex()}'"
         case _:
             return None
-
-
-@contextlib.contextmanager
-def _refusals(name: str) -> Iterator[None]:
-    """Turn Spark's many ways to say "conflict" or "bad frame" into the two errors callers act on."""
-    try:
-        yield
-    except ReplicationError:
-        raise
-    except Exception as error:  # of several packages, some of them there with Spark Connect only
-        text = str(error)
-        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
-            raise EngineLostError(f"Spark went away during a commit to {name}: {text}", "Start replay again") from None
-        poison = _POISON.search(text)
-        if poison is not None:
-            raise PoisonFrameError(poison[2], int(poison[1]), poison[3]) from None
-        away = _AWAY.search(text)
-        if away is not None:
-            raise HostAwayError(away[1], away[2]) from None
-        if _CONFLICT.search(text):
-            line = next(line for line in text.splitlines() if _CONFLICT.search(line))
-            raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {line.strip()[:300]}") from None
-        raise

@@ -1,0 +1,39 @@
+"""What Spark says when a commit is refused, as the errors that callers act on."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from replication.errors import CommitConflictError, EngineLostError, HostAwayError, PoisonFrameError, ReplicationError
+
+_AWAY = re.compile(r"host (\S+) does not give its files: (.*)")
+_POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (.*)")
+_CONFLICT = re.compile(
+    "Found conflicting files|CommitFailedException|Cannot determine history|Cannot fast-forward|not an ancestor"
+    "|has changed|INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
+)
+
+
+@contextlib.contextmanager
+def refusals(name: str) -> Iterator[None]:
+    """Turn Spark's many ways to say "conflict" or "bad frame" into the two errors callers act on."""
+    try:
+        yield
+    except ReplicationError:
+        raise
+    except Exception as error:  # of several packages, some of them there with Spark Connect only
+        text = str(error)
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            raise EngineLostError(f"Spark went away during a commit to {name}: {text}", "Start replay again") from None
+        poison = _POISON.search(text)
+        if poison is not None:
+            raise PoisonFrameError(poison[2], int(poison[1]), poison[3]) from None
+        away = _AWAY.search(text)
+        if away is not None:
+            raise HostAwayError(away[1], away[2]) from None
+        if _CONFLICT.search(text):
+            line = next(line for line in text.splitlines() if _CONFLICT.search(line))
+            raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {line.strip()[:300]}") from None
+        raise
