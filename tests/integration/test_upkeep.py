@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
@@ -11,6 +13,7 @@ from peer import maintenance
 from peer.fold import merge_changes
 from peer.latest import CONSISTENT_TAG, Folded
 from peer.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, Retention, tidy, trim
+from replication.errors import CommitConflictError
 from replication.tables.layout import CHANGES
 from replication.tables.memory import MemoryTables
 from tests.integration.conftest import Warehouse
@@ -43,6 +46,51 @@ def test_small_files_become_one_and_old_snapshots_go(tmp_path: Path, warehouse: 
     site.put(("more", 1))
     assert replayer.round().frames == 1 and site.rows()["more"] == 1
     site.ledger.close()
+
+
+@pytest.mark.parametrize("warehouse", ["small"], indirect=True)  # the fake compacts nothing
+def test_snapshots_go_though_a_compaction_lost_its_turn(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    replayer, name = site.replayer(), site.spec.name + CHANGES
+    for number in range(COMMITS):
+        site.put((f"k{number}", number))
+        replayer.round()
+
+    def lost(name: str, min_files: int) -> int:
+        raise CommitConflictError(f"{name} was changed by somebody else meanwhile")
+
+    monkeypatch.setattr(site.tables, "compact", lost)
+    newest = max(snapshot.at for snapshot in site.tables.history(name).snapshots.values())
+    tidy(site.tables, site.ledger, site.spec, newest + SNAPSHOT_KEEP_US + HOUR_US)
+    assert len(site.tables.history(name).snapshots) <= 21
+
+
+@pytest.mark.parametrize("warehouse", ["small"], indirect=True)
+def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshots_go(site: Site) -> None:
+    tables, replayer, name = site.tables, site.replayer(), site.spec.name + CHANGES
+    for number in range(COMMITS):
+        site.put((f"k{number}", number))
+        replayer.round()
+    done = threading.Event()
+
+    def append() -> int:
+        number = COMMITS
+        while not done.is_set():
+            site.put((f"k{number}", number))
+            replayer.round()
+            number += 1
+        return number
+
+    with ThreadPoolExecutor(1) as appending:
+        appended = appending.submit(append)
+        try:
+            compacted = tables.compact(name, 2)
+            newest = max(snapshot.at for snapshot in tables.history(name).snapshots.values())
+            tables.expire(name, newest, 20)
+        finally:
+            done.set()
+        number = appended.result()
+    assert compacted >= COMMITS
+    assert site.rows() == {f"k{at}": at for at in range(number)}
 
 
 @pytest.mark.parametrize("warehouse", ["small"], indirect=True)  # the fake has no files
