@@ -130,6 +130,9 @@ class Waiting:
             remedy = f"walship bootstrap {peer.name} -t {rule.table}"
             if rule.phase is Phase.NEEDS_BOOTSTRAP:
                 return self._with_names(f"First: {remedy}")
+            if rule.phase is Phase.BOOTSTRAPPING:
+                on_its_way = f"The bootstrap of {rule.table} is on its way to {rule.peer}"
+                return self._with_names(f"{on_its_way}: walship status says how far it is, and whether it is throttled")
             here = [
                 (s, last) for s, last in position.sequences.items() if (s.table, s.group) == (rule.table, rule.group)
             ]
@@ -190,7 +193,7 @@ class Waiting:
         for file, end in position.ends.items():
             row = self.ledger.files.get(file)
             if row is not None and row.length < end:
-                lacking.append(f"{end - row.length} bytes of WAL {file.local} are not registered")
+                lacking.append(f"{end - row.length} bytes of WAL {file.local} are not registered yet by a worker")
         for pending in self.ledger.replay.pending():
             upto = position.ends.get(pending.row.file)
             if upto is None:
@@ -198,7 +201,7 @@ class Waiting:
             tables = {stream.table for stream in position.sequences if stream.wal == pending.row.file}
             reached = min((pending.behind.get(table, pending.begin) for table in tables), default=pending.begin)
             if reached < upto:
-                lacking.append(f"{upto - reached} bytes of WAL {pending.row.file.local}")
+                lacking.append(f"{upto - reached} bytes of WAL {pending.row.file.local} to go")
         if not lacking and goal is Until.VISIBLE:
             self._check_quarantine(position)
         return ", ".join(lacking)
@@ -275,6 +278,6 @@ def _poll(lacking: Callable[[], str], deadline: float, what: str, timeout_s: flo
     pause = _POLL_FIRST_S
     while rest := lacking():
         if time.monotonic() > deadline:
-            raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {rest} to go", "It goes on by itself")
+            raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {rest}", "It goes on by itself")
         time.sleep(pause)
         pause = min(pause * 1.5, _POLL_MAX_S)

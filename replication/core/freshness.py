@@ -227,7 +227,7 @@ def reach(
     due = Ranges.union_of(span for road in roads for span in road.required(stream.wal, last))
     if not due.contains(last, last + 1):
         wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
-        why = "was written before a road brought it" if roads else NO_ROAD
+        why = "was written before a road brought it, so only a bootstrap does" if roads else NO_ROAD
         if any(road.waived.get(stream.wal, Ranges()).contains(last) for road in roads):
             why = "was given up (walship wal giveup)"
         if not covered.contains(last, last + 1):

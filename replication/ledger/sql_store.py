@@ -169,7 +169,8 @@ class Store:
             if error.connection_invalidated or broken:
                 what = said(cause or error)
                 raise CoordinationError(
-                    f"the ledger at {self._name} failed: {what}", "It is tried again; look at its disk or server"
+                    f"the ledger at {self._name} failed: {what}",
+                    "Look at its disk or server. Roles try again by themselves; say a command again",
                 ) from error
             raise
         except sa.exc.TimeoutError as error:

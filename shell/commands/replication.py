@@ -15,7 +15,7 @@ from replication.coordination.base import keeps_tables
 from replication.coordination.paths import Kind
 from replication.core.choice import chosen, is_chosen, is_pattern
 from replication.core.roles import Role
-from replication.errors import ReplicationError, RequestError
+from replication.errors import CoordinationError, ReplicationError, RequestError
 from replication.ledger.base import Standing
 from shell.commands.bootstrap import WaitOption, await_rows, room_for
 from shell.commands.derived import show_derived, show_standing
@@ -223,9 +223,14 @@ def readonly(
             state = read.state.becomes(wanted)
             if state != read.state:
                 coordination.set_role(state, read.version)
-                cluster.ledger.terms.keep_role(state)
                 if wanted is Role.STANDBY:
                     _await_writers(cluster, state.epoch)
+                try:
+                    cluster.ledger.terms.keep_role(state)
+                except CoordinationError as error:  # it is so all the same, and each role notes it when it starts
+                    printer.note(
+                        f"{error.what}; ZooKeeper has it, and walship up notes it in the ledger when it starts"
+                    )
             read = coordination.role()
         told = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
         takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from replication import config as configuration
 from replication.errors import DivergenceError, RequestError, WaitTimeoutError
@@ -54,7 +57,7 @@ def verify(
         if not names:
             raise RequestError(f"{cluster.name} and {there.name} have no table in common", "Enable replication first")
         since = time.time_ns() // 1000
-        verdicts = [compare_sides(cluster, here, there, name, timeout_s) for name in names]
+        verdicts = [compare_sides(cluster, here, there, name, timeout_s) for name in _shown(names, printer)]
         show_verdicts(printer, verdicts, list_max, since)
         moving = [verdict.table for verdict in verdicts if verdict.same and verdict.moving]
         bad = [verdict.table for verdict in verdicts if not verdict.same]
@@ -69,6 +72,18 @@ def verify(
                 f"{', '.join(moving)} did not settle in {timeout_s:g} s: nobody can tell whether all is the same",
                 "Verify again while less is written, or give it longer: --timeout-s",
             )
+
+
+def _shown(names: list[str], printer: Printer) -> Iterator[str]:
+    """The same names, with a line on a terminal that says which is being compared."""
+    layout = (TextColumn("comparing {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    moving = not printer.as_json and sys.stderr.isatty()
+    with Progress(*layout, console=printer.err, transient=True, disable=not moving) as progress:
+        task = progress.add_task("", total=len(names))
+        for name in names:
+            progress.update(task, description=name)
+            yield name
+            progress.advance(task)
 
 
 def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, since: int = 0) -> None:

@@ -94,7 +94,7 @@ def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_ho
     waiting = Waiting(ledger, cast(Contacts, Asked(there, f"not arrived: table {spec.uuid}")))
     for paused, hint in ((False, "unless walship status says"), (True, f"walship resume {there.name}")):
         ledger.rules.set_paused(there.name, paused, 0)
-        with pytest.raises(WaitTimeoutError, match=f"table {spec.name} to go") as raised:
+        with pytest.raises(WaitTimeoutError, match=f"not arrived: table {spec.name}[.]") as raised:
             waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
         assert hint in (raised.value.hint or "")
     ledger.rules.set_paused(there.name, False, 0)
@@ -102,6 +102,10 @@ def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_ho
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
     assert raised.value.hint == f"{spec.name} is held for {there.name}: it was dropped there"
+    ledger.rules.begin_bootstrap(there.name, spec.uuid, 0)
+    with pytest.raises(WaitTimeoutError) as raised:
+        waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
+    assert (raised.value.hint or "").startswith(f"The bootstrap of {spec.name} is on its way to {there.name}: ")
     ledger.close()
 
 

@@ -1,0 +1,41 @@
+"""``readonly`` says what was done, also when the ledger could not note it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from replication.coordination.memory import MemoryEnsemble
+from replication.core.ids import ClusterId
+from replication.core.roles import Role, RoleState
+from replication.errors import CoordinationError
+from shell.commands.replication import Switch, readonly
+from shell.invocation import Invocation
+from shell.render import Printer
+
+
+def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.CaptureFixture[str]) -> None:
+    def full(state: RoleState) -> None:
+        raise CoordinationError("the ledger at x failed: database or disk is full")
+
+    ledger = SimpleNamespace(terms=SimpleNamespace(keep_role=full))
+    config = SimpleNamespace(writer=SimpleNamespace(lease_s=1.0))
+    with MemoryEnsemble().connect("/walship/east") as coordination:
+        coordination.establish(ClusterId("east", uuid4()), "0")
+
+        @contextmanager
+        def connect() -> Iterator[Any]:
+            yield (
+                SimpleNamespace(name="east", coordination=coordination, ledger=ledger, config=config),
+                Printer(as_json=False),
+            )
+
+        readonly(cast(Invocation, SimpleNamespace(connect=connect)), Switch.ON)
+        assert coordination.role().state.role is Role.STANDBY
+    told = capfd.readouterr()
+    assert "east is STANDBY (epoch 2)" in told.out and "disk is full; ZooKeeper has it" in " ".join(told.err.split())
