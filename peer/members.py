@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -56,6 +57,15 @@ class Members:
         if replays:
             return f"{replays}: in a long round, or frozen: then kill it, and walship up starts another"
         return "no replay process runs, so the tables stand still; walship up starts one, and again where it runs"
+
+
+def await_writers(coordination: Coordination, epoch: int, lease_s: float) -> None:
+    """Wait until every open writer has acknowledged a role's epoch, or its lease is over: then none acks any more."""
+    deadline = time.monotonic() + lease_s
+    while time.monotonic() < deadline:
+        if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in coordination.members(Kind.WRITERS)):
+            return
+        time.sleep(0.05)
 
 
 def members_of(coordination: Coordination) -> Members:

@@ -10,9 +10,9 @@ import typer
 
 from peer.contacts import known_peer
 from peer.inflow import broken
+from peer.members import await_writers
 from peer.standing import end_standing, stand, to_enable
 from replication.coordination.base import keeps_tables
-from replication.coordination.paths import Kind
 from replication.core.choice import chosen, is_chosen, is_pattern
 from replication.core.roles import Role
 from replication.errors import CoordinationError, ReplicationError, RequestError
@@ -224,7 +224,7 @@ def readonly(
             if state != read.state:
                 coordination.set_role(state, read.version)
                 if wanted is Role.STANDBY:
-                    _await_writers(cluster, state.epoch)
+                    await_writers(coordination, state.epoch, cluster.config.writer.lease_s)
                 try:
                     cluster.ledger.terms.keep_role(state)
                 except CoordinationError as error:  # it is so all the same, and each role notes it when it starts
@@ -235,16 +235,6 @@ def readonly(
         told = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
         takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"
         printer.value(told, f"{cluster.name} is {read.state.role.value} (epoch {read.state.epoch}): it {takes}")
-
-
-def _await_writers(cluster: Cluster, epoch: int) -> None:
-    """Wait until every open writer has acknowledged the change, or its lease is over: then none acks any more."""
-    deadline = time.monotonic() + cluster.config.writer.lease_s
-    while time.monotonic() < deadline:
-        writers = cluster.coordination.members(Kind.WRITERS)
-        if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in writers):
-            return
-        time.sleep(0.05)
 
 
 def _table_text(row: TableAtPeer) -> str:
@@ -284,6 +274,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     )
     if found.replay_backlog_bytes and (trouble := members.without_replay()):
         printer.note(trouble)
+    below = {(peer.peer, peer.last_error) for peer in found.sending if peer.retries}
     at_peers = [
         {
             "peer": row.peer,
@@ -295,7 +286,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
             "landed": "" if row.landed == row.finished else bytes_text(row.landed),
             "applied": bytes_text(row.applied),
             "lag": f"{bytes_text(row.lag_bytes)}, {seconds_text(row.lag_s)}",
-            "last_error": row.last_error,
+            "last_error": "see below" if (row.peer, row.last_error) in below else row.last_error,
         }
         for row in found.peers
     ]
