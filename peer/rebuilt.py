@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from uuid import UUID, uuid4
 
+from sqlalchemy.engine import make_url
+
 from peer.copied import copied
 from peer.giveup import claim_of, keep_remains
 from peer.latest import Folded, Merge
@@ -32,6 +34,7 @@ from replication.ledger.base import Claim, FileKind, FileRow
 from replication.ledger.definition_files import DefinitionFiles
 from replication.ledger.sql import open_ledger
 from replication.ledger.sql_rebuild import Found, move_database, rebuild
+from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
 
@@ -58,7 +61,7 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
         RequestError: there is a ledger, or a table without key has several groups, whose rows do not tell theirs.
         VersionError: a file is of a newer walship.
     """
-    path = Path(config.ledger_url.removeprefix("sqlite:///"))
+    path = Path(make_url(config.ledger_url).database or "")
     if path.exists():
         raise RequestError(f"there is a ledger at {path}", "Move it away first, with its -wal and -shm files")
     part = path.with_name(f"{path.name}.part")
@@ -82,7 +85,7 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
     known = {each.file.cluster for each in found} | {stream.wal.cluster for stream in applied}
     former = tuple(sorted(each for each in known if each.name == config.cluster.name))
     cluster = ClusterId(config.cluster.name, uuid4())
-    url, host = f"sqlite:///{part}", config.cluster.host
+    url, host = sqlite_url(part), config.cluster.host
     rebuild(url, cluster, former, host, specs, kept.versions(), applied, epoch, found, upcoming)
     told = save_whole(config, url, files, damaged)
     move_database(part, path)

@@ -35,6 +35,7 @@ from replication.settings import (
     WriterSection,
     ZooKeeperSection,
     split_address,
+    sqlite_url,
 )
 
 ENV_PREFIX = "WALSHIP_"
@@ -114,7 +115,7 @@ class Config(BaseModel):
     @property
     def ledger_url(self) -> str:
         """SQLAlchemy URL of the ledger."""
-        return self.ledger.url or f"sqlite:///{self.data_dir / 'ledger.db'}"
+        return self.ledger.url or sqlite_url(self.data_dir / "ledger.db")
 
     @property
     def shares_ledger(self) -> bool:

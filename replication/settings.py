@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import unquote
 
 from pydantic import (
     AfterValidator,
@@ -65,11 +66,26 @@ def _path(value: Path, info: ValidationInfo) -> Path:
     return Path(os.path.abspath(folder / value.expanduser()))
 
 
+def _folder(value: Path, info: ValidationInfo) -> Path:
+    folder = _path(value, info)
+    if "?" in str(folder):
+        raise ValueError(f"{folder} has a ?, where databases' addresses end: choose another folder")
+    return folder
+
+
+def sqlite_url(file: Path) -> str:
+    """The SQLAlchemy URL of a database file, whose path it takes for quoted."""
+    return f"sqlite:///{str(file).replace('%', '%25')}"
+
+
 def _ledger_url(value: str, info: ValidationInfo) -> str:
     scheme, found, file = value.partition(":///")
     if value and "://" not in value:
         raise ValueError("not an SQLAlchemy URL such as sqlite:///ledger.db or postgresql+psycopg://host/database")
-    return f"{scheme}:///{_path(Path(file), info)}" if found and scheme.startswith("sqlite") else value
+    if not found or not scheme.startswith("sqlite"):
+        return value
+    quoted, asked, query = file.partition("?")
+    return f"{scheme}{sqlite_url(_path(Path(unquote(quoted)), info)).removeprefix('sqlite')}{asked}{query}"
 
 
 def _bytes(value: object) -> object:
@@ -80,6 +96,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
 OptionalAddress = Annotated[Address | Literal[""], Field(union_mode="left_to_right")]
 PathFromFile = Annotated[Path, AfterValidator(_path)]
+Folder = Annotated[Path, AfterValidator(_folder)]
 OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
 Bytes = Annotated[PositiveInt, BeforeValidator(_bytes)]  # 1048576 or "1 MiB"
@@ -97,7 +114,7 @@ class ClusterSection(_Section):
 
     name: Name = Field(description="what its peers define it as; the same on all of its hosts, for good")
     host: Name = Field("h0", description="this host's slot: its name in file ids; one per host, never reused")
-    data_dir: PathFromFile = Field(Path("."), description="WALs, landing files, ledger and warehouse live here")
+    data_dir: Folder = Field(Path("."), description="WALs, landing files, ledger and warehouse live here")
     location: str = Field("", description="where this host stands, in your own words; shown by status")
 
 

@@ -136,7 +136,9 @@ class _Leaving:
 
 
 def end_children() -> None:
-    """Kill every process that this one started, and theirs: a JVM that is just starting heeds nothing else.
+    """Kill every process of this session that this one started, and theirs: a starting JVM heeds nothing else.
+
+    What was started in a session of its own goes on (``shell/spawn.py``): a cluster that was detached.
 
     All are stopped before any is killed: one that its parent starts just before that ends would be nobody's.
     """
@@ -165,8 +167,15 @@ def _descendants(pid: int) -> list[int]:
     before = 0
     while len(found) > before:
         before = len(found)
-        found.update({child: None for child, parent in parents.items() if parent in found})
+        found.update({child: None for child, parent in parents.items() if parent in found and _is_of_session(child)})
     return list(found)[1:]
+
+
+def _is_of_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == os.getsid(0)
+    except OSError:  # it is gone
+        return False
 
 
 def _parents() -> dict[int, int]:

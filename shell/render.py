@@ -39,8 +39,8 @@ class Printer:
 
     def __init__(self, as_json: bool, out: Console | None = None, err: Console | None = None) -> None:
         self.as_json = as_json
-        self.out = out or _console()
-        self.err = err or _console(stderr=True)
+        self.out = out or console()
+        self.err = err or console(stderr=True)
         self.so_far = ""
 
     def header(self, cluster: str, detail: str = "") -> None:
@@ -108,10 +108,18 @@ class Printer:
         return f"stopped: {self.so_far}" if self.so_far else "stopped"
 
 
-def _console(stderr: bool = False) -> Console:
-    """Wide when nobody looks: what reads a pipe wants whole lines."""
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller what follows when nobody reads any more: Rich would end the process."""
+        raise  # noqa: PLE0704  called while the BrokenPipeError is handled
+
+
+def console(stderr: bool = False) -> Console:
+    """One that shows values as they are, and is wide when nobody looks: what reads a pipe wants whole lines."""
+    made = _Console(stderr=stderr, highlight=False, emoji=False)
+    if not made.is_terminal:
+        made.width = _PIPE_WIDTH
+    return made
 
 
 def rigid_columns(widths: Sequence[int], room: int) -> frozenset[int]:
@@ -196,8 +204,6 @@ def _cell(value: Any) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case float():
-            return f"{value:g}"
         case dict() | list():
             return json.dumps(value, ensure_ascii=False) if value else "-"
     return str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -48,7 +49,7 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
     except OSError as error:
         raise RequestError(f"{source} cannot be read: {error.strerror}", "Check the path") from None
     name = "standard input" if source == "-" else source
-    with opened:
+    with nullcontext() if source == "-" else opened:  # what else is said on standard input is somebody's
         try:
             yield from json_batches(opened.read(), schema) if chosen == "json" else _piped(opened, chosen, schema)
         except FormatError as error:

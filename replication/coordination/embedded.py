@@ -238,14 +238,22 @@ class EmbeddedZookeeper:
         return True
 
     def _is_ours(self, pid: int) -> bool:
-        shown = subprocess.run(
-            ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)], capture_output=True, text=True, check=False
-        )
-        return str(self._directory / "zoo.cfg") in shown.stdout and not shown.stdout.startswith("Z")
+        return str(self._directory / "zoo.cfg") in _command_line(pid)
 
     def _last_lines(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return " | ".join(lines[-3:]) or "it said nothing"
+
+
+def _command_line(pid: int) -> str:
+    """How a process was started; empty when it is gone, or a zombie."""
+    if Path("/proc/self/cmdline").exists():
+        with contextlib.suppress(OSError):
+            return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).replace("\0", " ")
+        return ""
+    asked = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]
+    shown = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return "" if shown.startswith("Z") else shown
 
 
 def _property(path: str | Path) -> str:

@@ -28,6 +28,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse as parse_filter
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
+from sqlalchemy.engine import make_url
 
 from replication.config import Config
 from replication.core.schema import Column, TableSpec
@@ -39,6 +40,7 @@ from replication.errors import (
     SchemaError,
     UnknownTableError,
 )
+from replication.settings import sqlite_url
 from replication.tables.base import SPARK, History, Snapshot
 from replication.tables.damage import planned
 from replication.tables.evolve import evolve, has_columns, note_columns, set_sort
@@ -89,7 +91,7 @@ def catalog_properties(
             "warehouse": warehouse,
             "cache-enabled": "false",
         },
-        {"type": "sql", "uri": f"sqlite:///{database}?timeout=30", "warehouse": warehouse},
+        {"type": "sql", "uri": f"{sqlite_url(database)}?timeout=30", "warehouse": warehouse},
     )
 
 
@@ -115,7 +117,7 @@ class IcebergCatalog:
         if f"search_path%3D{SCHEMA}" in url:
             make_schema(url, lambda: load_catalog(CATALOG, **properties.pyiceberg).close())
         if url.startswith("sqlite:///"):
-            _prepare_sqlite(Path(url.removeprefix("sqlite:///").partition("?")[0]))
+            _prepare_sqlite(Path(make_url(url).database or ""))
         given = _on_the_disk(properties.pyiceberg)
         self._opening = threading.Lock()
         self._opened: PyCatalog | None = None

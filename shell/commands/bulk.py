@@ -33,15 +33,14 @@ def import_(
     Columns are matched by name. The same content again changes nothing, so an import that was interrupted is simply
     repeated.
     """
+    from shell.awaiting import await_written, look_for
     from shell.importing import import_files
 
     with invocation.connect() as (cluster, printer):
+        look_for(cluster, wait_for)
         began = time.monotonic()
         done, position = import_files(cluster, table, files, form, printer, again=again)
         took = time.monotonic() - began
-        if wait_for is not None:
-            cluster.wait(position, cluster=wait_for, until=until, timeout_s=timeout_s)
-        waited = time.monotonic() - began - took
         new = [file for file in done if not file.repeated]
         rows, size = sum(file.rows for file in new), sum(file.file_bytes for file in new)
         told = {
@@ -54,14 +53,18 @@ def import_(
             "rows": rows,
             "bytes": size,
             "seconds": round(took, 3),
-            "waited_seconds": round(waited, 3),
+            "waited_seconds": 0.0,
             "position": json.loads(position.to_json()),
         }
         before = f", {len(done) - len(new)} there before" if len(new) < len(done) else ""
-        where = "" if wait_for is None else f", {until} at {wait_for} after another {waited:.1f} s"
         rate = bytes_text(int(size / took)) if took else "0 B"
-        printer.value(
-            told,
+        said = (
             f"{len(new)} of {len(done)} files imported into {table}{before}: {rows:,} rows ({bytes_text(size)}) "
-            f"durable after {took:.1f} s, {rate}/s{where}",
+            f"durable after {took:.1f} s, {rate}/s"
         )
+        if wait_for is not None:
+            await_written(cluster, position, wait_for, until, timeout_s, lambda: printer.value(told, said))
+            waited = time.monotonic() - began - took
+            told["waited_seconds"] = round(waited, 3)
+            said += f", {until} at {wait_for} after another {waited:.1f} s"
+        printer.value(told, said)

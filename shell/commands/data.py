@@ -60,16 +60,16 @@ def write(
     timeout_s: Annotated[float, timeout_option("The longest to wait.")] = 60.0,
 ) -> None:
     """Write a file's rows through the WAL; they are durable here when it returns."""
+    from shell.awaiting import await_written, look_for  # deferred: only this verb writes
     from shell.writing import write_file
 
     with invocation.connect() as (cluster, printer):
+        look_for(cluster, wait_for)
         began = time.monotonic()
         spec = cluster.table(table)
         written = write_file(cluster, spec, source, form, printer, delete=delete, batch_id=batch_id)
         rows, position = written.rows, written.position
         took = time.monotonic() - began
-        if wait_for is not None and position is not None:
-            cluster.wait(position, cluster=wait_for, until=until, timeout_s=timeout_s)
         verb = ("delete" if delete else "row") + ("" if rows == 1 else "s")
         told = {
             "table": table,
@@ -78,13 +78,12 @@ def write(
             "seconds": round(took, 3),
             "position": None if position is None else json.loads(position.to_json()),
         }
-        where = "" if wait_for is None else f", {until} at {wait_for}"
         rate = rows / took if took else 0
-        size = bytes_text(written.bytes)
-        printer.value(
-            told,
-            f"{rows:,} {verb} ({size}) durable in {table} after {took:.1f} s, {rate:,.0f}/s{where}",
-        )
+        said = f"{rows:,} {verb} ({bytes_text(written.bytes)}) durable in {table} after {took:.1f} s, {rate:,.0f}/s"
+        if wait_for is not None and position is not None:
+            await_written(cluster, position, wait_for, until, timeout_s, lambda: printer.value(told, said))
+            said += f", {until} at {wait_for}"
+        printer.value(told, said)
 
 
 def read(

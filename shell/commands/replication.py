@@ -223,14 +223,12 @@ def readonly(
             state = read.state.becomes(wanted)
             if state != read.state:
                 coordination.set_role(state, read.version)
-                if wanted is Role.STANDBY:
-                    await_writers(coordination, state.epoch, cluster.config.writer.lease_s)
-                try:
-                    cluster.ledger.terms.keep_role(state)
-                except CoordinationError as error:  # it is so all the same, and each role notes it when it starts
-                    printer.note(
-                        f"{error.what}; ZooKeeper has it, and walship up notes it in the ledger when it starts"
-                    )
+            if wanted is Role.STANDBY:  # also said again: whoever said it first may have been stopped before this
+                await_writers(coordination, state.epoch, cluster.config.writer.lease_s)
+            try:
+                cluster.ledger.terms.keep_role(state)
+            except CoordinationError as error:  # it is so all the same, and each role notes it when it starts
+                printer.note(f"{error.what}; ZooKeeper has it, and walship up notes it in the ledger when it starts")
             read = coordination.role()
         told = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
         takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"
