@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from peer.known_tables import KnownTables
 from replication.config import Config
-from replication.coordination.host import check_place
+from replication.coordination.host import check_cluster, check_place
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
@@ -68,6 +68,7 @@ class Opened:
                     connect_timeout_s=_CONNECT_TIMEOUT_S,
                 )
                 try:
+                    check_cluster(self._ledger.cluster, self._ledger.former, opened)
                     check_place(self._config, opened)
                 except ReplicationError:
                     opened.close()

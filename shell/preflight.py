@@ -68,12 +68,17 @@ class DataDirLock:
             descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise LockedFileError(
                 f"Another `walship up` (process {pid}) runs cluster {self._name} in {self._file.parent.parent}",
                 "Use that one, or stop it first: walship down",
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise ConfigError(
+                f"{self._file} cannot be locked: {error.strerror}", "Have [cluster] data_dir on a local disk"
             ) from None
         try:
             with _usable(self._data_dir):
@@ -114,9 +119,9 @@ def _opened(file: Path) -> BinaryIO:
     try:
         return file.open("rb+")
     except OSError as error:
-        if error.errno != errno.EROFS:
+        if error.errno not in (errno.EROFS, errno.EACCES):
             raise
-        return file.open("rb")  # the disk has become read-only under what runs there
+        return file.open("rb")  # the disk has become read-only under what runs there, or another user's it is
 
 
 def _make_directories(config: Config) -> None:

@@ -42,5 +42,6 @@ def _environment() -> dict[str, str]:
     source = str(Path(__file__).resolve().parent.parent)
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     made = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+    made.pop("FORCE_COLOR", None)  # what is said into a file is read by whoever started it
     heed_any_path(made)
     return made

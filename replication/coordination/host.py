@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 from replication.config import Config
 from replication.coordination.base import HostRecord
 from replication.coordination.session import Coordination
-from replication.errors import ConfigError
+from replication.core.ids import ClusterId
+from replication.errors import ConfigError, CoordinationError
 from replication.log import redact
 
 
@@ -26,6 +29,21 @@ def host_record(config: Config) -> HostRecord:
         keeps_tables=config.replay.enabled,
         identity=_identity(config),
     )
+
+
+def check_cluster(ours: ClusterId, former: Collection[ClusterId], coordination: Coordination) -> None:
+    """Refuse another cluster's ZooKeeper: its workers would be taken for one's own, its role changed in place of it.
+
+    Raises:
+        ConfigError: the root belongs neither to ``ours`` nor to one of ``former``, its earlier incarnations.
+    """
+    with suppress(CoordinationError):  # nothing was started there yet
+        there = coordination.public().cluster
+        if there != ours and there not in former:
+            raise ConfigError(
+                f"the ZooKeeper root {coordination.paths.root} belongs to {there}, not to {ours}",
+                "Give each cluster its own root or ZooKeeper: [zookeeper] port or root; is another user's cluster up?",
+            )
 
 
 def check_place(config: Config, coordination: Coordination) -> None:

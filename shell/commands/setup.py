@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -78,7 +79,8 @@ def init(
         raise ConfigError(f"{file} cannot be written: {error.strerror}", "Choose another folder") from None
     configuration.load(file)
     printer.value(
-        {"cluster": name, "file": str(file)}, f"{file} describes cluster {name}. Start it: walship up --config {file}"
+        {"cluster": name, "file": str(file)},
+        f"{file} describes cluster {name}. Start it: walship up --config {shlex.quote(str(file))}",
     )
 
 
@@ -152,7 +154,10 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
     if pid is None:
         printer.value({"stopped": False}, "nothing runs here")
         return
-    os.kill(pid, signal.SIGTERM)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        raise ConfigError(f"Process {pid}, which runs it, is another user's", "Stop it as that user") from None
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     while running_pid(loaded.run_dir) == pid:
         if time.monotonic() > deadline:

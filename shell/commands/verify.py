@@ -35,7 +35,7 @@ def verify(
         list[str] | None, typer.Argument(metavar="[TABLE]…", help="Which; all that both have if none.")
     ] = None,
     timeout_s: Annotated[float, timeout_option("How long to wait for what is on its way.")] = 60.0,
-    list_max: Annotated[int, typer.Option("--list", help="At most so many differing keys are listed.")] = 20,
+    list_max: Annotated[int, typer.Option("--list", min=0, help="At most so many differing keys are listed.")] = 20,
     receiver: Annotated[
         str, typer.Option("--receiver", metavar="HOST:PORT", help="A peer's receiver, instead of asking its ZooKeeper.")
     ] = "",

@@ -47,7 +47,7 @@ def wal_list(invocation: Invocation) -> None:
                 "newest": moment_text(row.commit_hi),
                 "source": "" if row.source is None else f"{row.source.cluster.name}/{row.source.local}",
                 "path": row.path,
-                "on_disk": Path(row.path).exists() if row.host == here else f"on {row.host}",
+                "on_disk": _where(row, here),
             }
             for row in cluster.ledger.files.all()
         ]
@@ -55,11 +55,17 @@ def wal_list(invocation: Invocation) -> None:
         printer.rows(rows, columns, "no files; they come with the first append")
 
 
+def _where(row: FileRow, here: str) -> bool | str:
+    if row.is_stored:
+        return "in the store"
+    return Path(row.path).exists() if row.host == here else f"on {row.host}"
+
+
 def wal_dump(
     invocation: Invocation,
     file: FileArgument,
     rows: Annotated[bool, typer.Option("--rows", help="Print the rows of data frames too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", help="At most so many frames; 0 for all.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many frames; 0 for all.")] = 0,
 ) -> None:
     """Print every frame of a file."""
     from peer.wal_check import open_wal
@@ -87,10 +93,18 @@ def wal_verify(
     ] = None,
 ) -> None:
     """Check every byte: headers, payloads, hash chains, end records. Exits with 3 when something is wrong."""
-    from peer.wal_check import check_file
+    from peer.wal_check import Checked, check_file
 
     with invocation.connect() as (cluster, printer):
-        checked = [check_file(path, row.length if row else None) for path, row in _chosen(cluster, files or [])]
+        checked: list[Checked] = []
+        for path, row in _chosen(cluster, files or []):
+            try:
+                checked.append(check_file(path, row.length if row else None))
+            except MissingFileError as error:
+                if files or row is None:
+                    raise
+                if cluster.ledger.files.get(row.file) is not None:  # else it was retired meanwhile
+                    checked.append(Checked(str(path), row.file, 0, 0, 0, 0, 0, row.closed, (error.what,)))
         shown: list[dict[str, object]] = [
             {
                 "file": result.file.local if result.file else "?",

@@ -6,6 +6,7 @@ cancellations after them; west's receiver and east's worker killed midway; both 
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from contextlib import ExitStack
@@ -235,12 +236,12 @@ def _tell(printer: Printer, result: DemoResult, answer: list[dict[str, object]],
     printer.line(f"\n{result.seconds:.0f} s in all.\n")
     printer.line("What to try next:")
     if keep:
-        at = f"--cluster {folder}/west/walship.toml"
+        east, west = (f"--cluster {shlex.quote(f'{folder}/{name}/walship.toml')}" for name in ("east", "west"))
         for command in (
-            f"walship status --cluster {folder}/east/walship.toml",
-            f'walship sql "select count(*) from ops.flights" {at}',
-            f"walship shell {at}",
-            f"walship down {at}    (and the same for east)",
+            f"walship status {east}",
+            f'walship sql "select count(*) from ops.flights" {west}',
+            f"walship shell {west}",
+            f"walship down {east}; walship down {west}",
         ):
             printer.line(f"  {command}")
     else:

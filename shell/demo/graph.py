@@ -6,6 +6,7 @@ are compared with the first, and one key is traced.
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Mapping
@@ -292,11 +293,11 @@ def _tell(printer: Printer, result: GraphResult, folder: Path, keep: bool) -> No
     printer.line(f"\n{result.seconds:.0f} s in all.\n")
     printer.line("What to try next:")
     if keep:
-        at = f"--cluster {folder}/{result.traced.cluster}/walship.toml"
+        at = f"--cluster {shlex.quote(f'{folder}/{result.traced.cluster}/walship.toml')}"
         for command in (
             f"walship status {at}",
             f"walship trace ops.airports {TRACED} {at}",
-            f"walship down {at}    (and the same for the others)",
+            f'for file in {shlex.quote(str(folder))}/*/walship.toml; do walship down --cluster "$file"; done',
         ):
             printer.line(f"  {command}")
     else:

@@ -40,8 +40,12 @@ class DemoSite(Launched):
 @contextmanager
 def in_folder(folder: Path) -> Iterator[None]:
     """Hold a folder, made if need be, against other demos; LockedFileError when one runs there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / MARK).open("ab") as mark:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        mark = (folder / MARK).open("ab")
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be used: {error.strerror}", "Give another folder: --dir DIR") from None
+    with mark:
         _lock(mark, folder)
         yield
 
@@ -68,8 +72,11 @@ def clear_earlier(folder: Path) -> str:
         ConfigError: the folder holds something else.
         LockedFileError: another demo runs in it, or an earlier one's clusters do and do not stop.
     """
-    if not folder.exists() or not any(folder.iterdir()):
-        return ""
+    try:
+        if not folder.exists() or not any(folder.iterdir()):
+            return ""
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be used: {error.strerror}", "Give another folder: --dir DIR") from None
     if not (folder / MARK).exists():
         raise ConfigError(f"{folder} is there and was not made by the demo", "Give another with --dir, or remove it")
     with (folder / MARK).open("rb") as mark:

@@ -111,6 +111,18 @@ def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
         until(lambda: not _naming(mark.encode()), 30.0, "the end of what was killed")  # each would sleep ten minutes
 
 
+def test_what_was_started_in_a_session_of_its_own_goes_on() -> None:
+    started = "import subprocess; from shell.interrupting import end_children;"
+    started += "away = subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL);"
+    started += "near = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL);"
+    started += "end_children(); print(near.wait(), away.poll(), away.pid)"
+    home = Path(__file__).parents[2]
+    told = subprocess.run([sys.executable, "-c", started], capture_output=True, text=True, cwd=home)
+    ended, left, pid = told.stdout.split()
+    os.kill(int(pid), signal.SIGKILL)
+    assert (ended, left) == (str(-signal.SIGKILL), "None"), told.stderr
+
+
 def _of(home: Config, but: int) -> list[int]:
     """Processes that name the cluster's folder."""
     return [pid for pid in _naming(os.fsencode(home.data_dir)) if pid != but]

@@ -23,6 +23,7 @@ from replication.coordination.zookeeper import connect, connect_public
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
 from replication.errors import ConfigError, CoordinationError
+from replication.tables.jars import java_home_check
 from tests.certificates import Authority
 
 EAST = ClusterId("east", uuid4())
@@ -89,7 +90,9 @@ def test_a_cluster_whose_zookeeper_lost_its_data_is_there_again(
         assert [host.slot for host in here.hosts()] == ["h0"]
 
 
-def test_a_server_left_by_an_owner_that_was_killed_is_replaced(tmp_path: Path) -> None:
+def test_a_server_left_by_an_owner_that_was_killed_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", java_home_check())
+    monkeypatch.setenv("PATH", "")  # small images have no ps
     left = EmbeddedZookeeper(tmp_path, 0, heap_mb=64)
     left.start()
     process = left.pid

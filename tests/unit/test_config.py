@@ -10,10 +10,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from replication.config import Config, default_toml, load
 from replication.errors import ConfigError
 from replication.settings import split_address
+from replication.tables.catalog import catalog_properties
 
 
 def write(folder: Path, text: str) -> Path:
@@ -45,6 +47,20 @@ def test_paths_count_from_the_folder_of_the_file(tmp_path: Path) -> None:
     assert config.data_dir == tmp_path / "data"
     assert config.wal_dir == tmp_path / "data" / "wal"
     assert config.ledger_url == f"sqlite:///{tmp_path / 'ledger' / 'east.db'}"
+
+
+@pytest.mark.parametrize("url", ["", "url = 'sqlite:///ledger.db'"])
+@pytest.mark.parametrize("name", ["a%20b", "a%41b", "50% of it"])
+def test_a_folder_keeps_its_ledger_whatever_it_is_called(tmp_path: Path, name: str, url: str) -> None:
+    (tmp_path / name).mkdir()
+    config = load(write(tmp_path / name, f"[cluster]\nname = 'east'\n[ledger]\n{url}\n"), environ={})
+    assert make_url(config.ledger_url).database == str(tmp_path / name / "ledger.db")
+    assert make_url(catalog_properties(config.data_dir).pyiceberg["uri"]).database == str(config.catalog_file)
+
+
+def test_a_folder_whose_name_would_end_an_address_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data_dir.*what\?.*choose another folder"):
+        load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path / "what?" / "x")}}, {})
 
 
 def test_what_is_left_empty_is_derived(tmp_path: Path) -> None:

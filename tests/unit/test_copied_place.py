@@ -12,7 +12,7 @@ from replication import config as configuration
 from replication.config import Config
 from replication.coordination import zookeeper
 from replication.coordination.base import HostRecord
-from replication.coordination.host import check_place, host_record
+from replication.coordination.host import check_cluster, check_place, host_record
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
@@ -67,3 +67,15 @@ def test_another_way_to_the_same_folder_and_one_that_cannot_be_seen_are_not(
     check_place(_config(tmp_path / "copy"), coordination)
     coordination.remove_host("h0")
     check_place(_config(tmp_path / "copy"), coordination)
+
+
+def test_another_clusters_zookeeper_is_refused_and_ones_own_from_before_a_restore_is_not(
+    ensemble: MemoryEnsemble,
+) -> None:
+    coordination = ensemble.connect("/walship/east")
+    other = ClusterId("east", UUID(int=2))
+    with pytest.raises(ConfigError, match=r"/walship/east belongs to .*, not to"):
+        check_cluster(other, (), coordination)
+    check_cluster(other, (EAST,), coordination)
+    check_cluster(EAST, (), coordination)
+    check_cluster(EAST, (), ensemble.connect("/walship/unused"))

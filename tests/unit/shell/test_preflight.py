@@ -1,6 +1,7 @@
 """What ``up`` looks at first: each thing that is wrong is one clear error, and nothing was started."""
 
 import errno
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -59,6 +60,28 @@ def test_who_runs_is_known_after_the_disk_became_read_only(tmp_path, monkeypatch
         assert running_pid(config.run_dir) == os.getpid()
         monkeypatch.setattr(os, "ftruncate", fails)
     assert running_pid(config.run_dir) is None
+
+
+def test_who_runs_is_known_to_another_user(tmp_path, monkeypatch):
+    config, real = config_in(tmp_path), Path.open
+
+    def of_another(file, mode="r", *more):
+        if "+" in mode:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(file, mode, *more)
+
+    with DataDirLock(config):
+        monkeypatch.setattr(Path, "open", of_another)
+        assert running_pid(config.run_dir) == os.getpid()
+
+
+def test_a_disk_without_locks_is_no_other_up(tmp_path, monkeypatch):
+    def refuses(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    with pytest.raises(ConfigError, match=r"up.pid cannot be locked: No locks"), DataDirLock(config_in(tmp_path)):
+        pass
 
 
 def test_the_lock_can_be_taken_again(tmp_path):

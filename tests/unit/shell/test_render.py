@@ -114,3 +114,22 @@ def test_a_table_too_wide_for_the_terminal_wraps_its_wide_columns_only():
     head, first, *more = out.getvalue().splitlines()
     assert "2013-01-01 00:00:00.123Z" in first and len(more) > 2
     assert all(line.startswith(" " * 30) for line in more)
+
+
+NAMED = "2001:db8:a:b::1 :x: [red]"
+
+
+def test_values_that_look_like_emoji_or_markup_are_printed_as_they_are(capsys):
+    Printer(as_json=True).rows([{"k": NAMED}], ("k",))
+    assert json.loads(capsys.readouterr().out) == [{"k": NAMED}]
+    people = Printer(as_json=False)
+    people.rows([{"k": NAMED}], ("k",))
+    people.line(NAMED)
+    people.value({"k": NAMED})
+    assert capsys.readouterr().out.count(NAMED) == 3
+
+
+def test_numbers_are_shown_with_all_their_digits():
+    shown, out, _ = printer()
+    shown.rows([{"v": 1234567.25}, {"v": 40.639751}], ("v",))
+    assert "1234567.25" in out.getvalue() and "40.639751" in out.getvalue()

@@ -1,6 +1,8 @@
 """Rows out of files, with the types of the table they go to."""
 
+import io
 import math
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -241,3 +243,12 @@ def test_a_csv_header_alone_has_the_tables_types(tmp_path):
     (tmp_path / "a.csv").write_text("id,name\n")
     [batch] = batches_of(str(tmp_path / "a.csv"), schema=SCHEMA)
     assert batch.num_rows == 0
+
+
+def test_standard_input_stays_open_for_what_else_is_said_on_it(monkeypatch):
+    class Given:
+        buffer = io.BytesIO(b'{"id": 1}\n')
+
+    monkeypatch.setattr(sys, "stdin", Given())
+    assert [batch.to_pylist() for batch in batches_of("-", "json", SCHEMA)] == [[{"id": 1}]]
+    assert not Given.buffer.closed

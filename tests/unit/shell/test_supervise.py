@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from replication import config as configuration
 from shell import supervise
+from shell.render import Printer
 from shell.role_process import RoleState
 from shell.supervise import RoleEvent, Supervisor
 from tests.sites import until
@@ -114,3 +116,25 @@ def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monke
     Supervisor(config, tmp_path / "x.toml", ("worker",), say).run(stop, stop.set, 0.01)
     assert [event.event for event in said] == ["ended", "ended", "started", "stopped"]
     assert "Resource temporarily unavailable; starts again in" in said[0].detail
+
+
+def test_a_cluster_goes_on_when_nobody_reads_any_more_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "RoleSupervisor", _Role)
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    readable, writable = os.pipe()
+    os.close(readable)
+    stop, ready = threading.Event(), threading.Event()
+    with open(writable, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        printer = Printer(as_json=False)
+        supervisor = Supervisor(config, tmp_path / "x.toml", ("worker",), lambda event: printer.line(str(event)))
+        going = threading.Thread(target=supervisor.run, args=(stop, ready.set, 0.01))
+        going.start()
+        assert ready.wait(5.0) and going.is_alive()
+        stop.set()
+        going.join(5.0)
+        monkeypatch.undo()
+        with pytest.raises(BrokenPipeError):
+            nobody.close()

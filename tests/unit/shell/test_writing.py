@@ -17,8 +17,9 @@ from replication.core.ids import ClusterId
 from replication.core.mutation import Mutation, cells_of
 from replication.core.position import Position
 from replication.core.schema import TableSpec
-from replication.errors import RequestError, SchemaError
+from replication.errors import RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
 from replication.writer import batch_ids
+from shell.awaiting import await_written, look_for
 from shell.render import Printer
 from shell.writing import write_file
 from tests.sites import until
@@ -113,3 +114,34 @@ def test_rows_are_counted_for_whom_stops_the_command_as_they_get_durable(tmp_pat
     acks[0].set_result(Position(ClusterId("east", UUID(int=1))))
     writer.join()
     assert printer.so_far == "3 rows durable by then" and json.loads(printer.stopped())["hint"] == printer.so_far
+
+
+class Waiting:
+    """A cluster called east; none of another name is led to, and no wait ends in time."""
+
+    name = "east"
+
+    def __init__(self) -> None:
+        self.contacts = self
+
+    def locate(self, name: str) -> None:
+        raise UnknownPeerError(f"no cluster is called {name}")
+
+    def wait(self, position: Position, *, cluster: str, until: str, timeout_s: float) -> None:
+        raise WaitTimeoutError(f"Not {until} at {cluster} within {timeout_s:g} s")
+
+
+def test_a_cluster_that_is_to_be_waited_for_is_looked_for_before_rows_are_written() -> None:
+    east = cast(Cluster, Waiting())
+    look_for(east, None)
+    look_for(east, "east")
+    with pytest.raises(UnknownPeerError, match="wset"):
+        look_for(east, "wset")
+
+
+def test_a_wait_that_fails_says_what_is_durable_all_the_same() -> None:
+    said = list[str]()
+    east, position = cast(Cluster, Waiting()), Position(ClusterId("east", UUID(int=1)))
+    with pytest.raises(WaitTimeoutError, match="visible at west"):
+        await_written(east, position, "west", "visible", 1.0, lambda: said.append("3 rows"))
+    assert said == ["3 rows"]
