@@ -532,17 +532,3 @@ class ReadReply(_message.Message):
     crc32c: int
     end: bool
     def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ..., content: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., end: _Optional[bool] = ...) -> None: ...
-
-class ReplicationStatus(_message.Message):
-    __slots__ = ("closed", "begin", "needed", "shipped", "applied")
-    CLOSED_FIELD_NUMBER: _ClassVar[int]
-    BEGIN_FIELD_NUMBER: _ClassVar[int]
-    NEEDED_FIELD_NUMBER: _ClassVar[int]
-    SHIPPED_FIELD_NUMBER: _ClassVar[int]
-    APPLIED_FIELD_NUMBER: _ClassVar[int]
-    closed: bool
-    begin: int
-    needed: int
-    shipped: _containers.RepeatedCompositeFieldContainer[Range]
-    applied: int
-    def __init__(self, closed: _Optional[bool] = ..., begin: _Optional[int] = ..., needed: _Optional[int] = ..., shipped: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., applied: _Optional[int] = ...) -> None: ...
