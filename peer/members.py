@@ -91,6 +91,13 @@ def members_of(coordination: Coordination) -> Members:
         return Members(problem=str(error))
 
 
+def with_replayers(members: Members, replayers: tuple[str, ...]) -> Members:
+    """``members`` with the hosts that the ledger knows to be told to replay, whether ZooKeeper knows them or not."""
+    known = {host.slot for host in members.hosts}
+    others = tuple(Host(slot, "") for slot in replayers if slot not in known)
+    return replace(members, keeps_tables=members.keeps_tables or bool(replayers), hosts=members.hosts + others)
+
+
 def with_files(
     members: Members,
     rows: Iterable[FileRow],

@@ -59,7 +59,7 @@ class Operations:
         Raises:
             RequestError: there is none, it is up, or the ledger has files that lie there.
         """
-        if slot not in {host.slot for host in self.coordination.hosts()}:
+        if slot not in {*(host.slot for host in self.coordination.hosts()), *self.ledger.replay.replayers()}:
             raise RequestError(f"This cluster has no host {slot}", "See: walship status")
         for kind in (Kind.WORKERS, Kind.RECEIVERS):
             if slot in {member.name for member in self.coordination.members(kind)}:
@@ -71,6 +71,7 @@ class Operations:
                 "They go once they have been shipped and applied; when the disk is lost: walship wal giveup FILE",
             )
         self.coordination.remove_host(slot)
+        self.ledger.replay.note_replayer(slot, False)
 
     def _tell(self, what: str, timeout_s: float) -> tuple[str, ...]:
         """Announce, and wait until every live worker has acted on it."""

@@ -18,7 +18,7 @@ from peer.derive.progress import DerivedHere, derived_here
 from peer.inflow import Way, ways
 from peer.lagging import Lacking
 from peer.lost_here import LostHere, lost_here
-from peer.members import Members, with_files
+from peer.members import Members, with_files, with_replayers
 from peer.outlook import DiskOutlook, Outlook, disk_outlook, outlooks
 from peer.replay.report import ReplayReport
 from peer.retained import Retained, retained
@@ -173,6 +173,7 @@ class ClusterStatus:
 def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     """Read everything; each part is one transaction, so parts may be a moment apart."""
     now = time.time_ns() // 1000
+    members = with_replayers(members, ledger.replay.replayers())
     rows = {row.file: row for row in ledger.files.all()}
     fresh = _unregistered(rows.values(), config.cluster.host)
     specs = {spec.uuid: spec for spec in ledger.tables.all()}

@@ -137,7 +137,10 @@ def _ledger(config: Config) -> Iterator[Ledger]:
 
 @contextmanager
 def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
-    """The ledger and a session with ZooKeeper, where the cluster and this host are made known first."""
+    """The ledger and a session with ZooKeeper, where the cluster and this host are made known first.
+
+    What must not be forgotten with ZooKeeper's data is kept in the ledger: the role, and who replays.
+    """
     quorum = Quorum(config.zookeeper_servers, config.zookeeper_root)
     with (
         _ledger(config) as ledger,
@@ -151,6 +154,7 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
         coordination.establish(ledger.cluster, __version__, ledger.former, ledger.terms.role())
         ledger.terms.keep_role(coordination.role().state)
         coordination.put_host(host_record(config))
+        ledger.replay.note_replayer(config.cluster.host, config.replay.enabled)
         yield ledger, coordination
 
 

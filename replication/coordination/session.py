@@ -76,7 +76,8 @@ class Coordination:
             ConfigError: the root belongs to another cluster, or to another incarnation of this one.
         """
         if self._root is None:
-            self._root = _Root(partial(self.establish, cluster, version, former), self._tree, self.paths, role)
+            establish = partial(self.establish, cluster, version, former)
+            self._root = _Root(establish, self.put_host, self._tree, self.paths, role)
             self._keeper.keep(self._root)
         for path in self.paths.parents:
             self._tree.create(path, b"")
@@ -156,7 +157,7 @@ class Coordination:
         if self._create(path, host.encode()) is None and self._set(path, host.encode(), -1) is None:
             raise self._no_cluster()
         if self._root is not None:
-            self._root.host = partial(self.put_host, host)
+            self._root.host = host
 
     def hosts(self) -> tuple[HostRecord, ...]:
         """Every host registered and not removed, by slot."""
@@ -165,6 +166,8 @@ class Coordination:
 
     def remove_host(self, slot: str) -> None:
         """Forget a host and its assignment."""
+        if self._root is not None and self._root.host is not None and self._root.host.slot == slot:
+            self._root.host = None
         self._tree.delete(self.paths.assignment(slot))
         self._tree.delete(self.paths.host(slot))
 
@@ -274,12 +277,20 @@ def _check_size(path: str, content: bytes) -> None:
 class _Root:
     """Makes what a role of the cluster found or made at its start again, when ZooKeeper has lost it meanwhile."""
 
-    def __init__(self, establish: Callable[..., None], tree: Tree, paths: Paths, role: RoleState | None) -> None:
+    def __init__(
+        self,
+        establish: Callable[..., None],
+        put_host: Callable[[HostRecord], None],
+        tree: Tree,
+        paths: Paths,
+        role: RoleState | None,
+    ) -> None:
         self._establish = establish
+        self._put_host = put_host
         self._tree = tree
         self._paths = paths
         self._role = role
-        self.host: Callable[[], None] | None = None
+        self.host: HostRecord | None = None
 
     def refresh(self) -> None:
         """Look, and make it; also where another role, which knew an older state, was faster."""
@@ -287,7 +298,8 @@ class _Root:
         there = None if node is None else RoleState.decode(node.content)
         if there is not None and (self._role is None or there.epoch >= self._role.epoch):
             self._role = there
-            return
-        self._establish(role=self._role)
-        if self.host is not None:
-            self.host()
+        else:
+            self._establish(role=self._role)
+        host = self.host  # each process makes its own again, whoever made the role
+        if host is not None and self._tree.get(self._paths.host(host.slot)) is None:
+            self._put_host(host)

@@ -37,6 +37,15 @@ class Replay(Protocol):
     def epoch(self) -> int:
         """The newest replay epoch; 0 before the first."""
 
+    def note_replayer(self, host: str, replays: bool) -> None:
+        """Remember that a host is told to run replay, up or not, or that it is not: ZooKeeper's data may be lost.
+
+        While one is, no file goes before its frames are applied, whatever is known of hosts elsewhere.
+        """
+
+    def replayers(self) -> tuple[str, ...]:
+        """Hosts that were noted so, by slot."""
+
     def tell(self, report: str) -> None:
         """Keep what replay last said of itself."""
 

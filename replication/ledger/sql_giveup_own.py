@@ -26,6 +26,7 @@ from replication.ledger.sql_landing import coverage
 from replication.ledger.sql_moving import Piece, fill, replace_claim
 from replication.ledger.sql_names import NamesInTransaction, check_term, file_id, file_row, missing, stream_id
 from replication.ledger.sql_replay import advance
+from replication.ledger.sql_replayers import awaits_replay
 from replication.ledger.sql_runs import drop_file
 from replication.ledger.sql_statuses import statuses
 from replication.ledger.sql_store import chunked, execute_many
@@ -153,6 +154,7 @@ class SqlGivingUpOwn(SqlGivingUp):
             return waived(connection)
 
     def _plan(self, connection: Connection, file: FileId, readable: Readable, keeps_tables: bool) -> _Plan:
+        keeps_tables = awaits_replay(connection, keeps_tables)
         key, row = _own_file(connection, file)
         reached = Reached.load(connection, key, row)
         if row.is_redundant:

@@ -18,6 +18,7 @@ from replication.ledger.base import FileRow
 from replication.ledger.sql_freshness import open_roads, road_columns
 from replication.ledger.sql_names import Names, file_row, stream_id
 from replication.ledger.sql_register import Registrar
+from replication.ledger.sql_replayers import awaits_replay
 from replication.ledger.sql_store import Store, chunked, greatest
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
@@ -82,8 +83,8 @@ class SqlLanding(Registrar):
         passed: dict[str, list[Span]] = {}
         waiting: dict[str, int] = {}
         applied = _r.file_id.is_(None) | (_r.end <= _f.applied)
-        done = (applied if keeps_tables else sa.true()).label("done")
         with self._store.read() as connection:
+            done = (applied if awaits_replay(connection, keeps_tables) else sa.true()).label("done")
             for names in chunked([str(source) for source in sources]):
                 rows = connection.execute(
                     sa.select(_o.file, _r.source_begin, _r.source_end, done)

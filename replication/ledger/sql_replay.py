@@ -16,6 +16,7 @@ from replication.ledger import sql_schema as schema
 from replication.ledger.base import Claim, FileKind, Pending, Quarantined, ReplayMark
 from replication.ledger.sql_moving import quarantined_row, requeue
 from replication.ledger.sql_names import Names, file_id, file_row
+from replication.ledger.sql_replayers import note_replayer, replayers
 from replication.ledger.sql_runs import join_claims, join_received
 from replication.ledger.sql_store import Store, chunked, counter, greatest, put_meta, raise_counter
 
@@ -251,6 +252,15 @@ class SqlReplay:
         """See ``base.Replay``."""
         with self._store.read() as connection:
             return counter(connection, "replay_epoch")
+
+    def note_replayer(self, host: str, replays: bool) -> None:
+        """See ``base.Replay``."""
+        note_replayer(self._store, host, replays)
+
+    def replayers(self) -> tuple[str, ...]:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            return replayers(connection)
 
     def tell(self, report: str) -> None:
         """See ``base.Replay``."""

@@ -15,6 +15,7 @@ from replication.ledger import sql_schema as schema
 from replication.ledger.base import FileRow
 from replication.ledger.sql_names import file_row
 from replication.ledger.sql_pinned import pins
+from replication.ledger.sql_replayers import awaits_replay
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_statuses import statuses
 
@@ -27,6 +28,7 @@ def facts(connection: Connection, book: RuleBook, rows: Keyed, policy: Retention
     """What holds each of these files, in their order."""
     found = _statuses(connection, book, rows)
     past = _past(connection, book, found, policy)
+    awaited = awaits_replay(connection, policy.keeps_tables)
     holds: dict[FileId, list[PeerHold]] = {}
     for (file, peer), of_peer in found.items():
         holds.setdefault(file, []).extend(replace(hold, past_budget=(file, peer) in past) for hold in of_peer)
@@ -35,7 +37,7 @@ def facts(connection: Connection, book: RuleBook, rows: Keyed, policy: Retention
             row.file,
             row.closed,
             row.needed,
-            row.applied if policy.keeps_tables else None,
+            row.applied if awaited else None,
             tuple(holds.get(row.file, ())),
             registered=row.length,
         )

@@ -34,7 +34,7 @@ class Spiller:
         host: its slot.
         store: where files go.
         budget: bytes that may be on this host's disk for one peer.
-        keeps_tables: whether this cluster replays what it has; then only what was replayed is moved.
+        keeps_tables: whether this host replays; while it does, or another one, only what was replayed is moved.
         directories: where local files of each kind belong.
     """
 
@@ -78,15 +78,19 @@ class Spiller:
         for lacked in self._ledger.files.lacked().values():
             local = [(file, rows[file].needed) for file in lacked if file in rows and not rows[file].is_stored]
             due |= past_budget(local, self._budget)
-        movable = [row for file, row in rows.items() if file in due and self._is_movable(row)]
+        awaited = self._awaits_replay()
+        movable = [row for file, row in rows.items() if file in due and self._is_movable(row, awaited)]
         return sorted(movable, key=lambda row: (row.created, row.file))
 
-    def _is_movable(self, row: FileRow) -> bool:
-        replayed = row.applied >= row.length or not self._keeps_tables
+    def _awaits_replay(self) -> bool:
+        return self._keeps_tables or bool(self._ledger.replay.replayers())
+
+    def _is_movable(self, row: FileRow, awaited: bool) -> bool:
+        replayed = row.applied >= row.length or not awaited
         return row.closed and row.length >= row.closed_length and replayed and row.kind in self._directories
 
     def _recalled(self) -> list[FileRow]:
-        if not self._keeps_tables:
+        if not self._awaits_replay():
             return []
         return [row for row in self._ledger.files.all(self._host) if row.is_stored and row.applied < row.length]
 

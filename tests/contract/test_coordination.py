@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from replication.coordination import zookeeper as real
-from replication.coordination.base import HostRecord, Public, RoleRead
+from replication.coordination.base import HostRecord, Public, RoleRead, keeps_tables
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import Kind, Quorum
 from replication.coordination.session import Coordination
@@ -254,6 +254,22 @@ def test_hosts_outlive_their_sessions(connect: Connect) -> None:
     ]
     other.remove_host("h1")
     assert [host.slot for host in other.hosts()] == ["h0"]
+
+
+def test_every_host_that_is_up_is_known_again_after_the_data_were_lost(connect: Connect) -> None:
+    """Whoever is first makes the role again; the others find it there."""
+    here, other = connect(), connect()
+    for session, slot in ((here, "h0"), (other, "h1")):
+        session.establish(EAST, "0.1.0")
+        session.put_host(HostRecord(slot, "/data", "", keeps_tables=slot == "h1"))
+    for slot in ("h0", "h1"):
+        here._tree.delete(here.paths.host(slot))
+    here._tree.delete(here.paths.role)
+    eventually(lambda: [host.slot for host in here.hosts()] == ["h0", "h1"])
+    assert keeps_tables(here.hosts())
+    here.remove_host("h0")
+    here._tree.delete(here.paths.host("h1"))
+    eventually(lambda: [host.slot for host in here.hosts()] == ["h1"])
 
 
 def test_an_assignment_is_written_only_over_the_version_that_was_read(connect: Connect) -> None:

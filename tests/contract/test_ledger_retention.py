@@ -85,6 +85,26 @@ def test_without_an_own_replay_a_file_still_stays_until_all_of_it_is_registered(
         sending.files.retire(file, 0, RELAY)
 
 
+def test_files_wait_for_a_host_that_replays_though_nobody_knows_it_any_more(sending: Ledger) -> None:
+    """ZooKeeper lost its data, and the host is down."""
+    sending.rules.delete("north", 0)
+    file = closed_wal(sending, replayed=False)
+    road = Road(sending, source=wal(7))
+    road.land(claims(stream(FLIGHTS, wal(7)), 0, 2, 0))
+    for _ in range(2):
+        sending.replay.note_replayer("h1", True)
+        sending.replay.note_replayer("h0", False)
+    assert sending.replay.replayers() == ("h1",)
+    assert sending.files.retirable("h0", RELAY) == []
+    with pytest.raises(RequestError, match="own replay has 200 bytes to go"):
+        sending.files.retire(file, 0, RELAY)
+    assert sending.landing.applied_prefix([wal(7)], keeps_tables=False) == {wal(7): HEADER}
+    sending.replay.note_replayer("h1", False)
+    assert sending.replay.replayers() == ()
+    assert [row.file for row in sending.files.retirable("h0", RELAY)] == [file]
+    assert sending.landing.applied_prefix([wal(7)], keeps_tables=False) == {wal(7): END}
+
+
 def test_a_relay_reports_as_applied_what_has_landed(sending: Ledger) -> None:
     road = Road(sending)
     road.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))

@@ -281,3 +281,8 @@ def test_a_host_is_forgotten_once_it_is_gone_and_nothing_lies_there(world: World
     world.east.ledger.files.retire(lost.file, world.east.term)
     world.operations.remove_host("h9")
     assert [host.slot for host in world.east.coordination.hosts()] == ["h0"]
+    world.east.ledger.replay.note_replayer("h8", True)  # ZooKeeper has lost its record
+    assert [host.slot for host in world.status().members.hosts] == ["h0", "h8"]
+    world.operations.remove_host("h8")
+    assert [host.slot for host in world.status().members.hosts] == ["h0"]
+    assert world.east.ledger.replay.replayers() == ()

@@ -176,6 +176,19 @@ def test_what_the_own_replay_needs_again_is_brought_back(tmp_path: Path) -> None
         assert row is not None and not row.is_stored and Path(row.path).read_bytes() == content
 
 
+def test_what_another_host_has_yet_to_replay_stays_and_comes_back(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        world = World(tmp_path, stack)
+        away, here = world.closed(world.spec, 0), world.closed(world.spec, 10)
+        with world.east.worker():
+            until(lambda: world.stored(away) and world.stored(here))
+        world.east.ledger.replay.note_replayer("h1", True)
+        store, folders = Store(f"file://{tmp_path}/store"), {FileKind.WAL: str(world.east.config.wal_dir)}
+        for _ in range(2):
+            Spiller(world.east.ledger, world.east.files, "h0", store, 1, False, folders).run_once()
+            assert not world.stored(away) and not world.stored(here)
+
+
 def test_a_file_on_its_way_back_is_no_orphan_however_long_that_takes(tmp_path: Path) -> None:
     with ExitStack() as stack:
         world = World(tmp_path, stack)
