@@ -69,8 +69,9 @@ class Coordination:
     ) -> None:
         """Make the cluster's nodes where they are missing: public part, role, announcements. Idempotent.
 
-        A root that belongs to one of ``former``, earlier incarnations of the cluster, becomes its own. The role is
-        ACTIVE at first; one with a lower epoch than ``role`` is of data that were lost, and becomes that.
+        A root that belongs to one of ``former``, earlier incarnations of the cluster, becomes its own; what was
+        assigned there was decided under terms that receivers may refuse by now, and is decided anew. The role is ACTIVE
+        at first; one with a lower epoch than ``role`` is of data that were lost, and becomes that.
 
         Raises:
             ConfigError: the root belongs to another cluster, or to another incarnation of this one.
@@ -86,6 +87,8 @@ class Coordination:
         self._tree.create(self.paths.public, Public(cluster, version).encode())
         there = self.public()
         if there.cluster in former:
+            for slot in self._tree.children(self.paths.assignments):
+                self._tree.delete(self.paths.assignment(slot))
             self.publish(Public(cluster, version))
             there = self.public()
         if there.cluster != cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -12,7 +13,7 @@ from replication.errors import RequestError
 from replication.ledger import sql_schema as schema
 from replication.ledger.records import FileKind
 from replication.ledger.sql_freshness import forget
-from replication.ledger.sql_store import Store, put_meta
+from replication.ledger.sql_store import Store, counter, put_meta, raise_counter
 
 _f, _meta = schema.files.c, schema.meta.c
 
@@ -29,6 +30,7 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
 
     Files that it wrote are landed files of another cluster from then on, as the streams in them are: peers may have
     more of them than this ledger knows, and what they have comes back. Bootstraps that were on their way begin anew.
+    The term is above every one that was raised since the copy, which receivers may know of those files.
 
     Raises:
         RequestError: a file is still OPEN, or not registered as far as it was published; nothing was changed.
@@ -54,6 +56,7 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
                 connection,
                 {"cluster": str(new), "former": json.dumps([*map(str, former), str(old)])},
             )
+            raise_counter(connection, "term", max(counter(connection, "term") + 1, int(time.time())))
             connection.execute(schema.files.update().where(own).values(kind=FileKind.LANDING.value))
             mine = (_f.kind == FileKind.BOOTSTRAP.value) & _f.source.is_(None)
             connection.execute(schema.files.delete().where(mine))

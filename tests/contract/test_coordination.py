@@ -109,6 +109,19 @@ def test_a_root_goes_on_with_a_cluster_that_has_a_new_incarnation(connect: Conne
         here.establish(EAST, "0.1.0")
 
 
+def test_a_new_incarnation_is_assigned_its_work_anew(connect: Connect) -> None:
+    here, new = connect(), ClusterId("east", uuid4())
+    here.establish(EAST, "0.1.0")
+    here.set_assignment("h0", b"under an old term", -1)
+    here.establish(EAST, "0.1.0")
+    assert list(here.assignments()) == ["h0"]
+    here.establish(new, "0.1.0", (EAST,))
+    assert here.assignments() == {}
+    here.set_assignment("h0", b"under a new one", -1)
+    here.establish(new, "0.1.0", (EAST,))
+    assert list(here.assignments()) == ["h0"]
+
+
 def test_a_cluster_is_established_once_and_belongs_to_one_id(connect: Connect) -> None:
     here = connect()
     here.establish(EAST, "0.1.0")

@@ -23,6 +23,7 @@ from replication.ledger.base import FileKind, Ledger, Progress
 from replication.ledger.batches import BatchPart
 from replication.ledger.memory import MemoryLedger
 from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql_reincarnate import reincarnate
 from replication.ledger.sql_store import Store
 from shell.roles import make_ledger
 from tests.contract.ledger_stores import (
@@ -262,6 +263,17 @@ def test_a_missing_or_foreign_ledger_is_named_with_its_remedy(tmp_path: Path) ->
         open_ledger(str(tmp_path / "text.db"))
     with pytest.raises(ConfigError, match="cannot be kept in mysql"):
         open_ledger("mysql://x/y")
+
+
+def test_a_new_incarnation_decides_under_terms_above_all_that_were_raised_since_the_copy(url: str) -> None:
+    """Receivers know files that it sends on under those, and refuse lower ones."""
+    terms = []
+    for _ in range(3):
+        ledger = open_ledger(url)
+        terms.append(ledger.terms.current())
+        ledger.close()
+        reincarnate(url)
+    assert terms[1] > terms[0] + 1_000_000 and terms[2] > terms[1]
 
 
 def test_an_answer_that_is_lost_and_asked_again_changes_nothing() -> None:
