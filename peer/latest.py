@@ -206,17 +206,19 @@ class Merge:
         return " union all ".join((f"select * from ({self.resolved(where)}) r", *stored, buried))
 
     def brought_by(self) -> str:
-        """Which sequences of which WALs and groups brought the rows that are there: origin, WAL, group, sequence."""
+        """What brought the rows that are there: origin, WAL, group, sequence, the newest of their commit times."""
         group = "_group" if self.spec.kind != "cell" else group_of_family(self.spec)
-        parts = [f"select _origin, _wal, {group}, _seq from {self.changes} where _op >= 0"]
-        parts.append(f"select _origin, _wal, {group}, _seq from {self.tombstones}")
+        place = f"_origin, _wal, {group}, _seq, max(_commit)"
+        parts = [f"select {place} from {self.changes} where _op >= 0 group by all"]
+        parts.append(f"select {place} from {self.tombstones} group by all")
         for name in self.groups:
-            origin, wal, sequence = (
-                self.dialect.name(version_column(field, name)) for field in ("_origin", "_wal", "_seq")
+            origin, wal, sequence, commit = (
+                self.dialect.name(version_column(field, name)) for field in ("_origin", "_wal", "_seq", "_commit")
             )
             named = self.dialect.text(name) if self.spec.kind != "cell" else group
-            parts.append(f"select {origin}, {wal}, {named}, {sequence} from {self.table} where {sequence} is not null")
-        return " union ".join(parts)
+            place = f"{origin}, {wal}, {named}, {sequence}, max({commit})"
+            parts.append(f"select {place} from {self.table} where {sequence} is not null group by all")
+        return " union all ".join(parts)
 
     def latest(self, *, upto: int | None = None, versions: bool = False, late: bool = True) -> str:
         """The table's rows now, or as of a commit time.

@@ -70,7 +70,7 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
     kept = DefinitionFiles(path)
     specs = _definitions(catalog.specs(), kept.tables())
     applied: dict[StreamId, Ranges] = {}
-    epoch = 0
+    epoch = newest = 0
     for spec in specs:
         if not spec.key and len(spec.groups) > 1:
             raise RequestError(
@@ -78,7 +78,9 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
             )
         if not catalog.has(spec):  # it was made, and nothing of it replayed yet
             continue
-        applied |= _applied(catalog, spec)
+        of_table, commit = _applied(catalog, spec)
+        applied |= of_table
+        newest = max(newest, commit)
         stamps = [Stamp.of(snapshot) for snapshot in catalog.history(landing_name(spec)).snapshots.values()]
         epoch = max([epoch, *(stamp.epoch for stamp in stamps if stamp is not None)])
     found, damaged, upcoming = on_disk(config, files)
@@ -86,7 +88,7 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
     former = tuple(sorted(each for each in known if each.name == config.cluster.name))
     cluster = ClusterId(config.cluster.name, uuid4())
     url, host = sqlite_url(part), config.cluster.host
-    rebuild(url, cluster, former, host, specs, kept.versions(), applied, epoch, found, upcoming)
+    rebuild(url, cluster, former, host, specs, kept.versions(), applied, epoch, newest, found, upcoming)
     told = save_whole(config, url, files, damaged)
     move_database(part, path)
     files.sync_directory(str(path.parent))
@@ -108,21 +110,24 @@ def _definitions(found: Sequence[TableSpec], kept: Mapping[UUID, TableSpec]) -> 
     return [*made, *(s for u, s in kept.items() if s.name not in names and u not in {spec.uuid for spec in found})]
 
 
-def _applied(catalog: Catalog, spec: TableSpec) -> dict[StreamId, Ranges]:
-    """The sequences of which rows are in a table, per stream."""
+def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges], int]:
+    """The sequences of which rows are in a table, per stream, and the newest commit time among those rows."""
     spans: dict[StreamId, list[tuple[int, int]]] = {}
+    newest = 0
     with open_duckdb() as connection:
         catalog.attach(connection, "table", spec.name)
-        query = f'select distinct _origin, _wal, {DUCKDB.text(spec.groups[0].name)} as _group, _seq from "table"'
+        place = f"_origin, _wal, {DUCKDB.text(spec.groups[0].name)} as _group, _seq, max(_commit)"
+        query = f'select {place} from "table" group by all'
         if spec.key:
             catalog.attach(connection, "changes", spec.name + CHANGES)
             catalog.attach(connection, "tombstones", spec.name + TOMBSTONES)
             query = Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", Folded()).brought_by()
-        for origin, wal, group, sequence in connection.sql(query).fetchall():
+        for origin, wal, group, sequence, commit in connection.sql(query).fetchall():
             slot, _, number = wal.partition("/")
             stream = StreamId(FileId(ClusterId.parse(origin), slot, int(number)), spec.uuid, group)
             spans.setdefault(stream, []).append((sequence, sequence + 1))
-    return {stream: Ranges.union_of(of_stream) for stream, of_stream in spans.items()}
+            newest = max(newest, commit)
+    return {stream: Ranges.union_of(of_stream) for stream, of_stream in spans.items()}, newest
 
 
 def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[Found], dict[str, str], int]:

@@ -50,6 +50,7 @@ def rebuild(
     versions: Sequence[SchemaVersion],
     applied: Mapping[StreamId, Ranges],
     replay_epoch: int,
+    newest: int,
     files: Sequence[Found],
     upcoming: int,
 ) -> None:
@@ -64,6 +65,7 @@ def rebuild(
         versions: schema versions that frames may have besides the tables' newest.
         applied: sequences of which rows are in the tables; they count as claimed and applied.
         replay_epoch: the highest that a table carries.
+        newest: the newest commit time of their rows; what is written from now on comes after it.
         files: become landed files, CLOSED; what they bring beyond ``applied`` is pending for replay.
         upcoming: the number that the host's next file gets, above all that are there.
     """
@@ -75,6 +77,7 @@ def rebuild(
             put_meta(store, connection, {"former": json.dumps([str(each) for each in former])})
             raise_counter(connection, "term", int(time.time()))  # above every term that peers have heard of
             raise_counter(connection, "replay_epoch", replay_epoch)
+            raise_counter(connection, "seen", newest)
             connection.execute(schema.slots.insert().values(slot=host, next=upcoming))
             keys = names.session(connection)
             execute_many(

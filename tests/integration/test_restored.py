@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -260,6 +261,37 @@ def test_a_lost_ledger_is_made_anew_from_tables_and_files(
         Wal(back, "w1").append(spec, rows(50, 5))
         settle(back, west, spec, 24)
         assert west.shown(spec) == back.shown(spec)
+    back.close()
+
+
+@pytest.mark.parametrize("newest", ["change", "folded", "deleted", "keyless"])
+def test_writers_go_on_above_every_commit_time_in_the_tables_of_a_ledger_made_anew(
+    sites: tuple[TableSite, TableSite, TableSpec], tmp_path: Path, newest: str
+) -> None:
+    """Else what is written over a row of a clock that is ahead would be acked and lose."""
+    east, _, spec = sites
+    log = keyed("ops.log", SIMPLE, ())
+    east.ledger.tables.create(log)
+    wal = Wal(east, "w0")
+    wal.append(spec, rows(0, 3))
+    wal.ahead_us = 3_600_000_000
+    ahead = time.time_ns() // 1000 + wal.ahead_us
+    if newest == "keyless":
+        wal.append(log, pa.table({"k": ["a"], "v": [1]}))
+    elif newest == "deleted":
+        wal.delete(spec, [{"id": 1}])
+    else:
+        wal.append(spec, rows(1, 1))
+    east.register()
+    east.replay()
+    if newest in ("folded", "deleted"):
+        east.fold(spec)
+    lose_ledger(east)
+    Path(wal.path).unlink()  # it was retired
+    made = rebuild_ledger(east.config, east.tables, LocalFiles())
+    back = TableSite(tmp_path, "east", cluster=made.cluster, tables=east.tables)
+    assert ahead <= back.ledger.time.seen() < ahead + 600_000_000
+    assert back.ledger.time.register_writer("w1", "h0", 1, back.boot, 1).closed >= ahead
     back.close()
 
 
