@@ -43,11 +43,16 @@ _SENT_AGAIN = (Kind.BOOTSTRAP, Kind.COVERAGE)
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What a ledger was made from; ``damaged`` says what became of each file that could not be read to its end."""
+    """What a ledger was made from.
+
+    ``unsure`` are those of its tables that may have been dropped: the catalog has them, and nothing else. ``damaged``
+    says what became of each file that not all was taken of.
+    """
 
     cluster: ClusterId
     former: tuple[ClusterId, ...]
     tables: tuple[str, ...]
+    unsure: tuple[str, ...]
     sequences: int
     files: int
     frames: int
@@ -68,7 +73,8 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
     for left in path.parent.glob(f"{part.name}*"):  # of one that was broken off
         left.unlink()
     kept = DefinitionFiles(path)
-    specs = _definitions(catalog.specs(), kept.tables())
+    defined = kept.tables()
+    specs, dropped = _definitions(catalog.specs(), defined)
     applied: dict[StreamId, Ranges] = {}
     epoch = newest = 0
     for spec in specs:
@@ -84,18 +90,21 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
         stamps = [Stamp.of(snapshot) for snapshot in catalog.history(landing_name(spec)).snapshots.values()]
         epoch = max([epoch, *(stamp.epoch for stamp in stamps if stamp is not None)])
     found, damaged, upcoming = on_disk(config, files)
-    known = {each.file.cluster for each in found} | {stream.wal.cluster for stream in applied}
-    former = tuple(sorted(each for each in known if each.name == config.cluster.name))
+    heard = {each.file.cluster for each in found} | {stream.wal.cluster for stream in applied}
+    former = tuple(sorted(each for each in heard if each.name == config.cluster.name))
+    known = {NIL_UUID, *(spec.uuid for spec in (*specs, *dropped))}
+    found = of_known_tables(found, known.__contains__, "a table that is not defined any more", damaged)
     cluster = ClusterId(config.cluster.name, uuid4())
     url, host = sqlite_url(part), config.cluster.host
-    rebuild(url, cluster, former, host, specs, kept.versions(), applied, epoch, newest, found, upcoming)
-    told = save_whole(config, url, files, damaged)
+    rebuild(url, cluster, former, host, specs, dropped, kept.versions(), applied, epoch, newest, found, upcoming)
+    told = save_whole(config, url, files, damaged, known.__contains__)
     move_database(part, path)
     files.sync_directory(str(path.parent))
     return Rebuilt(
         cluster,
         former,
         tuple(spec.name for spec in specs),
+        tuple(spec.name for spec in specs if defined and spec.uuid not in defined),
         sum(ranges.total for ranges in applied.values()),
         len(found),
         sum(len(each.claims) for each in found),
@@ -103,11 +112,25 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
     )
 
 
-def _definitions(found: Sequence[TableSpec], kept: Mapping[UUID, TableSpec]) -> list[TableSpec]:
-    """The tables as the catalog has them, with all that was defined since, and those that it has not got yet."""
-    made = [join(spec, kept[spec.uuid]) if spec.uuid in kept else spec for spec in found]
-    names = {spec.name for spec in made}
-    return [*made, *(s for u, s in kept.items() if s.name not in names and u not in {spec.uuid for spec in found})]
+def _definitions(found: Sequence[TableSpec], kept: Mapping[UUID, TableSpec]) -> tuple[list[TableSpec], list[TableSpec]]:
+    """The tables as the catalog has them, with all that was defined since, and those that it has not got yet.
+
+    Also those of the catalog that were dropped: nothing is ``kept`` of them, and another table has the name.
+    """
+    names = {spec.name.lower() for spec in kept.values()}  # engines do not tell letter case apart
+    made: list[TableSpec] = []
+    dropped: list[TableSpec] = []
+    for spec in found:
+        if spec.uuid in kept:
+            made.append(join(spec, kept[spec.uuid]))
+        else:
+            (dropped if spec.name.lower() in names else made).append(spec)
+    taken = {spec.name.lower() for spec in made}
+    for spec in kept.values():
+        if spec.name.lower() not in taken:
+            taken.add(spec.name.lower())
+            made.append(spec)
+    return made, dropped
 
 
 def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges], int]:
@@ -162,6 +185,22 @@ def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[lis
     return found, damaged, max(numbers) + 1
 
 
+def of_known_tables(
+    found: Sequence[Found], is_known: Callable[[UUID], bool], unknown: str, aside: dict[str, str]
+) -> list[Found]:
+    """Files without frames of tables that the ledger is not to know; the others join ``aside``, with what is wrong.
+
+    Nobody would replay those frames, and they would count as applied. ``unknown`` is what such a table is called.
+    """
+    known = []
+    for each in found:
+        if all(is_known(table) for table in {claim.stream.table for claim in each.claims}):
+            known.append(each)
+        else:
+            aside[each.path] = f"it has frames of {unknown}"
+    return known
+
+
 def _read(files: Files, path: str) -> Found | None:
     """The frames of a file; None of bootstraps, which come again.
 
@@ -210,5 +249,7 @@ def save_whole(
 
 def damage_lines(rebuilt: Rebuilt) -> Iterator[str]:
     """What a person should look at."""
+    for name in rebuilt.unsure:
+        yield f"only the catalog has table {name}: was it dropped? Then drop it again: walship droptable {name}"
     for line in rebuilt.damaged:
-        yield f"not all of a file could be read, and what is missing of it is lost unless a peer has it: {line}"
+        yield f"not all of a file could be taken, and what is missing of it is lost unless a peer has it: {line}"

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import structlog
 
-from peer.rebuilt import on_disk, save_whole
+from peer.rebuilt import of_known_tables, on_disk, save_whole
 from replication.config import Config
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.errors import CorruptFrameError, MissingFileError
@@ -20,7 +20,7 @@ from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Readable
 from replication.ledger.sql import open_ledger
-from replication.ledger.sql_rebuild import Found, adopt
+from replication.ledger.sql_rebuild import adopt
 from replication.ledger.sql_reincarnate import reincarnate as change_id
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
@@ -86,20 +86,15 @@ def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> No
 def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[str, ...]]:
     """Have the ledger know files of this host that are newer than it: how many, and a line for each that is kept aside.
 
-    Of those, what can be read of tables that the ledger knows is copied: nobody would replay frames of others, and
-    they would count as applied.
+    Of those, what can be read of tables that the ledger knows is copied.
     """
     found, aside, above = on_disk(config, files, ledger.files.upcoming(config.cluster.host))
 
     def is_known(table: UUID) -> bool:
         return table == NIL_UUID or ledger.tables.by_uuid(table) is not None
 
-    known: list[Found] = []
-    for each in found:
-        if not all(is_known(table) for table in {claim.stream.table for claim in each.claims}):
-            aside[each.path] = "it has frames of a table that is younger than the ledger"
-        elif each.claims:
-            known.append(each)
+    legible = of_known_tables(found, is_known, "a table that is younger than the ledger", aside)
+    known = [each for each in legible if each.claims]
     adopt(config.ledger_url, config.cluster.host, known, above)
     for each in known:
         _log.warning("newer_file_taken_up", file=str(each.file), end=each.length)

@@ -47,6 +47,7 @@ def rebuild(
     former: Sequence[ClusterId],
     host: str,
     specs: Sequence[TableSpec],
+    dropped: Sequence[TableSpec],
     versions: Sequence[SchemaVersion],
     applied: Mapping[StreamId, Ranges],
     replay_epoch: int,
@@ -62,6 +63,7 @@ def rebuild(
         former: those it had before.
         host: this host's slot.
         specs: the tables.
+        dropped: those that were dropped, of which the catalog and files still have something.
         versions: schema versions that frames may have besides the tables' newest.
         applied: sequences of which rows are in the tables; they count as claimed and applied.
         replay_epoch: the highest that a table carries.
@@ -79,6 +81,8 @@ def rebuild(
             raise_counter(connection, "replay_epoch", replay_epoch)
             raise_counter(connection, "seen", newest)
             connection.execute(schema.slots.insert().values(slot=host, next=upcoming))
+            gone = [{"uuid": str(s.uuid), "name": s.name, "dropped": True, "spec": s.to_json()} for s in dropped]
+            execute_many(connection, schema.tables.insert(), gone)
             keys = names.session(connection)
             execute_many(
                 connection,
