@@ -156,12 +156,14 @@ class SqlRules:
             if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
                 return rules
             generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+            begun: list[Rule] = []  # not read back: the book would remember them though this transaction fail
             for rule in rules:
                 if rule.phase is not Phase.BOOTSTRAPPING:
                     here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.grp == rule.group)
                     self._end(connection, here)
-                    self._begin(connection, replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING))
-            return self._of_table(connection, peer, table)
+                    rule = self._begin(connection, replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING))
+                begun.append(rule)
+            return begun
 
     def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
         """See ``base.Rules``."""

@@ -14,15 +14,16 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
 from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
-from replication.errors import ConfigError, CoordinationError, LedgerBusyError
+from replication.errors import ConfigError, CoordinationError, LedgerBusyError, NoSpaceError
 from replication.ledger.base import FileKind, Ledger, Progress
 from replication.ledger.batches import BatchPart
 from replication.ledger.memory import MemoryLedger
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql import SqlLedger, initialise, open_ledger
 from replication.ledger.sql_reincarnate import reincarnate
 from replication.ledger.sql_store import Store
 from shell.roles import make_ledger
@@ -274,6 +275,32 @@ def test_a_new_incarnation_decides_under_terms_above_all_that_were_raised_since_
         ledger.close()
         reincarnate(url)
     assert terms[1] > terms[0] + 1_000_000 and terms[2] > terms[1]
+
+
+def test_what_a_rule_owes_is_not_remembered_of_one_that_was_never_there(path: str) -> None:
+    """The next rule gets the key of one whose commit failed."""
+    ledger = open_ledger(path)
+    assert isinstance(ledger, SqlLedger)
+    file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w0").file
+    of = stream(FLIGHTS, file)
+    ledger.landing.register_own(file, HEADER, HEADER + FRAME, claims(of, 0, 1, HEADER))
+
+    def fail(connection: sa.Connection) -> None:
+        connection.connection.rollback()  # as SQLite does by itself
+        raise NoSpaceError("the disk is full")
+
+    writer = ledger._store._writer
+    sa.event.listen(writer, "commit", fail)
+    with pytest.raises(NoSpaceError):
+        ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
+    sa.event.remove(writer, "commit", fail)
+    ledger.landing.register_own(file, HEADER + FRAME, HEADER + 2 * FRAME, claims(of, 1, 2, HEADER + FRAME))
+    begun = ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
+    other = open_ledger(path)
+    assert begun == ledger.rules.all() == other.rules.all()
+    assert begun[0].owed == {file: 2}
+    for each in (ledger, other):
+        each.close()
 
 
 def test_an_answer_that_is_lost_and_asked_again_changes_nothing() -> None:
