@@ -32,7 +32,7 @@ class Neighbour:
 
 
 class Neighbours:
-    """Reads the public parts of peers in a few threads of its own, each peer at most once at a time.
+    """Reads the public parts of peers in a few threads of its own, each address at most once at a time.
 
     Args:
         read_public: reads a public part from ``host:port[,…]/root`` with a short time-out; raises ReplicationError.
@@ -56,7 +56,7 @@ class Neighbours:
         self._poll_s = poll_s
         self._retry_min_s, self._retry_max_s = retry_min_s, retry_max_s
         self._known: dict[str, Neighbour] = {}
-        self._under_way: dict[str, Future[Public]] = {}
+        self._under_way: dict[tuple[str, str], Future[Public]] = {}  # by name and address
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="neighbours")
 
     def look(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, Neighbour]:
@@ -80,8 +80,11 @@ class Neighbours:
                 known = replace(known, backoff=Backoff(), tried=False)
             self._known[peer.name] = known
             due_s = known.backoff.until_s if known.public is None else known.read_s + self._poll_s
-            if peer.name not in self._under_way and now_s >= due_s:
-                self._under_way[peer.name] = self._threads.submit(self._read_public, peer.zookeepers)
+            if (peer.name, peer.zookeepers) not in self._under_way and now_s >= due_s:
+                reading = self._threads.submit(self._read_public, peer.zookeepers)
+                self._under_way[peer.name, peer.zookeepers] = reading
+        wanted = {(peer.name, peer.zookeepers) for peer in peers}
+        self._under_way = {key: each for key, each in self._under_way.items() if key in wanted or not each.done()}
         return dict(self._known)
 
     def close(self) -> None:
@@ -89,10 +92,10 @@ class Neighbours:
         self._threads.shutdown(cancel_futures=True)
 
     def _collect(self, peer: Peer, known: Neighbour, now_s: float) -> Neighbour:
-        reading = self._under_way.get(peer.name)
+        reading = self._under_way.get((peer.name, peer.zookeepers))
         if reading is None or not reading.done():
             return known
-        del self._under_way[peer.name]
+        del self._under_way[peer.name, peer.zookeepers]
         try:
             return replace(known, public=reading.result(), read_s=now_s)
         except ReplicationError as error:

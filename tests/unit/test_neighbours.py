@@ -131,3 +131,24 @@ def test_a_peer_that_moved_is_read_at_its_new_address_and_one_that_is_gone_is_fo
     elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ())
     until(lambda: neighbours.look([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
     assert neighbours.look([], NOBODY, 0.0) == {}
+
+
+def test_what_a_peers_old_address_answers_late_is_not_what_the_new_one_says(
+    elsewhere: Elsewhere, neighbours: Neighbours
+) -> None:
+    west = peer(WEST)
+    elsewhere.hanging[west.zookeepers] = threading.Event()
+    elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("old:1",))
+    neighbours.look([west], NOBODY, 0.0)
+    moved = Peer("west", "elsewhere:2181/walship", WEST)
+    elsewhere.hanging[moved.zookeepers] = threading.Event()
+    elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ("new:1",))
+    neighbours.look([moved], NOBODY, 0.1)
+    old = neighbours._under_way["west", west.zookeepers]
+    elsewhere.hanging[west.zookeepers].set()
+    assert old.result(10).receivers == ("old:1",)
+    assert neighbours.look([moved], NOBODY, 0.2)["west"].public is None
+    elsewhere.hanging[moved.zookeepers].set()
+    known = until(lambda: neighbours.look([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
+    assert known["west"].public == elsewhere.answers[moved.zookeepers]
+    assert list(neighbours._under_way) == []
