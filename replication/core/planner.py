@@ -221,14 +221,12 @@ def _hand_out(
                 continue
             pieces = cut(missing.subtract(Ranges.union_of((c.begin, c.end) for c in mine)), limits.range_bytes)
             if pieces and name in failing:
-                step(ChunkState.NEEDED, ChunkEvent.FAIL)
                 waiting.add(name)
                 continue
             for begin, end in pieces:
                 slot = min(readers, key=lambda reader: (len(chunks.get(reader, ())), reader != view.host, reader))
                 if room[slot] <= 0:
                     break
-                step(ChunkState.NEEDED, ChunkEvent.ASSIGN)
                 chunk = ChunkAssignment(view.file, begin, end, name)
                 chunks.setdefault(slot, []).append(chunk)
                 room[slot] -= 1
