@@ -52,13 +52,17 @@ class FileView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything the planner knows; ``now_s`` is of the clock that backoffs use."""
+    """Everything the planner knows; ``now_s`` is of the clock that backoffs use.
+
+    ``outdated`` are hosts of which ``assigned`` is an older copy: receivers may refuse its term, so it is written anew.
+    """
 
     now_s: float
     hosts: tuple[HostView, ...] = ()
     peers: tuple[PeerView, ...] = ()
     files: tuple[FileView, ...] = ()
     assigned: Mapping[str, Assignment] = field(default_factory=dict)
+    outdated: frozenset[str] = frozenset()
     retirable: tuple[FileId, ...] = ()
 
 
@@ -281,7 +285,7 @@ def _assignments(
     changed = {
         slot
         for slot, assignment in wanted.items()
-        if not assignment.same_work(snapshot.assigned.get(slot, Assignment(0)))
+        if slot in snapshot.outdated or not assignment.same_work(snapshot.assigned.get(slot, Assignment(0)))
     }
     while True:
         moved = {chunk.file for slot in changed for chunk in wanted[slot].chunks}

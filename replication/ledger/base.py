@@ -111,6 +111,16 @@ class Terms(Protocol):
     def raise_to_next(self) -> int:
         """Raise the term by one for a new master and return it."""
 
+    def assign(self, host: str, term: int) -> None:
+        """Note that a host is about to be given work under ``term``.
+
+        Raises:
+            StaleTermError: a newer master was elected.
+        """
+
+    def assigned(self) -> dict[str, int]:
+        """The newest term under which each host was to be given work: what ZooKeeper has of an older one is a copy."""
+
     def lineage(self) -> Lineage:
         """The newest terms with the marks drawn for them."""
 

@@ -24,8 +24,8 @@ from replication.ledger.sql_metadata import KEY, id_column, metadata, partial_in
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
-# term, closed, generation, replay_epoch, seen, retired_bytes, definitions; of a table, aged and forgotten: each only
-# grows
+# term, closed, generation, replay_epoch, seen, retired_bytes, definitions; of a table, aged and forgotten; of a host,
+# assigned: each only grows
 counters = Table(
     "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
 )

@@ -12,7 +12,10 @@ from replication.core.ids import ClusterId
 from replication.core.lineage import LINEAGE_MAX, Lineage, contradiction
 from replication.core.roles import RoleState
 from replication.ledger import sql_schema as schema
+from replication.ledger.sql_names import check_term
 from replication.ledger.sql_store import Store, counter, put_meta, raise_counter
+
+_ASSIGNED = "assigned "
 
 
 class SqlTerms:
@@ -34,6 +37,19 @@ class SqlTerms:
             known = {"lineage": json.dumps([*_lineage(connection), (term, uuid4().hex)][-LINEAGE_MAX:])}
             put_meta(self._store, connection, known)
             return term
+
+    def assign(self, host: str, term: int) -> None:
+        """See ``base.Terms``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            raise_counter(connection, f"{_ASSIGNED}{host}", term)
+
+    def assigned(self) -> dict[str, int]:
+        """See ``base.Terms``."""
+        kept = schema.counters.c
+        wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(_ASSIGNED))
+        with self._store.read() as connection:
+            return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
 
     def lineage(self) -> Lineage:
         """See ``base.Terms``."""

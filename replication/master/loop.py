@@ -182,7 +182,7 @@ class Master:
             self._check_term()
             self._term = self._ledger.terms.raise_to_next()
         for slot, assignment in made.assignments.items():
-            self._check_term()
+            self._ledger.terms.assign(slot, self._term)
             content = replace(assignment, term=self._term).encode()
             self._coordination.set_assignment(slot, content, observed.versions.get(slot, -1))
         for decision in made.decisions:

@@ -84,6 +84,7 @@ class Observer:
             peers=self._peers(now_s, self._failing() if files else frozenset()),
             files=files,
             assigned=assigned,
+            outdated=self._outdated(assigned),
             retirable=tuple(sorted(retirable)),
         )
         receivers = self._coordination.members(Kind.RECEIVERS)
@@ -145,6 +146,11 @@ class Observer:
             except FormatError as error:
                 _log.error("assignment_unreadable", host=slot, error=str(error))  # the plan will write it anew
         return assigned, versions
+
+    def _outdated(self, assigned: Mapping[str, Assignment]) -> frozenset[str]:
+        """Hosts that were given work under a newer term than they have it of: ZooKeeper was put back from a copy."""
+        newest = self._ledger.terms.assigned() if assigned else {}
+        return frozenset(slot for slot, each in assigned.items() if each.term < newest.get(slot, 0))
 
 
 def _shared(hosts: tuple[HostView, ...]) -> bool:

@@ -74,12 +74,15 @@ def test_each_new_master_raises_the_term_and_older_decisions_are_refused(stores:
         lambda: ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 1),
         lambda: ledger.rules.disable("north", FLIGHTS.uuid, ["default"], 1),
         lambda: ledger.files.retire(file, 1),
+        lambda: ledger.terms.assign("h0", 1),
     ]
     for decide in stale:
         with pytest.raises(StaleTermError, match="term 1 came after term 2"):
             decide()
-    assert ledger.rules.peers() == [] and ledger.files.get(file) is not None
+    assert ledger.rules.peers() == [] and ledger.files.get(file) is not None and ledger.terms.assigned() == {}
     ledger.rules.define(peer(), 2)
+    ledger.terms.assign("h0", 2)
+    assert other.terms.assigned() == {"h0": 2}
     enable(other, 2)
 
 

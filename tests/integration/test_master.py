@@ -47,6 +47,7 @@ class Books:
     told: Sending = field(default_factory=lambda: Sending())
     after_raise: Callable[[], None] = lambda: None
     on_rules: Callable[[], None] = lambda: None
+    assigned: Callable[[], dict[str, int]] = dict
 
     @property
     def terms(self) -> Books:
@@ -71,6 +72,10 @@ class Books:
         self.term += 1
         self.after_raise()
         return self.term
+
+    def assign(self, host: str, term: int) -> None:
+        if term != self.term:
+            raise StaleTermError(f"term {term} is over")
 
 
 @dataclass

@@ -184,3 +184,35 @@ def test_only_when_no_host_replays_do_files_not_wait_for_it(
     assert Path(row.path).exists()
     east.put_host(HostRecord("h1", str(tmp_path), "", keeps_tables=False))
     rounds_until(master, lambda: not Path(row.path).exists())
+
+
+def test_work_that_a_copy_of_zookeeper_has_under_an_old_term_is_assigned_anew(
+    ledger: Ledger, east: Coordination, west: Quorum, master: Master
+) -> None:
+    """Receivers know the files by newer terms, and would refuse whoever starts with what is there."""
+    replicate_to_west(ledger, west)
+
+    def read() -> tuple[Assignment, int]:
+        found = east.assignment("h0")
+        return (Assignment(0), -1) if found is None else (Assignment.decode(found.content), found.version)
+
+    def pause(paused: bool) -> None:
+        ledger.rules.set_paused("west", paused, ledger.terms.current())
+        rounds_until(master, lambda: bool(read()[0].tails) is not paused)
+
+    rounds_until(master, lambda: bool(read()[0].tails))
+    copy = read()[0]
+    ledger.terms.raise_to_next()
+    pause(True)
+    pause(False)
+    newest = read()
+    assert newest[0].same_work(copy) and newest[0].term == master.term > copy.term
+    east.set_assignment("h0", copy.encode(), newest[1])
+    rounds_until(master, lambda: read()[0] == newest[0])
+    version = read()[1]
+    for _ in range(3):
+        master.round()
+    assert read()[1] == version
+    pause(True)
+    east.set_assignment("h0", copy.encode(), read()[1])
+    rounds_until(master, lambda: not read()[0].tails)
