@@ -8,11 +8,13 @@ threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from replication.core.coverage import Ranges, Span
 from replication.core.ids import FileId
+
+_NONE = Ranges()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +28,27 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One file's way to a peer, from ``begin`` on."""
+    """One file's way to a peer, from ``begin`` on.
+
+    ``sent`` is durable or on its way, ``taken`` that or withheld. Both are kept, for there may be thousands of spans.
+    """
 
     begin: int
-    durable: Ranges = Ranges()
-    flights: tuple[Flight, ...] = ()
-    withheld: Ranges = Ranges()
+    durable: Ranges
+    flights: tuple[Flight, ...]
+    withheld: Ranges
+    sent: Ranges
+    taken: Ranges
 
-    @property
-    def sent(self) -> Ranges:
-        """Durable or on its way."""
-        return self.durable.union(Ranges.union_of((f.begin, f.end) for f in self.flights))
+    @staticmethod
+    def of(begin: int, durable: Ranges, flights: Sequence[Flight] = (), withheld: Ranges = _NONE) -> Passage:
+        """With ``sent`` and ``taken`` as they follow from the rest."""
+        sent = durable.union(Ranges.union_of((f.begin, f.end) for f in flights))
+        return Passage(begin, durable, tuple(flights), withheld, sent, sent.union(withheld))
 
     def gap(self, needed: int) -> Span | None:
         """The first range below ``needed`` that is to be sent."""
-        return self.sent.union(self.withheld).first_gap(self.begin, needed)
+        return self.taken.first_gap(self.begin, needed)
 
     def finished(self, needed: int) -> bool:
         """Whether all of ``[begin, needed)`` is durable at the peer."""
@@ -48,7 +56,7 @@ class Passage:
 
     def settled(self, needed: int) -> bool:
         """Whether all of ``[begin, needed)`` is durable at the peer, but for what is withheld."""
-        return self.durable.union(self.withheld).contains(self.begin, needed)
+        return self.taken.contains(self.begin, needed) and all(flight.begin >= needed for flight in self.flights)
 
     def tiling_begin(self, begin: int) -> int:
         """Where the run of sent bytes that ends at ``begin`` starts: what the peer must have without a hole."""
@@ -70,13 +78,10 @@ class Window:
     files: dict[FileId, Passage] = field(default_factory=dict)
     in_flight: int = 0
 
-    def follow(self, file: FileId, begin: int, durable: Ranges | None = None) -> None:
-        """Take up a file, or learn more of what is durable at the peer."""
-        known = self.files.get(file)
-        if known is None:
-            self.files[file] = Passage(begin, durable or Ranges())
-        elif durable:
-            self.files[file] = replace(known, durable=known.durable.union(durable))
+    def follow(self, file: FileId, begin: int, durable: Ranges = _NONE, withheld: Ranges = _NONE) -> None:
+        """Take up a file of which ``durable`` is at the peer and ``withheld`` stays here."""
+        assert file not in self.files, "a file is left before it is taken up again"
+        self.files[file] = Passage.of(begin, durable, (), withheld.subtract(durable))
 
     def leave(self, file: FileId) -> None:
         """Let go of a file; what was on its way no longer counts."""
@@ -96,48 +101,47 @@ class Window:
     def sent(self, file: FileId, begin: int, end: int, size: int) -> None:
         """``[begin, end)`` went out as ``size`` bytes."""
         known = self.files[file]
-        self.files[file] = replace(known, flights=(*known.flights, Flight(begin, end, size)))
+        flights = (*known.flights, Flight(begin, end, size))
+        sent, taken = known.sent.add(begin, end), known.taken.add(begin, end)
+        self.files[file] = replace(known, flights=flights, sent=sent, taken=taken)
         self.in_flight += size
 
     def withhold(self, file: FileId, begin: int, end: int) -> None:
-        """``[begin, end)`` stays here until ``release``."""
+        """``[begin, end)`` stays here, as long as this file is followed."""
         known = self.files[file]
-        self.files[file] = replace(known, withheld=known.withheld.add(begin, end))
-
-    def release(self) -> None:
-        """What was withheld is to be sent."""
-        for file, known in self.files.items():
-            if known.withheld:
-                self.files[file] = replace(known, withheld=Ranges())
+        self.files[file] = replace(known, withheld=known.withheld.add(begin, end), taken=known.taken.add(begin, end))
 
     def acked(self, file: FileId, spans: Iterable[Span]) -> None:
         """``spans`` are durable at the peer; flights inside them have landed. Twice, or unasked, is no matter."""
         known = self.files.get(file)
         if known is None:
             return
-        durable = known.durable.union(Ranges.union_of(spans))
-        self._keep(
-            file, replace(known, durable=durable), [f for f in known.flights if not durable.contains(f.begin, f.end)]
-        )
+        durable, sent, taken = known.durable, known.sent, known.taken
+        for begin, end in spans:
+            durable, sent, taken = durable.add(begin, end), sent.add(begin, end), taken.add(begin, end)
+        flights = tuple(f for f in known.flights if not durable.contains(f.begin, f.end))
+        self._keep(file, replace(known, durable=durable, flights=flights, sent=sent, taken=taken))
 
     def returned(self, file: FileId, begin: int, end: int) -> None:
         """The peer refused ``[begin, end)``: it is to be sent again, sometime."""
         known = self.files.get(file)
         if known is not None:
-            self._keep(file, known, [f for f in known.flights if (f.begin, f.end) != (begin, end)])
+            flights = [f for f in known.flights if (f.begin, f.end) != (begin, end)]
+            self._keep(file, Passage.of(known.begin, known.durable, flights, known.withheld))
 
     def rewind(self, file: FileId, expected: int) -> None:
         """The peer misses what comes at ``expected``: all from there on is to be sent again, durable or not."""
         known = self.files.get(file)
         if known is not None:
             durable = known.durable.within(0, expected)
-            self._keep(file, replace(known, durable=durable), [f for f in known.flights if f.end <= expected])
+            flights = [f for f in known.flights if f.end <= expected]
+            self._keep(file, Passage.of(known.begin, durable, flights, known.withheld))
 
     def lost(self) -> None:
         """The stream has ended: what was on its way may or may not be there, so it is to be sent again."""
         for file, known in self.files.items():
-            self._keep(file, known, [])
+            self._keep(file, Passage.of(known.begin, known.durable, (), known.withheld))
 
-    def _keep(self, file: FileId, passage: Passage, flights: list[Flight]) -> None:
-        self.in_flight -= sum(f.size for f in passage.flights) - sum(f.size for f in flights)
-        self.files[file] = replace(passage, flights=tuple(flights))
+    def _keep(self, file: FileId, passage: Passage) -> None:
+        self.in_flight -= sum(f.size for f in self.files[file].flights) - sum(f.size for f in passage.flights)
+        self.files[file] = passage

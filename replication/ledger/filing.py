@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
+from uuid import UUID
 
+from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.planner import FileView
 from replication.core.retention import FileFacts, RetentionPolicy
@@ -66,6 +68,9 @@ class Files(Protocol):
 
     def progress(self, peer: str | None = None) -> list[Progress]:
         """What is known, per file and peer."""
+
+    def apart(self, file: FileId) -> Mapping[UUID, Ranges]:
+        """Bytes of a file that workers found to hold only frames of one table, which they withheld; by table."""
 
     def failing(self) -> frozenset[str]:
         """Peers that something of a file could not be shipped to when it was last tried, withheld tables aside."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -27,7 +28,7 @@ from replication.ledger.sql_retention import facts
 from replication.ledger.sql_rule_book import RuleBook, peers
 from replication.ledger.sql_runs import drop_file
 from replication.ledger.sql_status_book import Known, StatusBook
-from replication.ledger.sql_statuses import keep_apart, statuses
+from replication.ledger.sql_statuses import apart, keep_apart, statuses
 from replication.ledger.sql_store import Store, counter, put_meta, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
@@ -184,6 +185,11 @@ class SqlFiles:
             )
             for r in rows
         ]
+
+    def apart(self, file: FileId) -> Mapping[UUID, Ranges]:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            return apart(connection, file)
 
     def failing(self) -> frozenset[str]:
         """See ``base.Files``."""

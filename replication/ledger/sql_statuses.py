@@ -12,6 +12,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId
 from replication.core.status import FileState, ReplicationStatus
+from replication.ledger import sql_schema as schema
 from replication.ledger import sql_schema_sending as sending
 from replication.ledger.base import FileKind, FileRow, Phase, Rule
 from replication.ledger.sql_rule_book import RuleBook, peers
@@ -102,6 +103,12 @@ def keep_apart(store: Store, connection: Connection, key: int, table: str, range
     connection.execute(
         insert.on_conflict_do_update(index_elements=["file_id", "table_uuid"], set_={"ranges": insert.excluded.ranges})
     )
+
+
+def apart(connection: Connection, file: FileId) -> dict[UUID, Ranges]:
+    """Bytes of a file that are known to hold only frames of one table, by table."""
+    wanted = sa.select(_apart.table_uuid, _apart.ranges).join(schema.files).where(schema.files.c.file == str(file))
+    return {UUID(row.table_uuid): Ranges.from_json(row.ranges) for row in connection.execute(wanted)}
 
 
 def _of_other_tables(connection: Connection, keys: Sequence[int]) -> dict[int, dict[UUID, Ranges]]:

@@ -20,7 +20,7 @@ from replication.link.base import PeerLink
 from replication.worker.aside import Aside
 from replication.worker.attempts import AttemptLog
 from replication.worker.host_files import Source
-from replication.worker.limits import ShippingLimits
+from replication.worker.limits import WITHHELD_S, ShippingLimits
 from replication.worker.line import Lines, Shipped
 from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
@@ -169,6 +169,7 @@ class ChunkThread:
             self._progress.report,
             self._throttle,
         )
+        again_s = time.monotonic() + WITHHELD_S
         try:
             for chunk in here:
                 if chunk not in self._work[1]:
@@ -178,25 +179,37 @@ class ChunkThread:
                 self._current = chunk
                 known = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
                 try:
-                    self._ship(shipment, chunk, rows[chunk.file], known, patience)
+                    self._ship(shipment, chunk, rows[chunk.file], known, patience, again_s)
                 except (CorruptFrameError, StorageError) as error:  # of this file: the others go on
                     self._aside.put(shipment, chunk.file, error)
                     shipment.leave(chunk.file)
-                if self._wake.is_set():
+                if self._wake.is_set() or shipment.selection.withheld and time.monotonic() > again_s:
                     return
         finally:
             shipment.close()
+        if shipment.selection.withheld and not self._done.issuperset(here):
+            self._current = None
+            self._wake.wait(again_s - time.monotonic())
 
     def _ship(
-        self, shipment: Shipment, chunk: ChunkAssignment, row: FileRow, durable: Ranges, patience: Patience
+        self,
+        shipment: Shipment,
+        chunk: ChunkAssignment,
+        row: FileRow,
+        durable: Ranges,
+        patience: Patience,
+        again_s: float,
     ) -> None:
+        """Ship a chunk, or what goes of it now; left at ``again_s``, too, when tables are withheld."""
         begin = frame_start(row.path, chunk.begin, row.needed)
         end = frame_start(row.path, chunk.end, row.needed)
         window = shipment.window
         shipment.follow_part(chunk.file, begin, durable)
         started_s = time.monotonic()
         while not window.files[chunk.file].finished(end):
-            if self._wake.is_set() or shipment.selection.withheld and window.files[chunk.file].gap(end) is None:
+            if self._wake.is_set():
+                break
+            if shipment.selection.withheld and (window.files[chunk.file].settled(end) or time.monotonic() > again_s):
                 break
             moved = shipment.step(row, end, closed=end >= row.needed)
             before = shipment.acked_bytes

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from replication.settings import WorkerSection
 from replication.worker.ship import ShipLimits
 
+#: So often a peer is asked whether it takes the tables it refused: by opening the stream again.
+WITHHELD_S = 5.0
+
 
 @dataclass(frozen=True, slots=True)
 class ShippingLimits:

@@ -120,6 +120,7 @@ def open_shipment(
         generation=max(r.generation for r in to.rules),
         schema=ledger.tables.schema,
         spare=ledger.landing.spare,
+        apart=ledger.files.apart,
         table=partial(_definition, ledger, {(rule.table, rule.group): rule for rule in to.rules}),
         report=report,
         losses={file: loss.count for file, loss in opened.lost.items()},

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
 import structlog
 
-from replication.core.coverage import Ranges
+from replication.core.coverage import Ranges, Span
 from replication.core.frame import FILE_HEADER_BYTES, FrameView, Kind
-from replication.core.ids import NIL_UUID, FileId
+from replication.core.ids import FileId
 from replication.core.schema import SchemaVersion, TableSpec
 from replication.core.shipping import Window
 from replication.errors import CorruptFrameError, FormatError, PeerUnavailableError, ReplicationError
@@ -29,6 +29,8 @@ from replication.worker.throttle import Throttle
 _SKIP_ALONE_S = 0.25
 _READERS_MAX = 64
 _CORRUPT_MAX = 3
+_FLIGHTS_MAX = 1024
+_BESIDE_BYTES = 64 << 10
 NOTHING_APART: Mapping[UUID, Ranges] = MappingProxyType({})
 _NONE = Ranges()
 _log = structlog.get_logger(__name__)
@@ -44,33 +46,31 @@ class ShipLimits:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What goes of the frames up to ``end``, and the newest one's commit; a withheld one ends at ``withheld_end``.
-
-    ``withheld`` is its table.
-    """
+    """What goes of the frames up to ``end``, and the newest one's commit; ``apart`` is withheld after it, by table."""
 
     end: int
-    spans: tuple[tuple[int, int], ...]
-    commit: int
-    withheld_end: int
-    schemas: tuple[tuple[UUID, str, bytes], ...]
-    withheld: UUID = NIL_UUID
+    spans: tuple[Span, ...] = ()
+    commit: int = 0
+    schemas: tuple[tuple[UUID, str, bytes], ...] = ()
+    apart: Mapping[UUID, Ranges] = field(default_factory=dict)
 
 
 def pick(frames: list[FrameView], selection: Selection, size_max: int, spare: Ranges = _NONE) -> Picked:
-    """Take frames from the front until ``size_max`` bytes (one at least), or a withheld frame.
+    """Take frames from the front until ``size_max`` bytes (one at least), or until a withheld one and all after it.
 
     Those inside ``spare`` are skipped: what is claimed elsewhere goes from there.
     """
-    spans: list[tuple[int, int]] = []
+    spans: list[Span] = []
     schemas: dict[bytes, tuple[UUID, str, bytes]] = {}
     size = commit = 0
     end = frames[0].begin
-    withheld_end, withheld = 0, NIL_UUID
+    apart: dict[UUID, Ranges] = {}
     for frame in frames:
         verdict = Verdict.SKIP if spare.contains(frame.begin, frame.end) else selection.judge(frame)
         if verdict is Verdict.WITHHOLD:
-            withheld_end, withheld = frame.end, frame.header.table
+            apart[frame.header.table] = apart.get(frame.header.table, _NONE).add(frame.begin, frame.end)
+            continue
+        if apart:
             break
         if verdict is Verdict.SEND:
             length = frame.end - frame.begin
@@ -86,7 +86,7 @@ def pick(frames: list[FrameView], selection: Selection, size_max: int, spare: Ra
             if header.kind in (Kind.DATA, Kind.BOOTSTRAP):
                 schemas[header.schema] = (header.table, header.group, header.schema)
         end = frame.end
-    return Picked(end, tuple(spans), commit, withheld_end, tuple(schemas.values()), withheld)
+    return Picked(end, tuple(spans), commit, tuple(schemas.values()), apart)
 
 
 class Shipment:
@@ -96,6 +96,7 @@ class Shipment:
         schema: finds a schema version by hash, for frames of one the peer has not been sent.
         table: finds the definition that goes to the peer with a schema version that it has not been sent.
         spare: ranges of a landing file between two offsets that hold frames which are claimed elsewhere.
+        apart: bytes of a file known to hold only frames of one table, by table: those of withheld ones stay unread.
         report: takes what was learnt about files at the peer.
         losses: how often the peer had lost bytes of a file when the stream opened; files not named: never.
         throttle: the peer's rate on this host.
@@ -114,6 +115,7 @@ class Shipment:
         schema: Callable[[bytes], SchemaVersion | None],
         table: Callable[[UUID, str], TableSpec | None],
         spare: Callable[[FileId, int, int], Ranges],
+        apart: Callable[[FileId], Mapping[UUID, Ranges]],
         report: Callable[[Progress], None],
         losses: Mapping[FileId, int],
         throttle: Throttle,
@@ -130,6 +132,7 @@ class Shipment:
         self._schema = schema
         self._table = table
         self._spare = spare
+        self._apart = apart
         self._report = report
         self._losses = losses
         self._throttle = throttle
@@ -150,15 +153,11 @@ class Shipment:
     def follow(self, file: FileId, start: int, durable: Ranges) -> None:
         """Take up a file. What lies before ``start`` is not owed; the peer is told that it is skipped."""
         self._starts[file] = start
-        self.window.follow(file, FILE_HEADER_BYTES, durable)
-        if durable:
-            self._learnt(file, durable)
+        self._follow(file, FILE_HEADER_BYTES, durable)
 
     def follow_part(self, file: FileId, begin: int, durable: Ranges) -> None:
         """Take up a file from ``begin`` on; what the peer has of it is told, for its ack may have been lost."""
-        self.window.follow(file, begin, durable)
-        if durable:
-            self._learnt(file, durable)
+        self._follow(file, begin, durable)
 
     def step(self, row: FileRow, length: int, *, closed: bool) -> bool:
         """Send at most one message of a file that the window follows; whether there may be more to do now.
@@ -169,18 +168,21 @@ class Shipment:
         """
         file = row.file
         damaged = self._damaged.pop(file, None)
-        gap = self.window.files[file].gap(length)
+        passage = self.window.files[file]
+        gap = passage.gap(length)
         if gap is not None and damaged is not None:
             raise damaged
         if gap is None:
             self._tell_closed(file, length, closed)
             return False
-        if not self.window.room or not self._throttle.admits():
+        if not self.window.room or len(passage.flights) >= _FLIGHTS_MAX or not self._throttle.admits():
             return False
         begin, limit = gap
         size_max = self._throttle.message_bytes(self._message_bytes)
         if file in self._refusals:
             size_max = 1  # frame by frame, so that those before a damaged one arrive
+        elif self.selection.withheld:
+            size_max = min(size_max, _BESIDE_BYTES)  # a withheld frame ends a message: what is behind it is read again
         at = max(begin, min(self._starts.get(file, begin), limit))
         skipped = self._skipped.get(file)
         if skipped is not None and skipped[0] == begin and skipped[1] <= limit:
@@ -191,7 +193,7 @@ class Shipment:
             spare = self._spare(file, at, frames[-1].end) if landed else _NONE
             picked = pick(frames, self.selection, size_max, spare)
         else:
-            content, picked = b"", Picked(at, (), 0, 0, ())
+            content, picked = b"", Picked(at)
         if picked.spans:
             size = sum(high - low for low, high in picked.spans)
             if not self.window.admits(size):
@@ -202,11 +204,13 @@ class Shipment:
             self._send(file, begin, picked.end, pieces[0] if len(pieces) == 1 else b"".join(pieces), length, closed)
             self._commits[file, picked.end] = picked.commit
         elif picked.end > begin:
-            self._skip(file, begin, picked.end, length, closed, more=picked.end < limit and not picked.withheld_end)
-        if picked.withheld_end:
-            self.window.withhold(file, picked.end, picked.withheld_end)
-            self._learnt(file, Ranges(), apart={picked.withheld: Ranges.of((picked.end, picked.withheld_end))})
-        return picked.end > at or picked.withheld_end > 0
+            self._skip(file, begin, picked.end, length, closed, more=picked.end < limit and not picked.apart)
+        for ranges in picked.apart.values():
+            for low, high in ranges:
+                self.window.withhold(file, low, high)
+        if picked.apart:
+            self._learnt(file, _NONE, apart=picked.apart)
+        return picked.end > at or bool(picked.apart)
 
     def drain(self, timeout_s: float) -> int:
         """Take in replies, waiting ``timeout_s`` for the first; how many came.
@@ -309,6 +313,14 @@ class Shipment:
         commit = max((self._commits.pop((file, end), 0) for _, end in spans), default=0)
         self._learnt(file, spans, commit, error)
 
+    def _follow(self, file: FileId, begin: int, durable: Ranges) -> None:
+        held = self.selection.withheld
+        apart = self._apart(file) if held else NOTHING_APART
+        known = Ranges.union_of(span for table, ranges in apart.items() if table in held for span in ranges)
+        self.window.follow(file, begin, durable, known)
+        if durable:
+            self._learnt(file, durable)
+
     def _learnt(
         self,
         file: FileId,
@@ -322,11 +334,11 @@ class Shipment:
         self._report(Progress(file, self._peer, spans, 0, commit, trouble, self._generation, times, Ranges(), apart))
 
     def _skip(self, file: FileId, begin: int, end: int, length: int, closed: bool, *, more: bool) -> None:
-        """Bytes that are not for the peer wait for company, but not for long."""
+        """Bytes that are not for the peer wait for company, but not for long, nor where what follows stays here."""
         now = time.monotonic()
         known = self._skipped.get(file)
         since = known[2] if known is not None and known[0] == begin else now
-        if not more and (now - since >= _SKIP_ALONE_S or closed and end >= length):
+        if not more and (closed or end < length or now - since >= _SKIP_ALONE_S):
             self._skipped.pop(file, None)
             self._send(file, begin, end, b"", length, closed)
         else:

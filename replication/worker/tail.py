@@ -24,7 +24,7 @@ from replication.link.base import PeerLink
 from replication.worker.aside import Aside
 from replication.worker.attempts import AttemptLog
 from replication.worker.host_files import HostFiles, Source
-from replication.worker.limits import ShippingLimits
+from replication.worker.limits import WITHHELD_S, ShippingLimits
 from replication.worker.line import Lines, Shipped
 from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
@@ -35,7 +35,6 @@ from replication.worker.throttle import Throttle
 
 _BUSY_S = 0.25
 _RULES_S = 2.0
-_WITHHELD_S = 5.0
 _ERRORS_MAX = 100
 _UNKNOWN = (FILE_HEADER_BYTES, Ranges())
 _log = structlog.get_logger(__name__)
@@ -264,7 +263,7 @@ class TailThread:
             if shipment.selection is not told:
                 told = shipment.selection
                 self._attempts.withholds(tail.peer, "tail", told.withheld)
-            if shipment.selection.withheld and now - opened_s > _WITHHELD_S:
+            if shipment.selection.withheld and now - opened_s > WITHHELD_S:
                 return  # ask again whether the peer takes the tables it refused
 
     def _begins(self, tail: Tail) -> dict[FileId, tuple[int, Ranges]]:

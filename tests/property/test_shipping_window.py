@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping import Window
+from replication.core.shipping import Passage, Window
 
 FILE = FileId(ClusterId("east", UUID(int=1)), "h0", 1)
 BEGIN = 256
@@ -69,8 +69,14 @@ def test_everything_arrives_whatever_happens_on_the_way(seed: int, limit: int, e
         elif event == "grow":
             needed += 50
         assert window.in_flight == sum(f.size for f in window.files[FILE].flights)
-        assert window.files[FILE].durable.subtract(peer) == Ranges()
-    window.release()
+        passage = window.files[FILE]
+        assert passage.durable.subtract(peer) == Ranges()
+        assert passage == Passage.of(BEGIN, passage.durable, passage.flights, passage.withheld)
+        lacking = Ranges.of((BEGIN, needed)).subtract(passage.durable.union(passage.withheld))
+        assert passage.settled(needed) == (not lacking)
+    durable = window.files[FILE].durable
+    window.leave(FILE)
+    window.follow(FILE, BEGIN, durable)  # by a stream that withholds nothing
     for _ in range(5000):
         if window.files[FILE].finished(needed):
             break

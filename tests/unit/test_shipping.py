@@ -60,8 +60,19 @@ def test_what_is_withheld_leaves_a_hole_and_a_new_tiling(window: Window) -> None
     window.sent(FILE, 320, 400, 80)
     window.acked(FILE, [(320, 400)])
     assert not window.files[FILE].finished(400)
-    window.release()
+    window.leave(FILE)
+    window.follow(FILE, 256, Ranges.of((256, 300), (320, 400)))
     assert window.files[FILE].gap(400) == (300, 320)
+
+
+def test_a_file_is_settled_when_all_that_is_not_withheld_is_durable(window: Window) -> None:
+    window.leave(FILE)
+    window.follow(FILE, 256, Ranges.of((256, 310)), Ranges.of((300, 320)))
+    assert window.files[FILE].gap(1000) == (320, 1000)
+    window.sent(FILE, 320, 400, 80)
+    assert window.files[FILE].settled(320) and not window.files[FILE].settled(400)
+    window.acked(FILE, [(320, 400)])
+    assert window.files[FILE].settled(400) and not window.files[FILE].finished(400)
 
 
 def test_replies_about_unknown_files_are_no_matter(window: Window) -> None:

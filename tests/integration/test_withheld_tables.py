@@ -1,0 +1,91 @@
+"""A table that a peer refuses stays here, and holds up nothing else on its way there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.receive.reception import Reception
+from replication.core.chunk import ChunkAssignment
+from replication.core.schema import TableSpec
+from replication.link.base import Hello
+from tests.integration.test_shipping import World, sequences, sequences_by_wal
+from tests.sites import rows, table, until
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(tmp_path, stack)
+
+
+def refused_at_west(world: World) -> TableSpec:
+    """A table that goes to west, where another one has its name."""
+    world.west.ledger.tables.create(table("ops.weather"))
+    spec = table("ops.weather")
+    world.east.ledger.tables.create(spec)
+    world.east.send_to(world.west, spec)
+    return spec
+
+
+def test_what_lies_behind_a_long_run_of_a_refused_table_is_not_held_up(world: World) -> None:
+    other = refused_at_west(world)
+    wal = world.east.wal()
+    for n in range(2000):
+        wal.append(other, rows(n, 1))
+    wal.append(world.spec, rows(0, 1))
+    wal.finish()
+    later = world.east.wal()
+    later.append(world.spec, rows(1, 1))
+    world.run()
+    until(lambda: sum(end for _, end in sequences(world.west, world.spec)) == 1, 10)
+    until(lambda: set(sequences_by_wal(world.west, world.spec)) == {str(wal.file), str(later.file)}, 10)
+
+
+def test_what_lies_among_frames_of_a_refused_table_and_others_is_not_held_up(world: World) -> None:
+    other, private = refused_at_west(world), table("ops.private")
+    world.east.ledger.tables.create(private)
+    wal = world.east.wal()
+    for n in range(150):
+        wal.append(private, rows(n, 1))
+        wal.append(other, rows(n, 1))
+        wal.append(world.spec, rows(n, 1))
+        wal.append(other, rows(n, 1))
+        wal.append(private, rows(n, 1))
+        wal.append(other, rows(n, 1))
+    world.run()
+    until(lambda: sequences(world.west, world.spec) == [(0, 150)], 10)
+    assert sequences(world.west, other) == []
+
+
+def test_a_peer_is_asked_seldom_about_a_chunk_that_it_refuses_and_takes_it_in_the_end(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = refused_at_west(world)
+    wal = world.east.wal()
+    for n in range(50):
+        wal.append(other, rows(n, 1))
+    length = wal.finish()
+    ship, asked = Reception.ship, []
+
+    def counting(self: Reception, hello: Hello, *rest: Any) -> Any:
+        if wal.file in dict(hello.files):
+            asked.append(time.monotonic())
+        return ship(self, hello, *rest)
+
+    monkeypatch.setattr(Reception, "ship", counting)
+    receiver = world.stack.enter_context(world.west.receiver())
+    world.stack.enter_context(world.east.worker())
+    chunk = ChunkAssignment(wal.file, 0, length, "west")
+    world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
+    until(lambda: asked)
+    until(lambda: time.monotonic() > asked[0] + 3)
+    assert len(asked) <= 2
+    world.west.ledger.tables.drop(next(s.uuid for s in world.west.ledger.tables.all() if s.name == "ops.weather"))
+    until(lambda: world.arrived(wal))
+    assert sequences(world.west, other) == [(0, 50)]
