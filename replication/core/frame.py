@@ -198,15 +198,17 @@ def read_frame(buffer: Buffer, at: int = 0, base: int = 0, *, head: bool = False
     begin = base + at
     if magic != FRAME_MAGIC:
         raise CorruptFrameError(f"no frame starts at offset {begin} (magic {bytes(magic)!r})", offset=begin)
-    if version != FORMAT_VERSION:
-        raise VersionError(f"the frame at offset {begin} has format version {version}", "Upgrade walship here first")
-    if envelope_bytes < _ENVELOPE.size + _CRC.size or sealed_bytes < _SEALED.size or sealed_bytes > FRAME_BYTES_MAX:
+    if envelope_bytes < _ENVELOPE.size + _CRC.size:
         raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}", offset=begin)
     if size - at < envelope_bytes:
         return None
     crc_at = at + envelope_bytes - _CRC.size
     if google_crc32c.value(bytes(buffer[at:crc_at])) != _CRC.unpack_from(buffer, crc_at)[0]:
         raise CorruptFrameError(f"envelope checksum of the frame at offset {begin} is wrong", offset=begin)
+    if version != FORMAT_VERSION:
+        raise VersionError(f"the frame at offset {begin} has format version {version}", "Upgrade walship here first")
+    if sealed_bytes < _SEALED.size or sealed_bytes > FRAME_BYTES_MAX:
+        raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}", offset=begin)
     sealed_at = at + envelope_bytes
     needed = max(2, int.from_bytes(buffer[sealed_at : sealed_at + 2], "little")) if head else sealed_bytes
     if size - sealed_at < needed:
@@ -350,10 +352,10 @@ def read_file_header(buffer: Buffer) -> tuple[FileId, int]:
     if len(raw) < FILE_HEADER_BYTES or raw[:8] != _FILE_MAGIC:
         raise CorruptFrameError("not a walship file (bad magic or cut short)", offset=0)
     _, version, _, created, name_bytes = _FILE.unpack_from(raw)
-    if version != FORMAT_VERSION:
-        raise VersionError(f"the file has format version {version}", "Upgrade walship here first")
     if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, FILE_HEADER_BYTES - _CRC.size)[0]:
         raise CorruptFrameError("file header checksum is wrong", offset=0)
+    if version != FORMAT_VERSION:
+        raise VersionError(f"the file has format version {version}", "Upgrade walship here first")
     return FileId.parse(raw[_FILE.size : _FILE.size + name_bytes].decode()), created
 
 

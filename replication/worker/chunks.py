@@ -14,7 +14,7 @@ import structlog
 from replication.core.chunk import ChunkAssignment, Tail
 from replication.core.coverage import Ranges
 from replication.core.shipping import Window
-from replication.errors import CorruptFrameError, ReplicationError, StorageError
+from replication.errors import FormatError, ReplicationError, StorageError
 from replication.ledger.base import FileRow, Ledger, Progress
 from replication.link.base import PeerLink
 from replication.worker.aside import Aside
@@ -180,7 +180,7 @@ class ChunkThread:
                 known = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
                 try:
                     self._ship(shipment, chunk, rows[chunk.file], known, patience, again_s)
-                except (CorruptFrameError, StorageError) as error:  # of this file: the others go on
+                except (FormatError, StorageError) as error:  # of this file: the others go on
                     self._aside.put(shipment, chunk.file, error)
                     shipment.leave(chunk.file)
                 if self._wake.is_set() or shipment.selection.withheld and time.monotonic() > again_s:

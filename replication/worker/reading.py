@@ -18,7 +18,7 @@ from replication.core.frame import (
     read_end_record,
     scan,
 )
-from replication.errors import CorruptFrameError, MissingFileError, StorageError
+from replication.errors import CorruptFrameError, MissingFileError, StorageError, VersionError
 from replication.files.mapped import ask, scan_mapped
 from replication.files.store import is_stored, store_of
 
@@ -56,6 +56,7 @@ class FrameReader:
 
         Raises:
             CorruptFrameError: what lies at ``begin`` is no whole frame although ``end`` bytes are durable.
+            VersionError: it is one of a newer format.
         """
         want = max(size, self._whole)
         while True:
@@ -67,6 +68,9 @@ class FrameReader:
                 if not frames:  # those before it are whole
                     remedy = "Restore it from a copy; walship wal verify tells more"
                     raise CorruptFrameError(f"{self.path}: {error.what}", remedy, offset=error.offset) from None
+            except VersionError as error:
+                if not frames:
+                    raise VersionError(f"{self.path}: {error.what}", error.hint) from None
             if frames:
                 self._whole = max(self._whole, max(f.end - f.begin for f in frames) + _ENVELOPE_BYTES_MAX)
                 return content, frames

@@ -14,7 +14,7 @@ import structlog
 
 from replication.core.frame import FrameView, Kind
 from replication.core.freshness import ClosedNotice
-from replication.errors import BatchConflictError, CorruptFrameError, ReplicationError, StorageError
+from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
 from replication.worker.host_files import HostFiles, Source
 from replication.worker.reading import MappedFrames
@@ -80,7 +80,7 @@ class _Found:
     claims: list[Claim] = field(default_factory=list)
     notices: list[ClosedNotice] = field(default_factory=list)
     batches: dict[tuple[UUID, str], list[BatchPart]] = field(default_factory=dict)
-    damage: CorruptFrameError | StorageError | None = None
+    damage: FormatError | StorageError | None = None
 
 
 def _find(source: Source, begin: int) -> _Found:
@@ -89,6 +89,8 @@ def _find(source: Source, begin: int) -> _Found:
     try:
         for frame in mapped:
             header = frame.header
+            if header.kind is Kind.CLOSED:  # one that cannot be read is not claimed
+                found.notices.append(ClosedNotice.decode(mapped.payload(frame)))
             found.claims.append(_claim(frame))
             if header.batch_id:
                 part = BatchPart(
@@ -101,11 +103,9 @@ def _find(source: Source, begin: int) -> _Found:
                     frame.end,
                 )
                 found.batches.setdefault((header.table, header.batch_id), []).append(part)
-            if header.kind is Kind.CLOSED:
-                found.notices.append(ClosedNotice.decode(mapped.payload(frame)))
             if len(found.claims) >= _CLAIMS_MAX or frame.end - begin >= _BYTES_MAX:
                 break
-    except (CorruptFrameError, StorageError) as error:
+    except (FormatError, StorageError) as error:
         found.damage = error
     return found
 

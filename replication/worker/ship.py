@@ -163,8 +163,8 @@ class Shipment:
         """Send at most one message of a file that the window follows; whether there may be more to do now.
 
         Raises:
-            CorruptFrameError, StorageError: the file cannot be read, or the peer finds what is read damaged again and
-                again; ``put_aside`` it. Whatever else fails, fails the stream.
+            FormatError, StorageError: the file cannot be read, or the peer finds what is read damaged again and again;
+                ``put_aside`` it. Whatever else fails, fails the stream.
         """
         file = row.file
         damaged = self._damaged.pop(file, None)
@@ -198,7 +198,8 @@ class Shipment:
             size = sum(high - low for low, high in picked.spans)
             if not self.window.admits(size):
                 return False
-            self._send_schemas(picked)
+            if not self._send_schemas(picked):
+                return True
             view = memoryview(content)
             pieces = [view[low - at : high - at] for low, high in picked.spans]
             self._send(file, begin, picked.end, pieces[0] if len(pieces) == 1 else b"".join(pieces), length, closed)
@@ -363,24 +364,29 @@ class Shipment:
             begin = self.window.files[file].tiling_begin(length)
             self._session.send(Data(file, length, length, begin, self._term, b"", length))
 
-    def _send_schemas(self, picked: Picked) -> None:
+    def _send_schemas(self, picked: Picked) -> bool:
+        """Whether the peer has been sent them all; a table of which the ledger lacks one is withheld from now on."""
         versions: list[SchemaVersion] = []
         tables: dict[UUID, TableSpec] = {}
         for table, group, name in picked.schemas:
             if name not in self._known_schemas:
                 version = self._schema(name)
                 if version is None:
-                    raise FormatError(
+                    lacking = FormatError(
                         f"schema version {name.hex()[:12]} of table {table}, group {group!r}, is not in the ledger",
                         "Register the table here again, or restore the ledger",
                     )
+                    _log.error("table_withheld", peer=self._peer, table=str(table), error=str(lacking))
+                    self.selection = self.selection.without(table, str(lacking))
+                    return False
                 versions.append(version)
-                self._known_schemas.add(name)
                 spec = self._table(table, group)
                 if spec is not None:
                     tables[table] = spec
         if versions:
             self._session.send((*tables.values(), *versions))
+            self._known_schemas.update(version.hash for version in versions)
+        return True
 
     def _reader(self, file: FileId, path: str) -> FrameReader:
         reader = self._readers.get(file)

@@ -18,7 +18,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping import Window
-from replication.errors import CorruptFrameError, ReplicationError, StorageError
+from replication.errors import FormatError, ReplicationError, StorageError
 from replication.ledger.base import Ledger, Progress
 from replication.link.base import PeerLink
 from replication.worker.aside import Aside
@@ -247,7 +247,7 @@ class TailThread:
                 following.add(file)
                 try:
                     moved |= shipment.step(source.row, source.length, closed=source.closed)
-                except (CorruptFrameError, StorageError) as error:  # of this file: the others go on
+                except (FormatError, StorageError) as error:  # of this file: the others go on
                     self._aside.put(shipment, file, error)
                     continue
                 if source.closed and window.files[file].finished(source.length):

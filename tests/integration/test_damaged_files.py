@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import google_crc32c
 import pytest
 
 from replication.core.chunk import ChunkAssignment
@@ -38,6 +39,10 @@ class World:
     def arrived(self, wal: Wal) -> bool:
         return self.west.received(wal.file, wal.length)
 
+    def registered(self, wal: Wal) -> int:
+        row = self.east.ledger.files.get(wal.file)
+        return -1 if row is None else row.length
+
     def error(self, wal: Wal) -> str:
         known = self.east.ledger.files.progress("west")
         return next((progress.error for progress in known if progress.file == wal.file), "")
@@ -50,11 +55,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         yield World(tmp_path, stack)
 
 
-@pytest.mark.parametrize("part", ["head", "payload"])
+@pytest.mark.parametrize("part", ["version", "head", "payload"])
 @pytest.mark.parametrize("frame", [0, 1])
 def test_a_damaged_frame_holds_its_file_only_and_what_is_before_it_arrives(world: World, part: str, frame: int) -> None:
     begin, end = [FILE_HEADER_BYTES, *world.ends][frame : frame + 2]
-    at = begin + 6 if part == "head" else end - 20
+    at = {"version": begin + 4, "head": begin + 6, "payload": end - 20}[part]
     flip(world.one, at)
     world.run()
     until(lambda: world.arrived(world.other))
@@ -69,6 +74,24 @@ def test_a_damaged_frame_holds_its_file_only_and_what_is_before_it_arrives(world
     flip(world.one, at)
     until(lambda: world.arrived(world.one), what="the file as it was before")
     until(lambda: not world.error(world.one), what="no error any more")
+
+
+def test_a_frame_of_a_newer_format_holds_its_file_only_and_what_is_before_it_arrives(world: World) -> None:
+    begin = world.ends[0]
+    content = Path(world.one.path).read_bytes()
+    crc_at = begin + int.from_bytes(content[begin + 6 : begin + 8], "little") - 4
+    envelope = content[begin : begin + 4] + b"\2" + content[begin + 5 : crc_at]
+    with open(world.one.path, "r+b") as file:
+        file.seek(begin)
+        file.write(envelope + google_crc32c.value(envelope).to_bytes(4, "little"))
+    world.run()
+    until(lambda: world.arrived(world.other))
+    until(lambda: world.west.received(world.one.file, begin))
+    until(lambda: "Upgrade walship" in world.error(world.one) and world.one.path in world.error(world.one))
+    until(lambda: world.registered(world.one) == begin, what="what is before it to be registered here")
+    with open(world.one.path, "r+b") as file:
+        file.write(content)
+    until(lambda: world.arrived(world.one), what="the file as it was before")
 
 
 def test_a_file_that_is_gone_holds_itself_only(world: World) -> None:

@@ -63,6 +63,34 @@ def test_what_lies_among_frames_of_a_refused_table_and_others_is_not_held_up(wor
     assert sequences(world.west, other) == []
 
 
+def test_a_table_of_which_a_schema_version_is_missing_here_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = table("ops.weather")
+    world.east.ledger.tables.create(other)
+    world.east.send_to(world.west, other)
+    lost = [version.hash for version in other.versions.values()]
+    told, schema = world.east.ledger.tables.told, world.east.ledger.tables.schema
+    with monkeypatch.context() as patch:
+        patch.setattr(world.east.ledger.tables, "schema", lambda name: None if name in lost else schema(name))
+        patch.setattr(
+            world.east.ledger.tables,
+            "told",
+            lambda tables: {
+                uuid: (spec, tuple(version for version in versions if version.hash not in lost))
+                for uuid, (spec, versions) in told(tables).items()
+            },
+        )
+        wal = world.east.wal()
+        for n in range(5):
+            wal.append(other, rows(n, 1))
+            wal.append(world.spec, rows(n, 1))
+        world.run()
+        until(lambda: sequences(world.west, world.spec) == [(0, 5)])
+        until(lambda: any("not in the ledger" in held.reason for held in world.east.ledger.sending.held()))
+    until(lambda: world.arrived(wal))
+
+
 def test_a_peer_is_asked_seldom_about_a_chunk_that_it_refuses_and_takes_it_in_the_end(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import google_crc32c
 import pytest
 
 from replication.core.batch import decode_payload
@@ -116,10 +117,26 @@ def test_every_flipped_bit_is_detected() -> None:
 
 
 def test_a_newer_format_asks_for_an_upgrade() -> None:
-    damaged = bytearray(GOLDEN)
-    damaged[FILE_HEADER_BYTES + 4] = 2
+    frame = frames()[0]
+    envelope = bytearray(GOLDEN[frame.begin : frame.sealed_begin - 4])
+    envelope[4] = 2
+    newer = bytes(envelope) + google_crc32c.value(bytes(envelope)).to_bytes(4, "little")
     with pytest.raises(VersionError, match="Upgrade"):
-        read_frame(damaged, FILE_HEADER_BYTES)
+        read_frame(newer)
+
+
+@pytest.mark.parametrize("after", range(4, 12))
+def test_damage_and_a_torn_tail_do_not_pass_for_a_newer_format(after: int) -> None:
+    begin = frames()[0].begin
+    damaged = bytearray(GOLDEN)
+    damaged[begin + 4] ^= 8
+    damaged[8] ^= 8
+    with pytest.raises(CorruptFrameError):
+        read_frame(damaged, begin)
+    with pytest.raises(CorruptFrameError):
+        read_file_header(damaged)
+    with pytest.raises(CorruptFrameError):
+        read_frame(GOLDEN[begin : begin + after].ljust(4096, b"\0"))
 
 
 def test_an_error_names_the_offset_in_the_file() -> None:

@@ -77,6 +77,27 @@ def test_intact_frames_past_the_published_length_are_kept_and_made_durable_and_a
     assert site.logged_keys() == [1, 2], "what recovery kept is on the disk"
 
 
+def test_a_tail_of_which_only_the_first_bytes_reached_the_disk_is_cut(site: Site) -> None:
+    writer = site.writer()
+    writer.upsert(site.table, [{"k": 1}])
+    (row,) = site.rows()
+    published = site.published(row)
+    writer.upsert(site.table, [{"k": 2}])
+    counters = DurableLength.open(row.path, site.boot, site.files)
+    assert counters is not None
+    counters.publish(published, counters.promise)
+    counters.close()
+    handle = site.files.open(row.path)
+    handle.truncate(published + 4)  # a page ended there, and the one after it is as it was reserved
+    handle.seek(published + 4)
+    append(handle, [bytes(4096)])
+    kill(site, writer)
+    (recovered,) = site.recover()
+    assert recovered.length == published
+    assert site.logged_keys() == [1]
+    assert site.ledger.time.writers() == []
+
+
 def test_after_a_machine_crash_everything_acked_is_there_whatever_part_of_the_tail_survived(site: Site) -> None:
     for keep_bytes in (0, 1, 100, 700, 100_000):
         begin = len(site.logged_keys())
