@@ -190,10 +190,10 @@ class Landing:
             assert landed is not None and landing is not None
             landing.register(landed)
             landing.used_s = time.monotonic()
-            self.received.add(data.file, data.begin, data.end, item.generation)
             found = [diverged[landed.file, c.begin] for c in landed.claims if (landed.file, c.begin) in diverged]
             for divergence in found:
                 self._quarantine(item.arrival, landed, divergence)
+            self.received.add(data.file, data.begin, data.end, item.generation)  # with its copies: it never comes again
             if found:
                 claim = found[0].claim
                 item.refuse(

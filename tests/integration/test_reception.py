@@ -13,7 +13,9 @@ from peer.receive.receiver import Receiver
 from peer.replay.report import ReplayReport
 from peer.status import collect
 from replication.core.frame import read_frame
-from replication.errors import LockedFileError, PeerRefusedError
+from replication.errors import LockedFileError, NoSpaceError, PeerRefusedError
+from replication.files.base import AppendFile
+from replication.files.local import LocalFiles
 from replication.link.base import Ack, Data, Reason, Refusal
 from shell.commands.replication import show_status
 from shell.render import Printer
@@ -182,6 +184,30 @@ def test_a_second_history_is_kept_apart_and_told(pair: Pair, receiver: Receiver)
     assert refused(pair.ship(receiver), message).reason is Reason.DIVERGENCE
     (kept,) = pair.west.ledger.replay.quarantined()
     assert Path(kept.copy).read_bytes() == other and "divergence" in kept.reason
+
+
+def test_a_second_history_of_which_no_copy_could_be_kept_is_asked_for_again(
+    pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(pair.ship(receiver), pair.data(256, pair.ends[0]))
+    other = pair.wal.other_history(pair.spec, rows(500, 10))
+    file = replace(pair.wal.file, number=99)
+    message = Data(file, 256, 256 + len(other), 256, 1, other)
+    create = LocalFiles.create
+
+    def full(self: LocalFiles, path: str) -> AppendFile:
+        if path.endswith(".frame"):
+            raise NoSpaceError("the disk is full")
+        return create(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "create", full)
+        assert refused(pair.ship(receiver), message).reason is Reason.NOT_READY
+    again = pair.ship(receiver, pair.hello(files=(file,)))
+    assert again.opened.files[file] == ()
+    assert refused(again, message).reason is Reason.DIVERGENCE
+    (kept,) = pair.west.ledger.replay.quarantined()
+    assert Path(kept.copy).read_bytes() == other
 
 
 def test_too_many_frames_in_one_message_are_too_large(tmp_path: Path) -> None:
