@@ -51,6 +51,7 @@ class AppliedThread:
         self._connect = connect
         self._on_loss = tuple(on_loss)
         self._turn = 0
+        self._has_news = False  # of losses, that the ledger may not know yet
         self._interval_s = interval_s
         self._retry_max_s = retry_max_s
         self._wake = threading.Event()
@@ -106,7 +107,6 @@ class AppliedThread:
         every = self._turn % _ALL_EVERY == 0  # what is applied there may still be lost for clusters after it
         self._turn += 1
         asked = [f for f, row in rows.items() if f in known and (every or known[f].applied < row.needed)]
-        news = False
         for some in _chunks(asked):
             for file, applied in link.progress(some).items():
                 was = known[file]
@@ -116,13 +116,13 @@ class AppliedThread:
             for file, loss in link.lost(some).items():
                 was = known[file]
                 if loss.count > was.losses:
-                    news = True
+                    self._has_news = True
                     kept = Ranges.of(*loss.kept)
                     _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=loss.count, kept=str(kept))
                     report = Progress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
                     self._progress.report(report)
-        if news:
-            self._progress.flush()
+        if self._has_news and self._progress.flush():
+            self._has_news = False
             for tell in self._on_loss:
                 tell()
         return any(rows[f].kind is FileKind.BOOTSTRAP and known[f].applied < rows[f].needed for f in asked)

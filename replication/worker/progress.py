@@ -38,16 +38,16 @@ class ProgressLog:
                 return  # it is learnt again from the peer's resume ranges
             self._waiting[key] = progress
 
-    def flush(self) -> None:
-        """What was reported before is in the ledger on return; it stays waiting when the ledger cannot take it."""
+    def flush(self) -> bool:
+        """Whether what was reported before is in the ledger now; it stays waiting when the ledger cannot take it."""
         with self._flushing:
-            self._flush()
+            return self._flush()
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
         with self._lock:
             batch, self._waiting = self._waiting, {}
         if not batch:
-            return
+            return True
         try:
             self._ledger.files.record(list(batch.values()))
         except CoordinationError as error:
@@ -56,6 +56,8 @@ class ProgressLog:
                 with self._lock:
                     later = self._waiting.get((progress.file, progress.peer))
                     self._waiting[progress.file, progress.peer] = join(progress, later) if later else progress
+            return False
+        return True
 
 
 def join(earlier: Progress, later: Progress) -> Progress:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from replication import config as configuration
 from replication.core.chunk import ChunkAssignment
 from replication.core.coverage import Ranges
 from replication.core.frame import scan
-from replication.errors import LockedFileError, RequestError
+from replication.errors import LedgerBusyError, LockedFileError, RequestError
 from replication.ledger.base import FileKind, FileRow, Progress, ReplayMark
 from replication.worker.progress import join
 from shell.main import run
@@ -102,6 +104,34 @@ def test_a_missing_landing_file_that_is_given_up_comes_again_by_itself(world: Wo
     assert progress.losses == 1
     other.append(world.spec, rows(100, 10))
     until(lambda: world.arrived(other))
+
+
+def test_what_a_peer_lost_comes_again_when_the_ledger_did_not_take_the_news_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.east.assign(world.west.cluster, world.port)
+    wal = world.east.wal()
+    row = world.landed(wal)
+    record = world.east.ledger.files.record
+    refused: dict[str, float] = {}
+    recorded: list[str] = []
+
+    def busy(reports: Sequence[Progress]) -> None:
+        """As a ledger that takes the loss first when it is told by chance, once who asks and who ships have tried."""
+        who = threading.current_thread().name
+        if any(report.losses for report in reports) and not recorded:
+            waited_s = time.monotonic() - min(refused.values(), default=time.monotonic())
+            if who != "progress" or "tail west" not in refused and waited_s < 2:
+                refused.setdefault(who, time.monotonic())
+                raise LedgerBusyError("the ledger is busy")
+            recorded.append(who)
+        record(reports)
+
+    monkeypatch.setattr(world.east.ledger.files, "record", busy)
+    Path(row.path).unlink()
+    give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    until(lambda: recorded, what="the ledger to know of the loss")
+    until(lambda: world.whole(wal), 10, "the file to come again")
 
 
 def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(world: World) -> None:
