@@ -181,6 +181,7 @@ class ReceiverSection(_Section):
     listen: Address = Field("127.0.0.1:0", description="host:port; port 0 means any free one")
     advertise: OptionalAddress = Field("", description="host:port that peers use; empty means listen")
     message_bytes_max: Bytes = Field(8 * _MIB, description="refuses larger ones; not below any sender's")
+    streams_max: PositiveInt = Field(64, description="streams from senders' hosts at once; more are refused")
     landing_bytes_max: Bytes = Field(64 << 30, description="refuses more when this much waits for replay")
     disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more when less is free")
     group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="wait this long for company before an fdatasync")

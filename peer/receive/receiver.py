@@ -77,6 +77,7 @@ class Receiver:
                 tls=tls.load(config.tls),
                 allow_plaintext=config.tls.allow_plaintext,
                 message_bytes_max=config.receiver.message_bytes_max,
+                streams_max=config.receiver.streams_max,
             )
         except BaseException:
             self._lock.close()

@@ -59,12 +59,12 @@ def client_options(message_bytes_max: int, peer: str | None) -> Options:
     return options(message_bytes_max) + extra
 
 
-def server_options(message_bytes_max: int, streams_max: int) -> Options:
+def server_options(message_bytes_max: int, calls_max: int) -> Options:
     """For a receiver's port."""
     return [
         *options(message_bytes_max),
         ("grpc.so_reuseport", 0),
         ("grpc.http2.min_ping_interval_without_data_ms", 4000),
         ("grpc.http2.max_ping_strikes", 5),
-        ("grpc.max_concurrent_streams", streams_max),
+        ("grpc.max_concurrent_streams", calls_max),
     ]

@@ -33,7 +33,7 @@ from replication.link.base import (
 )
 from replication.link.tls import LinkTls, caller_names, check_plaintext
 
-STREAMS_MAX = 64
+_CALLS_MAX = 32  # at once, beside streams
 _log = structlog.get_logger(__name__)
 
 
@@ -43,7 +43,7 @@ class LinkServer:
     Args:
         service: what answers.
         listen: host:port; port 0 takes a free one, which ``port`` then tells.
-        streams_max: calls served at once; more are refused.
+        streams_max: streams open at once; more are refused. Other calls have threads of their own.
 
     Raises:
         ConfigError: the port is taken, or plain text off loopback and not allowed.
@@ -57,16 +57,19 @@ class LinkServer:
         tls: LinkTls | None = None,
         allow_plaintext: bool = False,
         message_bytes_max: int = 8 << 20,
-        streams_max: int = STREAMS_MAX,
+        streams_max: int = 64,
     ) -> None:
         check_plaintext(listen, tls, allow_plaintext)
         self._service = service
         self._has_tls = tls is not None
-        self._threads = ThreadPoolExecutor(streams_max, thread_name_prefix="link")
+        self._streams_max = streams_max
+        self._streams = threading.BoundedSemaphore(streams_max)
+        calls_max = streams_max + _CALLS_MAX
+        self._threads = ThreadPoolExecutor(calls_max, thread_name_prefix="link")
         self._server = grpc.server(
             self._threads,
-            options=channel.server_options(message_bytes_max, streams_max),
-            maximum_concurrent_rpcs=streams_max,
+            options=channel.server_options(message_bytes_max, calls_max),
+            maximum_concurrent_rpcs=calls_max,
         )
         unary = grpc.unary_unary_rpc_method_handler
         handlers = {
@@ -194,6 +197,17 @@ class LinkServer:
         return self._service.read(raw, self._caller(context))
 
     def _ship(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        if not self._streams.acquire(blocking=False):
+            what = f"the receiver has {self._streams_max} streams open already"
+            remedy = "It is tried again. Let it have more ([receiver] streams_max), or more receivers"
+            yield wire.encode_reply(Refusal(Reason.NOT_READY, what, remedy))
+            return
+        try:
+            yield from self._stream(requests, context)
+        finally:
+            self._streams.release()
+
+    def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
         try:
             opened, inbound = self._open(next(requests), replies.put, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -311,6 +312,31 @@ def test_a_peer_that_makes_many_tables_is_given_the_time_for_it(service: Service
         with pytest.raises(PeerUnavailableError, match=r"did not answer within 0\.35 s"):
             link.ship(HELLO)
         link.ship(replace(HELLO, roads=(ROAD,) * 100)).close()
+    finally:
+        link.close()
+        server.stop()
+
+
+def test_streams_leave_room_for_other_calls_and_one_too_many_is_refused(service: Service) -> None:
+    server = LinkServer(service, "127.0.0.1:0", streams_max=2)
+    server.start()
+    link = connect(f"127.0.0.1:{server.port}", "west", timeout_s=10)
+    try:
+        first, second = (link.ship(HELLO) for _ in range(2))
+        assert link.describe() == service.describe()
+        with pytest.raises(PeerRefusedError, match=r"2 streams open already.*\[receiver\] streams_max") as caught:
+            link.ship(HELLO)
+        assert caught.value.reason == "NOT_READY"
+        assert link.progress([FILE]) == {FILE: 1 << 40}
+        first.close()
+
+        def opened() -> ShipSession | None:
+            with contextlib.suppress(PeerRefusedError):
+                return link.ship(HELLO)
+            return None
+
+        until(opened, what="room for another stream").close()
+        second.close()
     finally:
         link.close()
         server.stop()
