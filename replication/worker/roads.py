@@ -135,7 +135,21 @@ def open_shipment(
 def _open(
     link: PeerLink, ledger: Ledger, to: Destination, roads: tuple[Road, ...], files: Sequence[FileId]
 ) -> ShipSession:
-    """A stream to the very cluster that is meant."""
+    """A stream to the very cluster that is meant.
+
+    A clash of ids is believed when it is found twice: what one side said may have been overtaken on another stream.
+    """
+    try:
+        return _try(link, ledger, to, roads, files)
+    except PeerRefusedError as error:
+        if error.reason != Reason.ID_CLASH.value:
+            raise
+    return _try(link, ledger, to, roads, files)
+
+
+def _try(
+    link: PeerLink, ledger: Ledger, to: Destination, roads: tuple[Road, ...], files: Sequence[FileId]
+) -> ShipSession:
     terms = tuple((file, to.term) for file in files)
     lineage = ledger.terms.lineage()
     acked = ledger.files.heard_by(to.cluster)  # before the peer says what it has heard of

@@ -13,9 +13,13 @@ import pytest
 from peer.receive.receiver import Receiver
 from replication.core.ids import ClusterId
 from replication.core.schema import TableSpec
+from replication.core.shipping import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
-from replication.link.base import Ack, Reason
+from replication.link.base import Ack, Hello, PeerLink, Reason, ShipSession
+from replication.worker.roads import Destination, open_shipment
+from replication.worker.ship import ShipLimits, Shipment
+from replication.worker.throttle import Throttle
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import table
 
@@ -94,6 +98,50 @@ def test_a_table_dropped_just_now_is_refused_by_the_next_stream(pair: Pair, rece
     assert [refusal.reason for refusal in session.opened.refused.values()] == [Reason.UNKNOWN_TABLE]
     assert refused(session, pair.data(256, pair.ends[0])).reason is Reason.UNKNOWN_TABLE
     assert not pair.landed
+
+
+@pytest.mark.parametrize("elected", ["east", "west"])
+def test_a_term_raised_while_a_stream_opens_is_no_second_cluster_of_that_id(
+    pair: Pair, receiver: Receiver, elected: str
+) -> None:
+    pair.east.send_to(pair.west, pair.spec)
+    rules = pair.east.ledger.rules.all()
+    real, other = pair.link(receiver), pair.link(receiver)
+
+    def opened(link: PeerLink) -> Shipment:
+        to = Destination("west", pair.west.cluster, rules, pair.east.term, 1)
+        limits = ShipLimits(1 << 20, 10.0)
+        shipment, _ = open_shipment(link, pair.east.ledger, to, [], Window(1 << 20), limits, lambda _: None, Throttle())
+        return shipment
+
+    opened(other).close()
+    asked: list[Hello] = []
+
+    def ship(hello: Hello) -> ShipSession:
+        """The first time a master is elected, and another stream opens, while this one does."""
+        asked.append(hello)
+        made = real_ship(hello) if elected == "west" else None
+        if len(asked) == 1:
+            (pair.east if elected == "east" else pair.west).ledger.terms.raise_to_next()
+            opened(other).close()
+        return made or real_ship(hello)
+
+    real_ship, real.ship = real.ship, ship  # type: ignore[method-assign]
+    opened(real).close()
+    assert len(asked) == 2
+
+
+def test_a_cluster_of_a_copied_id_is_refused_however_often_it_asks(pair: Pair, receiver: Receiver) -> None:
+    lineage = pair.east.ledger.terms.lineage()
+    pair.ship(receiver, replace(pair.hello(), lineage=((lineage[-1][0], "another"),))).close()
+    pair.east.send_to(pair.west, pair.spec)
+    to = Destination("west", pair.west.cluster, pair.east.ledger.rules.all(), pair.east.term, 1)
+    limits = ShipLimits(1 << 20, 10.0)
+    with pytest.raises(PeerRefusedError, match="two ledgers have had term") as caught:
+        open_shipment(
+            pair.link(receiver), pair.east.ledger, to, [], Window(1 << 20), limits, lambda _: None, Throttle()
+        )
+    assert caught.value.reason == "ID_CLASH" and "reincarnate" in caught.value.hint
 
 
 def test_a_receiver_knows_after_a_restart_which_role_epoch_a_sender_had(pair: Pair) -> None:
