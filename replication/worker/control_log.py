@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+import structlog
+
 from replication.core.frame import (
     FILE_HEADER_BYTES,
     ZERO_HASH,
@@ -16,14 +18,15 @@ from replication.core.frame import (
     encode_sealed_header,
     stream_hash,
 )
-from replication.core.ids import NIL_UUID, StreamId
-from replication.errors import StorageError
+from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.errors import ReplicationError, StorageError
 from replication.files.base import AppendFile, Files, append
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.writer.durable_length import DurableLength
 from replication.writer.wal_file import make
 
 _NO_SCHEMA = bytes(32)
+_log = structlog.get_logger(__name__)
 
 
 class ControlLog:
@@ -43,6 +46,7 @@ class ControlLog:
         self._roll_bytes = roll_bytes
         self._open: _ControlFile | None = None
         self._row: FileRow | None = None  # allocated, but its file could not be made yet
+        self._ended: dict[FileId, int] = {}  # lengths of files to close in the ledger yet
 
     def append(self, kind: Kind, payload: bytes, commit: int, role_epoch: int) -> None:
         """Seal and append one frame; durable and published when this returns.
@@ -51,6 +55,7 @@ class ControlLog:
             StorageError: the file failed and is closed at its published length; the frame is lost, the next one goes
             to a new file. Or there is no file, and the next frame tries again.
         """
+        self._close_ended()
         control = self._open
         if control is None:
             if self._row is None:
@@ -60,23 +65,33 @@ class ControlLog:
         try:
             control.append(kind, payload, commit, role_epoch)
         except StorageError:
-            self._open = None
-            control.poison(self._ledger)
+            control.poison()
+            self.close()
             raise
         if control.length >= self._roll_bytes:
             self.close()
 
     def close(self) -> None:
-        """Close the open file, in the ledger too."""
+        """Close the open file, in the ledger too: now, or before the next frame when it cannot be told now."""
         control, self._open = self._open, None
         if control is not None:
-            control.finish(self._ledger)
+            control.finish()
+            self._ended[control.file] = control.length
+        self._close_ended()
+
+    def _close_ended(self) -> None:
+        for file, length in list(self._ended.items()):
+            try:
+                self._ledger.files.close(file, length)
+                del self._ended[file]
+            except ReplicationError as error:
+                _log.warning("control_log_close_failed", file=str(file), error=str(error))
 
 
 class _ControlFile:
     def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength) -> None:
+        self.file = row.file
         self.length = FILE_HEADER_BYTES
-        self._row = row
         self._handle = handle
         self._counters = counters
         self._sequence = 0
@@ -94,7 +109,7 @@ class _ControlFile:
                 Codec.NONE,
                 NIL_UUID,
                 "",
-                self._row.file,
+                self.file,
                 self._sequence,
                 role_epoch,
                 commit,
@@ -106,7 +121,7 @@ class _ControlFile:
                 len(payload),
             )
         )
-        envelope = encode_envelope((self._row.file.cluster,), len(header) + len(payload))
+        envelope = encode_envelope((self.file.cluster,), len(header) + len(payload))
         append(self._handle, [envelope, header, payload])
         self._handle.sync()
         self.length += len(envelope) + len(header) + len(payload)
@@ -114,20 +129,22 @@ class _ControlFile:
         self._previous = stream_hash(header)
         self._counters.publish(self.length, commit)
 
-    def finish(self, ledger: Ledger) -> None:
-        streams = (
-            {StreamId(self._row.file, NIL_UUID, ""): (self._sequence - 1, self._previous)} if self._sequence else {}
-        )
+    def poison(self) -> None:
+        self._counters.poison()
+
+    def finish(self) -> None:
+        """Write the end record, unless the file has failed or fails now, and let go of it."""
+        try:
+            if not self._counters.poisoned:
+                self._end()
+        except StorageError as error:
+            self._counters.poison()
+            _log.warning("control_log_end_failed", file=str(self.file), error=str(error))
+        finally:
+            self._handle.close()
+            self._counters.close()
+
+    def _end(self) -> None:
+        streams = {StreamId(self.file, NIL_UUID, ""): (self._sequence - 1, self._previous)} if self._sequence else {}
         append(self._handle, [encode_end_record(EndRecord(streams, (FILE_HEADER_BYTES,) if self._sequence else ()))])
         self._handle.sync()
-        ledger.files.close(self._row.file, self.length)
-        self._let_go()
-
-    def poison(self, ledger: Ledger) -> None:
-        self._counters.poison()
-        ledger.files.close(self._row.file, self.length)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self._handle.close()
-        self._counters.close()
