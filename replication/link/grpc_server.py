@@ -140,8 +140,8 @@ class LinkServer:
                 wire.decode_road(asked.road),
                 self._caller(context),
             )
-        except PeerRefusedError as error:
-            return bytes(pb.RoadReply(refusal=wire.encode_refusal(Refusal.of(error))).SerializeToString())
+        except ReplicationError as error:
+            return bytes(pb.RoadReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
         return bytes(pb.RoadReply().SerializeToString())
 
     def _caller(self, context: grpc.ServicerContext) -> frozenset[str] | None:
@@ -151,7 +151,7 @@ class LinkServer:
         try:
             return ask()
         except ReplicationError as error:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            context.abort(grpc.StatusCode.ABORTED, f"{_there(error)}\n{error.hint}")
 
     def _compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         first = next(requests, None)
@@ -167,7 +167,7 @@ class LinkServer:
                 ).error()
             source, expected = ClusterId.parse(opening.source), ClusterId.parse(opening.expected)
             conversation = self._service.compare(source, expected, self._caller(context))
-        except PeerRefusedError as error:
+        except ReplicationError as error:
             yield _refused(error)
             return
         if not context.add_callback(conversation.close):
@@ -213,8 +213,8 @@ class LinkServer:
             opened, inbound = self._open(next(requests), replies.put, context)
         except StopIteration:
             return
-        except PeerRefusedError as error:
-            yield wire.encode_reply(Refusal.of(error))
+        except ReplicationError as error:
+            yield wire.encode_reply(_refusal(error))
             return
         context.add_callback(lambda: replies.put(None))
         reader = threading.Thread(
@@ -243,8 +243,20 @@ class LinkServer:
         return self._service.ship(hello, reply, self._caller(context))
 
 
-def _refused(error: PeerRefusedError) -> bytes:
-    return bytes(pb.CompareReply(refusal=wire.encode_refusal(Refusal.of(error))).SerializeToString())
+def _refused(error: ReplicationError) -> bytes:
+    return bytes(pb.CompareReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+
+
+def _refusal(error: ReplicationError) -> Refusal:
+    """What goes wrong here, as the caller hears of it."""
+    if isinstance(error, PeerRefusedError):
+        return Refusal.of(error)
+    _log.warning("call_failed", error=str(error))
+    return Refusal(Reason.NOT_READY, _there(error), error.hint)
+
+
+def _there(error: ReplicationError) -> str:
+    return f"the receiver answers: {error.what}"
 
 
 def _ask(requests: Iterator[bytes], conversation: Conversation) -> None:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
 from replication.core.freshness import Reach
 from replication.core.ids import FileId, StreamId
-from replication.errors import ConfigError, CorruptFrameError, PeerRefusedError, PeerUnavailableError
+from replication.errors import (
+    ConfigError,
+    CoordinationError,
+    CorruptFrameError,
+    PeerRefusedError,
+    PeerUnavailableError,
+    TransferError,
+)
 from replication.link import ranges
 from replication.link.base import (
     Ack,
@@ -337,6 +345,35 @@ def test_streams_leave_room_for_other_calls_and_one_too_many_is_refused(service:
 
         until(opened, what="room for another stream").close()
         second.close()
+    finally:
+        link.close()
+        server.stop()
+
+
+def test_a_receiver_whose_ledger_fails_says_so_whatever_is_asked(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> NoReturn:
+        raise CoordinationError("the ledger at /west failed: disk I/O error", "Look at its disk")
+
+    for name in ("ship", "open_road", "compare", "lost"):
+        monkeypatch.setattr(service, name, failing)
+    server = LinkServer(service, "127.0.0.1:0")
+    server.start()
+    link = connect(f"127.0.0.1:{server.port}", "west", timeout_s=10)
+    calls: list[Callable[[], object]] = [
+        lambda: link.ship(HELLO),
+        lambda: link.open_road(EAST, WEST, ROAD),
+        lambda: link.compare(EAST, WEST),
+        lambda: link.lost([FILE]),
+    ]
+    try:
+        for call in calls:
+            with pytest.raises(TransferError) as caught:
+                call()
+            assert caught.value.what == "the receiver answers: the ledger at /west failed: disk I/O error"
+            assert caught.value.hint == "Look at its disk"
+            assert caught.value.retryable
     finally:
         link.close()
         server.stop()
