@@ -87,6 +87,7 @@ class OpenFiles:
         """Close files that have got nothing for ``idle_s``."""
         now = time.monotonic()
         for landing in [f for f in self._open.values() if now - f.used_s > self._limits.idle_s]:
+            self._ends.pop(landing.source, None)  # the rest may never come
             self._close(landing)
 
     def close_all(self) -> None:

@@ -347,10 +347,6 @@ def _schema(version: SchemaVersion) -> pb.Schema:
     return pb.Schema(table=version.table.bytes, group=version.group, hash=version.hash, body=version.body)
 
 
-def _path(hops: Iterable[str]) -> tuple[ClusterId, ...]:
-    return tuple(ClusterId.parse(hop) for hop in hops)
-
-
 def _read_schema(message: pb.Schema) -> SchemaVersion:
     return SchemaVersion.load(UUID(bytes=message.table), message.group, message.hash, message.body)
 

@@ -140,7 +140,7 @@ class Shipment:
         self._readers: dict[FileId, FrameReader] = {}
         self._starts: dict[FileId, int] = {}
         self._skipped: dict[FileId, tuple[int, int, float]] = {}  # [begin, end) read and skipped, not sent; since when
-        self._commits: dict[tuple[FileId, int], int] = {}
+        self._commits: dict[FileId, dict[int, int]] = {}  # newest commit of what is on its way, by where it ends
         self._told_closed: set[FileId] = set()
         self._refusals: dict[FileId, int] = {}  # of bytes as they are, since the last that landed
         self._damaged: dict[FileId, CorruptFrameError] = {}
@@ -203,7 +203,7 @@ class Shipment:
             view = memoryview(content)
             pieces = [view[low - at : high - at] for low, high in picked.spans]
             self._send(file, begin, picked.end, pieces[0] if len(pieces) == 1 else b"".join(pieces), length, closed)
-            self._commits[file, picked.end] = picked.commit
+            self._commits.setdefault(file, {})[picked.end] = picked.commit
         elif picked.end > begin:
             self._skip(file, begin, picked.end, length, closed, more=picked.end < limit and not picked.apart)
         for ranges in picked.apart.values():
@@ -241,7 +241,7 @@ class Shipment:
         """Nothing more of a file."""
         self.window.leave(file)
         self._told_closed.discard(file)
-        for known in (self._starts, self._skipped, self._refusals, self._damaged):
+        for known in (self._starts, self._skipped, self._refusals, self._damaged, self._commits):
             known.pop(file, None)
         reader = self._readers.pop(file, None)
         if reader is not None:
@@ -311,7 +311,8 @@ class Shipment:
         self.acked_bytes += before - self.window.in_flight
         self._refusals.pop(file, None)
         self._damaged.pop(file, None)
-        commit = max((self._commits.pop((file, end), 0) for _, end in spans), default=0)
+        commits = self._commits.get(file, {})
+        commit = max((commits.pop(end, 0) for _, end in spans), default=0)
         self._learnt(file, spans, commit, error)
 
     def _follow(self, file: FileId, begin: int, durable: Ranges) -> None:
