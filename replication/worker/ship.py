@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from uuid import UUID
 
 import structlog
 
-from replication.core.coverage import Ranges, Span
-from replication.core.frame import FILE_HEADER_BYTES, FrameView, Kind
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.schema import SchemaVersion, TableSpec
 from replication.core.shipping import Window
 from replication.errors import CorruptFrameError, FormatError, PeerUnavailableError, ReplicationError
 from replication.ledger.base import FileKind, FileRow, Progress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
+from replication.worker.pick import Picked, pick
 from replication.worker.reading import FrameReader
-from replication.worker.selection import Selection, Verdict
+from replication.worker.selection import Selection
 from replication.worker.throttle import Throttle
 
 _SKIP_ALONE_S = 0.25
@@ -42,51 +43,6 @@ class ShipLimits:
 
     message_bytes_max: int
     ack_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """What goes of the frames up to ``end``, and the newest one's commit; ``apart`` is withheld after it, by table."""
-
-    end: int
-    spans: tuple[Span, ...] = ()
-    commit: int = 0
-    schemas: tuple[tuple[UUID, str, bytes], ...] = ()
-    apart: Mapping[UUID, Ranges] = field(default_factory=dict)
-
-
-def pick(frames: list[FrameView], selection: Selection, size_max: int, spare: Ranges = _NONE) -> Picked:
-    """Take frames from the front until ``size_max`` bytes (one at least), or until a withheld one and all after it.
-
-    Those inside ``spare`` are skipped: what is claimed elsewhere goes from there.
-    """
-    spans: list[Span] = []
-    schemas: dict[bytes, tuple[UUID, str, bytes]] = {}
-    size = commit = 0
-    end = frames[0].begin
-    apart: dict[UUID, Ranges] = {}
-    for frame in frames:
-        verdict = Verdict.SKIP if spare.contains(frame.begin, frame.end) else selection.judge(frame)
-        if verdict is Verdict.WITHHOLD:
-            apart[frame.header.table] = apart.get(frame.header.table, _NONE).add(frame.begin, frame.end)
-            continue
-        if apart:
-            break
-        if verdict is Verdict.SEND:
-            length = frame.end - frame.begin
-            if size and size + length > size_max:
-                break
-            size += length
-            if spans and spans[-1][1] == frame.begin:
-                spans[-1] = (spans[-1][0], frame.end)
-            else:
-                spans.append((frame.begin, frame.end))
-            header = frame.header
-            commit = max(commit, header.commit_hi)
-            if header.kind in (Kind.DATA, Kind.BOOTSTRAP):
-                schemas[header.schema] = (header.table, header.group, header.schema)
-        end = frame.end
-    return Picked(end, tuple(spans), commit, tuple(schemas.values()), apart)
 
 
 class Shipment:
@@ -279,7 +235,7 @@ class Shipment:
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
             case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL if reply.table is not None:
                 _log.warning("table_withheld", peer=self._peer, table=str(reply.table), error=reply.what)
-                self.selection = self.selection.without(reply.table, str(reply.error()))
+                self._withhold(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)
                 self._learnt(file, Ranges(), error=str(reply.error()))
             case Reason.UNKNOWN_SCHEMA:
@@ -322,6 +278,15 @@ class Shipment:
         self.window.follow(file, begin, durable, known)
         if durable:
             self._learnt(file, durable)
+
+    def _withhold(self, table: UUID, reason: str) -> None:
+        """Leave a table out from now on, also what an earlier stream found to hold only frames of it."""
+        if table in self.selection.withheld:
+            return
+        self.selection = self.selection.without(table, reason)
+        for file, passage in list(self.window.files.items()):
+            for begin, end in self._apart(file).get(table, _NONE).subtract(passage.durable):
+                self.window.withhold(file, begin, end)
 
     def _learnt(
         self,
@@ -378,7 +343,7 @@ class Shipment:
                         "Register the table here again, or restore the ledger",
                     )
                     _log.error("table_withheld", peer=self._peer, table=str(table), error=str(lacking))
-                    self.selection = self.selection.without(table, str(lacking))
+                    self._withhold(table, str(lacking))
                     return False
                 versions.append(version)
                 spec = self._table(table, group)

@@ -95,6 +95,8 @@ def test_bytes_of_a_withheld_table_hold_up_no_other(sending: Ledger) -> None:
         at = HEADER + 2 * n * FRAME
         apart = {FLIGHTS.uuid: Ranges.of((at, at + FRAME))}
         sending.files.record([Progress(file, "north", shipped, HEADER, apart=apart)])
+    both = Ranges.of((HEADER, HEADER + FRAME), (HEADER + 2 * FRAME, HEADER + 3 * FRAME))
+    assert sending.files.apart(file) == {FLIGHTS.uuid: both}
     statuses = {rule.table: status for _, rule, status in sending.files.statuses("north")}
     assert statuses[WEATHER.uuid].remaining == 0 and statuses[WEATHER.uuid].finished == end
     assert statuses[FLIGHTS.uuid].remaining == 2 * FRAME and statuses[FLIGHTS.uuid].finished == HEADER
