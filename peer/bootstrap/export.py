@@ -47,8 +47,9 @@ def export(
     Raises:
         NoSpaceError, StorageError: what was written is removed; the disk is full, or nearly, by ``room``.
         CommitConflictError: the table was folded again and again; try again.
+        RequestError: the table lacks by now what the file is to hold; says what.
     """
-    coverages = ledger.bootstraps.coverage(spec.uuid, wanted.groups)
+    coverages = ledger.bootstraps.covered(wanted)
     directory = str(PurePath(row.path).parent)
     files.make_directory(directory)
     refuse_others(files, row, unfinished=True)

@@ -21,6 +21,13 @@ class Bootstraps(Protocol):
     def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
         """What the table has applied here, per group, in one snapshot; a table read after this has at least that."""
 
+    def covered(self, wanted: Bootstrap) -> list[Coverage]:
+        """The ``coverage`` that a file for ``wanted`` may say it has.
+
+        Raises:
+            RequestError: the table lacks something from before the rules' begin by now, as ``wanted.waits_for`` tells.
+        """
+
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
         """An OPEN file for ``wanted``, in the place of one that is there for it, which is let go.
 

@@ -62,20 +62,16 @@ class SqlBootstraps:
 
     def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
         """See ``bootstraps.Bootstraps``."""
-        wanted = (
-            sa.select(_s.wal, _s.grp, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
-            .select_from(_CLAIMS)
-            .where(_s.table_uuid == str(table), _s.grp.in_(list(groups)), ~_c.divergent, is_applied())
-        )
-        found: dict[str, dict[FileId, list[Interval]]] = {group: {} for group in groups}
         with self._store.read() as connection:
-            for row in connection.execute(wanted):
-                interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
-                found[row.grp].setdefault(file_id(row.wal), []).append(interval)
-        return [
-            Coverage.of(table, group, {wal: _joined(intervals) for wal, intervals in of_group.items()})
-            for group, of_group in found.items()
-        ]
+            return _coverage(connection, table, groups)
+
+    def covered(self, wanted: Bootstrap) -> list[Coverage]:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.read() as connection:
+            lacks = _lacks(connection, wanted)
+            if lacks:
+                raise RequestError(lacks)
+            return _coverage(connection, wanted.table, wanted.groups)
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
         """See ``bootstraps.Bootstraps``."""
@@ -190,6 +186,22 @@ class SqlBootstraps:
         """See ``bootstraps.Bootstraps``."""
         with self._store.read() as connection:
             return Forgotten(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_FORGOTTEN} {table}"))
+
+
+def _coverage(connection: Connection, table: UUID, groups: Sequence[str]) -> list[Coverage]:
+    wanted = (
+        sa.select(_s.wal, _s.grp, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
+        .select_from(_CLAIMS)
+        .where(_s.table_uuid == str(table), _s.grp.in_(list(groups)), ~_c.divergent, is_applied())
+    )
+    found: dict[str, dict[FileId, list[Interval]]] = {group: {} for group in groups}
+    for row in connection.execute(wanted):
+        interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
+        found[row.grp].setdefault(file_id(row.wal), []).append(interval)
+    return [
+        Coverage.of(table, group, {wal: _joined(intervals) for wal, intervals in of_group.items()})
+        for group, of_group in found.items()
+    ]
 
 
 def _file_of(connection: Connection, wanted: Bootstrap) -> FileRow | None:

@@ -108,6 +108,25 @@ def test_a_bootstrap_waits_for_what_was_written_before_it_began(sending: Ledger)
     assert sending.bootstraps.wanted()[0].waits_for == ""
 
 
+def test_a_file_never_covers_what_the_table_came_to_lack_since_it_was_wanted(sending: Ledger) -> None:
+    road = Road(sending)
+    road.land(claims(S, 0, 3, 0))
+    applied(sending, FLIGHTS, {road.file: HEADER + 3 * FRAME})
+    wanted = begin(sending)
+    assert wanted.waits_for == "" and sending.bootstraps.covered(wanted) == [coverage(interval(0, 3))]
+    road.land(claims(S, 3, 4, 0))
+    bad = HEADER + 3 * FRAME
+    sending.replay.quarantine(Quarantined(road.file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
+    applied(sending, FLIGHTS, {road.file: bad + FRAME}, commit=2)
+    with pytest.raises(RequestError, match="1 frames of it are quarantined here"):
+        sending.bootstraps.covered(wanted)
+    sending.replay.discard(road.file, bad, 2)
+    assert sending.bootstraps.covered(wanted)
+    sending.replay.rewind(FLIGHTS.uuid, {road.file: HEADER + FRAME})
+    with pytest.raises(RequestError, match="own replay has not applied"):
+        sending.bootstraps.covered(wanted)
+
+
 def test_adopting_claims_what_nobody_has_and_later_frames_are_duplicates(sending: Ledger) -> None:
     road = Road(sending)
     road.land(claims(S, 2, 4, 0))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -14,7 +13,7 @@ from peer.fold import merge_changes
 from peer.maintenance import Retention, forgotten, trim
 from replication.core.alter import rename_column, set_properties
 from replication.core.bootstrap import Coverage, Forgotten
-from replication.ledger.base import Quarantined, ReplayMark
+from replication.ledger.base import Bootstrap, Quarantined, ReplayMark
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
 from tests.integration.conftest import Warehouse
@@ -364,19 +363,19 @@ def test_where_a_frame_was_given_up_nothing_counts_as_deleted(world: World) -> N
 def test_a_row_that_came_after_the_coverage_was_told_keeps_its_key(world: World) -> None:
     parted(world)
     east, other = world.east, world.east.wal("w2")
-    told = east.ledger.bootstraps.coverage
+    told = east.ledger.bootstraps.covered
 
-    def coverage(table: UUID, groups: Sequence[str]) -> list[Coverage]:
+    def covered(wanted: Bootstrap) -> list[Coverage]:
         """As it was right before something of another WAL was replayed."""
-        found = told(table, groups)
+        found = told(wanted)
         other.append(world.spec, rows(0, 1))
         world.catch_up()
         return found
 
-    east.ledger.bootstraps.coverage = coverage  # type: ignore[method-assign]
+    east.ledger.bootstraps.covered = covered  # type: ignore[method-assign]
     world.begin()
     east.keeper.turn()
-    east.ledger.bootstraps.coverage = told  # type: ignore[method-assign]
+    east.ledger.bootstraps.covered = told  # type: ignore[method-assign]
     shown = set[tuple[int, ...]]()
 
     def look(*_: object) -> None:
