@@ -48,8 +48,9 @@ def export(
         NoSpaceError, StorageError: what was written is removed; the disk is full, or nearly, by ``room``.
         CommitConflictError: the table was folded again and again; try again.
         RequestError: the table lacks by now what the file is to hold; says what.
+        ForeignMaintenanceError: the table was rolled back, or is of an old or lost catalog.
     """
-    coverages = ledger.bootstraps.covered(wanted)
+    coverages, commit = ledger.bootstraps.covered(wanted)
     directory = str(PurePath(row.path).parent)
     files.make_directory(directory)
     refuse_others(files, row, unfinished=True)
@@ -58,7 +59,7 @@ def export(
     try:
         writing = _Writing(handle, row)
         hold = f"{HOLD}{row.file.number}"
-        with held(tables, spec, hold) as rows:
+        with held(tables, spec, hold, commit) as rows:
             coverages = _told(ledger, spec, coverages)
             for batch in rows(coverages):
                 for coverage in coverages:

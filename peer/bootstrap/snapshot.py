@@ -1,7 +1,8 @@
 """Rows of a table for a bootstrap: the newest version of each key, deletes too, from snapshots that stay while read.
 
-Everything that the ledger says is applied is in them, since a commit is marked in the ledger after it was made. What
-they have beyond that is owed as frames anyway, and left out by whoever takes the rows.
+Everything that the ledger says is applied is in them, since a commit is marked in the ledger after it was made, and
+refused when somebody else's maintenance took it away again. What they have beyond that is owed as frames anyway, and
+left out by whoever takes the rows.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import duckdb
 import pyarrow as pa
 
 from peer.latest import Folded, Merge, group_of_family
+from peer.replay.commit import Stamp
 from replication.core.bootstrap import FORGOTTEN_ROW, Coverage
 from replication.core.schema import Column, TableSpec
-from replication.errors import CommitConflictError
-from replication.tables.base import DUCKDB, Tables, open_duckdb
+from replication.errors import CommitConflictError, ForeignMaintenanceError
+from replication.tables.base import DUCKDB, History, Tables, open_duckdb
 from replication.tables.damage import refuse_unreadable
-from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, shown_columns
+from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
 
 BATCH_ROWS = 65_536
 HOLD = "walship_bootstrap_"  # the number of the file that is written follows
@@ -28,7 +30,7 @@ RowsOf: TypeAlias = Callable[[Sequence[Coverage]], Iterator[pa.RecordBatch]]
 
 
 @contextmanager
-def held(tables: Tables, spec: TableSpec, hold: str) -> Iterator[RowsOf]:
+def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[RowsOf]:
     """Hold the table's snapshots; gives what reads batches of the rows of some groups once, while the context lasts.
 
     They have the table's columns, ``_op`` and ``_ts`` if it has a key, ``_group``, ``_commit``, ``_seq``, ``_row`` and
@@ -39,35 +41,41 @@ def held(tables: Tables, spec: TableSpec, hold: str) -> Iterator[RowsOf]:
         tables: the warehouse; a table that is not there has no rows.
         spec: the table.
         hold: the tag that keeps the snapshots.
+        commit: the number of the replay commit that they are to have, 0 when none.
 
     Raises:
         CommitConflictError: folds came one after another; try again.
+        ForeignMaintenanceError: they do not have that commit.
         StorageError: a file of the table is gone or damaged, here or from what reads its rows.
     """
     if not tables.has(spec):
+        if commit:
+            raise _lost(spec, commit)
         yield lambda coverages: iter(())
         return
     names = [spec.name] if not spec.key else [spec.name, spec.name + TOMBSTONES, spec.name + CHANGES]
     with open_duckdb() as connection:
         try:
             with _naming():
-                query = _attached(tables, connection, spec, hold)
+                query = _attached(tables, connection, spec, hold, commit)
             yield lambda coverages: _batches(connection, spec, coverages, query)
         finally:
             for name in names:
                 tables.untag(name, hold)
 
 
-def _attached(tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, hold: str) -> str:
+def _attached(tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, hold: str, commit: int) -> str:
     """Open the Iceberg tables; the query for the rows."""
     for _ in range(_TRIES):
         folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
-        _attach(tables, connection, "table", spec.name, hold, shown_columns(spec))
+        table = _attach(tables, connection, "table", spec.name, hold, shown_columns(spec))
         if not spec.key:
+            _check_has(tables, connection, spec, table, commit)
             return 'select *, null as _group from "table"'
         key = [spec.by_name[name] for name in spec.key]
         _attach(tables, connection, "tombstones", spec.name + TOMBSTONES, hold, key)
-        _attach(tables, connection, "changes", spec.name + CHANGES, hold, spec.columns, folded.unfolded)
+        changes = _attach(tables, connection, "changes", spec.name + CHANGES, hold, spec.columns, folded.unfolded)
+        _check_has(tables, connection, spec, changes, commit)
         if Folded.newest(tables.history(spec.name)) == folded:
             return Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", folded).every()
     raise CommitConflictError(f"{spec.name} was folded {_TRIES} times while it was opened", "It is tried again")
@@ -81,11 +89,35 @@ def _attach(
     hold: str,
     columns: Sequence[Column],
     where: str = "",
+) -> History:
+    history = tables.history(name)
+    if history.current is not None:
+        tables.tag(name, hold, history.current)
+    tables.attach(connection, view, name, snapshot=history.current, where=where, columns=columns)
+    return history
+
+
+def _check_has(
+    tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, landed: History, commit: int
 ) -> None:
-    snapshot = tables.history(name).current
-    if snapshot is not None:
-        tables.tag(name, hold, snapshot)
-    tables.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
+    """Raise ForeignMaintenanceError unless what replay appends to has its commit ``commit``."""
+    numbers = [stamp.number for snapshot in landed.chain() if (stamp := Stamp.of(snapshot)) is not None]
+    if numbers:
+        has_it = commit in numbers or commit < min(numbers)  # snapshots expire oldest first
+    else:  # all replay snapshots have expired: the rows of the newest commit are never trimmed
+        tables.attach(connection, "landed", landing_name(spec), snapshot=landed.current)
+        ((newest,),) = connection.execute("select max(_replay) from landed").fetchall()
+        has_it = commit <= (newest or 0)
+    if not has_it:
+        raise _lost(spec, commit)
+
+
+def _lost(spec: TableSpec, commit: int) -> ForeignMaintenanceError:
+    return ForeignMaintenanceError(
+        f"{spec.name} has not got the rows that were applied to it up to replay commit {commit}: it was rolled back, or"
+        " its catalog is lost, or an old one",
+        "Put it back as it was; else replay settles it with the next frames of the table, or once it is started again",
+    )
 
 
 @contextmanager

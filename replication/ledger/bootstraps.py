@@ -21,8 +21,10 @@ class Bootstraps(Protocol):
     def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
         """What the table has applied here, per group, in one snapshot; a table read after this has at least that."""
 
-    def covered(self, wanted: Bootstrap) -> list[Coverage]:
-        """The ``coverage`` that a file for ``wanted`` may say it has.
+    def covered(self, wanted: Bootstrap) -> tuple[list[Coverage], int]:
+        """The ``coverage`` that a file for ``wanted`` may say it has, and the replay commit that a table needs for it.
+
+        That is the newest one marked, by its number; 0 when there is none. Both are of one snapshot.
 
         Raises:
             RequestError: the table lacks something from before the rules' begin by now, as ``wanted.waits_for`` tells.

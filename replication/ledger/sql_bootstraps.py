@@ -24,6 +24,7 @@ from replication.ledger.sql_statuses import statuses
 from replication.ledger.sql_store import Store, chunked, counter, execute_many, raise_counter
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
+_m = schema.marks.c
 _p, _q, _rule, _start = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.starts))
 
 _AGED, _FORGOTTEN = "aged", "forgotten"
@@ -65,13 +66,14 @@ class SqlBootstraps:
         with self._store.read() as connection:
             return _coverage(connection, table, groups)
 
-    def covered(self, wanted: Bootstrap) -> list[Coverage]:
+    def covered(self, wanted: Bootstrap) -> tuple[list[Coverage], int]:
         """See ``bootstraps.Bootstraps``."""
         with self._store.read() as connection:
             lacks = _lacks(connection, wanted)
             if lacks:
                 raise RequestError(lacks)
-            return _coverage(connection, wanted.table, wanted.groups)
+            commit = connection.scalar(sa.select(_m.commit).where(_m.table_uuid == str(wanted.table)))
+            return _coverage(connection, wanted.table, wanted.groups), commit or 0
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
         """See ``bootstraps.Bootstraps``."""

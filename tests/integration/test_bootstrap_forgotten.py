@@ -365,7 +365,7 @@ def test_a_row_that_came_after_the_coverage_was_told_keeps_its_key(world: World)
     east, other = world.east, world.east.wal("w2")
     told = east.ledger.bootstraps.covered
 
-    def covered(wanted: Bootstrap) -> list[Coverage]:
+    def covered(wanted: Bootstrap) -> tuple[list[Coverage], int]:
         """As it was right before something of another WAL was replayed."""
         found = told(wanted)
         other.append(world.spec, rows(0, 1))

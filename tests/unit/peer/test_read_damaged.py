@@ -51,7 +51,8 @@ def test_rows_of_a_bootstrap(damaged: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         snapshot, "_reader", lambda connection, *_: connection.sql(damaged).to_arrow_reader(snapshot.BATCH_ROWS)
     )
-    with snapshot.held(tables, spec, "hold") as rows, pytest.raises(StorageError, match=r"a\.parquet.*from a backup"):
+    told = pytest.raises(StorageError, match=r"a\.parquet.*from a backup")
+    with snapshot.held(tables, spec, "hold", 0) as rows, told:
         list(rows(()))
 
 
@@ -63,7 +64,7 @@ def test_a_file_that_is_gone_when_a_bootstrap_begins(monkeypatch: pytest.MonkeyP
         raise duckdb.IOException('IO Error: No files found that match the pattern "a.parquet"\n\nLINE 1: select')
 
     monkeypatch.setattr(snapshot, "_attached", attached)
-    with pytest.raises(MissingFileError, match="from a backup") as raised, snapshot.held(tables, spec, "hold"):
+    with pytest.raises(MissingFileError, match="from a backup") as raised, snapshot.held(tables, spec, "hold", 0):
         pass
     assert "LINE" not in str(raised.value)
 
