@@ -142,10 +142,18 @@ def cell_table(
     """Define a cell table: ``row, family, qualifier, visibility → value``; ``groups`` maps names to families.
 
     Families named in no group go to the group ``default``.
+
+    Raises:
+        SchemaError: a name or ``history_s`` that does not fit, or a family in two groups.
     """
     misnamed = check_table_name(name)
     if misnamed or history_s < 1:
         raise SchemaError(misnamed or f"history_s is {history_s}, and must be a second at least")
+    taken: set[str] = set()
+    for group, families in (groups or {}).items():
+        if twice := sorted(taken.intersection(families)):
+            raise SchemaError(f"table {name} cannot be made: group {group!r}: family {twice[0]!r} is in another group")
+        taken.update(families)
     source = iter(uuids)
     table_uuid = next(source)
     types = {

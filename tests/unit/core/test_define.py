@@ -7,7 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.define import typed_table
+from replication.core.define import cell_table, typed_table
 from replication.errors import SchemaError
 
 
@@ -17,6 +17,13 @@ def test_groups_want_a_key_to_be_put_together_by() -> None:
         typed_table("ops.log", schema, [], uuids=iter(uuid4, None), groups={"one": ["a"]})
     whole = typed_table("ops.log", schema, [], uuids=iter(uuid4, None), groups={"one": ["a", "b"]})
     assert [group.name for group in whole.groups] == ["one"]
+
+
+def test_a_family_of_cells_is_in_one_group() -> None:
+    with pytest.raises(SchemaError, match="group 'b': family 'f' is in another group"):
+        cell_table("ops.cells", uuids=iter(uuid4, None), groups={"a": ["f"], "b": ["g", "f"]})
+    made = cell_table("ops.cells", uuids=iter(uuid4, None), groups={"a": ["f"], "b": ["g"]})
+    assert [group.name for group in made.groups] == ["a", "b", "default"]
 
 
 def test_a_key_has_each_column_once() -> None:
