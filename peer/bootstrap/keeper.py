@@ -7,6 +7,7 @@ is written anew, a finished one is shipped on, and rules go LIVE once the peer h
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -15,11 +16,13 @@ import structlog
 
 from peer.bootstrap.export import export
 from peer.bootstrap.room import DiskRoom
+from replication.core.backoff import Backoff
 from replication.errors import EngineLostError, ReplicationError, RequestError, one_line
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger
 from replication.tables.base import Tables
 
+_RETRY_MIN_S, _RETRY_MAX_S = 1.0, 30.0
 _Key = tuple[str, UUID, int]
 _log = structlog.get_logger(__name__)
 
@@ -48,20 +51,29 @@ class BootstrapKeeper:
     keep_free_bytes: int = 0
     state: dict[str, str] = field(default_factory=dict)
     _rooms: dict[_Key, DiskRoom] = field(default_factory=dict)
+    _failed: dict[_Key, Backoff] = field(default_factory=dict)
 
     def turn(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Do what can be done now for every bootstrap.
+        """Do what can be done now for every bootstrap; one that failed is left alone for a while.
 
         Raises:
             EngineLostError: the Spark session is gone.
             CoordinationError: the ledger cannot be asked.
         """
         found: dict[str, str] = {}
-        for wanted in self.ledger.bootstraps.wanted():
+        there = self.ledger.bootstraps.wanted()
+        keys = {_key(wanted) for wanted in there}
+        self._rooms = {key: room for key, room in self._rooms.items() if key in keys}
+        self._failed = {key: failed for key, failed in self._failed.items() if key in keys}
+        for wanted in there:
             if stop():
                 return
             spec = self.ledger.tables.by_uuid(wanted.table)
             name = f"{wanted.peer} {spec.name if spec is not None else wanted.table}"
+            failed = self._failed.get(_key(wanted), Backoff())
+            if not failed.due(time.monotonic()):
+                found[name] = self.state.get(name, "")
+                continue
             try:
                 found[name] = self._step(wanted)
             except EngineLostError:
@@ -74,9 +86,13 @@ class BootstrapKeeper:
                 found[name] = one_line(error)
                 if self.state.get(name) != found[name]:
                     _log.error("bootstrap_failed", peer=wanted.peer, table=name, exc_info=True)
+            else:
+                self._failed.pop(_key(wanted), None)
+                continue
+            # Each try reads what can be read of the table, and takes a new file.
+            again = failed.failed(time.monotonic(), 0.0, retry_min_s=_RETRY_MIN_S, retry_max_s=_RETRY_MAX_S)
+            self._failed[_key(wanted)] = again
         self.state = found
-        there = {_key(wanted) for wanted in self.ledger.bootstraps.wanted()} if self._rooms else ()
-        self._rooms = {key: room for key, room in self._rooms.items() if key in there}
 
     def _step(self, wanted: Bootstrap) -> str:
         """One step; what it waits for now."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from peer.bootstrap import keeper
 from peer.bootstrap.snapshot import HOLD
 from peer.maintenance import tidy
 from replication.core.bootstrap import Coverage
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
+from replication.errors import StorageError
 from replication.ledger.base import FileKind, Phase, ReplayMark
 from replication.tables.layout import CHANGES, layouts
 from replication.tables.memory import MemoryTables
@@ -73,6 +76,32 @@ def test_a_disk_that_is_nearly_full_puts_a_bootstrap_off_and_says_why(pair: Pair
     assert "there is no room here for the copy of its rows" in pair.east.keeper.state[f"west {pair.spec.name}"]
     assert bootstraps(pair.east) == []
     pair.east.restart()
+    pair.finish()
+    pair.level()
+
+
+def test_a_table_that_cannot_be_read_is_tried_more_and_more_rarely_until_it_can(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.write(0, 10)
+    pair.begin()
+    clock = 0.0
+    monkeypatch.setattr(keeper, "time", SimpleNamespace(monotonic=lambda: clock))
+
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("a file of it is damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pair.east.tables, "attach", fail)
+        for turn in range(200):
+            clock = turn / 5
+            pair.east.keeper.turn()
+            assert "damaged" in pair.east.keeper.state[f"west {pair.spec.name}"]
+            tries = bootstraps(pair.east)[-1].file.number - pair.wal.file.number
+            assert tries <= 3 or clock > 2.0
+        assert 3 < tries < 8
+    clock += 30.0
+    pair.connect()
     pair.finish()
     pair.level()
 
