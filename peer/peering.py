@@ -269,9 +269,11 @@ class Peering:
         return sorted(spec.name for spec in specs if spec is not None)
 
     def _sent(self, table: str, peer: Peer) -> TableSpec | None:
-        """The table of that name that goes to a peer, one that was dropped here included."""
+        """The table of that name that goes to a peer: the one that is here, else one that was dropped here."""
         specs = [self.ledger.tables.by_uuid(rule.table) for rule in self.ledger.rules.all() if rule.peer == peer.name]
-        return next((spec for spec in specs if spec is not None and spec.name == table), None)
+        here = {spec.uuid for spec in self.ledger.tables.all()}
+        named = [spec for spec in specs if spec is not None and spec.name == table]
+        return max(named, key=lambda spec: spec.uuid in here, default=None)
 
     def _rules(self, spec: TableSpec, peer: Peer) -> list[Rule]:
         return [rule for rule in self.ledger.rules.all() if rule.table == spec.uuid and rule.peer == peer.name]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from rich.console import Console
@@ -129,6 +129,28 @@ def test_a_peer_that_did_not_answer_is_told_by_whoever_asks_next(east: Site, mon
     east.ledger.rules.define(to_west, east.term)
     monkeypatch.setattr(_Told, "up", True)
     assert peering.delete("west") == (to_west, True) and _Told.closed == ["ops.sent"]
+
+
+def test_what_goes_no_more_is_the_table_that_is_there_not_one_that_had_its_name(
+    east: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Told, "up", False)
+    old, new = (replace(table("ops.again"), uuid=UUID(int=n)) for n in (1, 2))
+    for spec in (old, new):
+        east.ledger.tables.create(spec)
+        east.ledger.rules.enable("west", spec.uuid, ["default"], spec.name, east.term)
+        if spec is old:
+            east.ledger.tables.drop(old.uuid)
+    peering = Peering(east.ledger, east.coordination, _Told(east.ledger, east.config.tls))
+
+    def left() -> set[UUID]:
+        return {rule.table for rule in east.ledger.rules.all()} & {old.uuid, new.uuid}
+
+    assert left() == {old.uuid, new.uuid}
+    peering.disable("ops.again", [], "west")
+    assert left() == {old.uuid}
+    peering.disable("ops.again", [], "west")
+    assert left() == set()
 
 
 @pytest.mark.parametrize(
