@@ -52,7 +52,6 @@ def export(
     """
     coverages, commit = ledger.bootstraps.covered(wanted)
     directory = str(PurePath(row.path).parent)
-    files.make_directory(directory)
     refuse_others(files, row, unfinished=True)
     files.remove(row.path)
     handle = files.create(row.path)

@@ -65,7 +65,7 @@ class BootstrapKeeper:
         keys = {_key(wanted) for wanted in there}
         self._rooms = {key: room for key, room in self._rooms.items() if key in keys}
         self._failed = {key: failed for key, failed in self._failed.items() if key in keys}
-        for wanted in there:
+        for wanted in sorted(there, key=_is_to_write):  # those first that take no time
             if stop():
                 return
             spec = self.ledger.tables.by_uuid(wanted.table)
@@ -121,6 +121,10 @@ class BootstrapKeeper:
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self.directory).free
+
+
+def _is_to_write(wanted: Bootstrap) -> bool:
+    return wanted.file is None or not wanted.file.closed
 
 
 def _key(wanted: Bootstrap) -> _Key:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -313,6 +314,33 @@ def test_a_bootstrap_waits_for_the_own_replay_and_delays_no_other_table(pair: Pa
     pair.east.replay()
     pair.finish()
     pair.level()
+
+
+def test_a_bootstrap_that_is_complete_ends_before_another_table_is_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = sorted((pair.spec, table("ops.other")), key=lambda spec: str(spec.uuid))
+    for spec in (first, second):
+        if spec != pair.spec:
+            pair.east.ledger.tables.create(spec)
+        pair.spec = spec
+        pair.write(0, 10)
+    pair.begin()
+    pair.connect()
+    pair.east.keeper.turn()
+    (file,) = [row.file for row in bootstraps(pair.east)]
+    until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
+    pair.spec = first
+    pair.begin()
+    attach, phases = pair.east.tables.attach, list[set[Phase]]()
+
+    def attaches(*args: Any, **more: Any) -> None:
+        phases.append({rule.phase for rule in pair.east.ledger.rules.all() if rule.table == second.uuid})
+        attach(*args, **more)
+
+    monkeypatch.setattr(pair.east.tables, "attach", attaches)
+    pair.east.keeper.turn()
+    assert phases and phases[0] == {Phase.LIVE}
 
 
 def test_a_bootstrap_goes_on_through_a_chain(pair: Pair, tmp_path: Path) -> None:
