@@ -13,6 +13,7 @@ from typing import Protocol
 from peer.contacts import Contacts, known_peer, with_root
 from replication.core.define import unusable_name
 from replication.core.evolution import join
+from replication.core.ids import ClusterId
 from replication.core.schema import TableSpec
 from replication.errors import (
     PeerExistsError,
@@ -81,13 +82,18 @@ class Peering:
             if known.zookeepers != made.zookeepers:
                 self.ledger.rules.set_address(name, made.zookeepers, self.ledger.terms.current())
                 self.announcer.announce()
+            self._forget_former(there)  # a definition before this one may have been killed before it did
             return replace(known, zookeepers=made.zookeepers)
         self.ledger.rules.define(made, self.ledger.terms.current())
-        for gone in {road.source for road in self.ledger.landing.roads()}:
-            if gone.name == there.name and gone != there:  # restored since: what it was sends nothing any more
-                self.ledger.time.forget(gone)
+        self._forget_former(there)
         self.announcer.announce()
         return made
+
+    def _forget_former(self, there: ClusterId) -> None:
+        """Expect nothing more from what a cluster was that has been restored since."""
+        for gone in {road.source for road in self.ledger.landing.roads()}:
+            if gone.name == there.name and gone != there:
+                self.ledger.time.forget(gone)
 
     def delete(self, name: str) -> tuple[Peer, bool]:
         """Remove a peer and what is owed to it, and say whether it knows; UnknownPeerError when there is none."""

@@ -229,6 +229,17 @@ def test_a_peer_that_is_defined_so_already_needs_nothing(east: Site, shell: _She
     assert [peer.zookeepers for peer in east.ledger.rules.peers()] == ["zk2:2181/walship/west"]
 
 
+def test_what_a_restored_peer_was_is_forgotten_by_a_second_definition_when_the_first_was_killed_before(
+    east: Site, shell: _Shell
+) -> None:
+    spec, former = east.ledger.tables.get("ops.sent"), ClusterId("west", uuid4())
+    east.ledger.landing.declare_road(former, spec.uuid, "default", 1, {})
+    assert former in east.ledger.time.replicated(spec.uuid)
+    shell.run(definecluster, "west", "zk:2181/west")
+    assert former not in east.ledger.time.replicated(spec.uuid)
+    assert former not in {road.source for road in east.ledger.landing.roads()}
+
+
 def test_a_peer_that_is_another_cluster_now_is_told_to_be_deleted_first(
     shell: _Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
