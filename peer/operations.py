@@ -9,13 +9,14 @@ import time
 from dataclasses import dataclass
 
 from peer.contacts import known_peer
-from replication.coordination.paths import Kind
+from replication.coordination.paths import Kind, Office
 from replication.coordination.session import Coordination
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
 
 HEARD_TIMEOUT_S = 15.0
 _POLL_S = 0.02
+_OF_HOSTS = (Kind.WORKERS, Kind.RECEIVERS)  # members that are called by their host's slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class Operations:
         """
         if slot not in {*(host.slot for host in self.coordination.hosts()), *self.ledger.replay.replayers()}:
             raise RequestError(f"This cluster has no host {slot}", "See: walship status")
-        for kind in (Kind.WORKERS, Kind.RECEIVERS):
-            if slot in {member.name for member in self.coordination.members(kind)}:
-                raise RequestError(f"Host {slot} is up", "Stop it there first: walship down")
+        is_member = any(slot == member.name for kind in _OF_HOSTS for member in self.coordination.members(kind))
+        if is_member or any(slot in self.coordination.candidates(office) for office in Office):
+            raise RequestError(f"Host {slot} is up", "Stop it there first: walship down")
         files = [row.file for row in self.ledger.files.all(slot) if not row.is_stored]
         if files:
             raise RequestError(

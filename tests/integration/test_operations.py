@@ -17,7 +17,7 @@ from peer.members import members_of
 from peer.operations import Operations
 from peer.status import ClusterStatus, collect, durable_lengths
 from replication.coordination.base import HostRecord
-from replication.coordination.paths import Kind
+from replication.coordination.paths import Kind, Office
 from replication.core.coverage import Ranges
 from replication.core.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
@@ -274,6 +274,12 @@ def test_a_host_is_forgotten_once_it_is_gone_and_nothing_lies_there(world: World
         world.operations.remove_host("h7")
     with pytest.raises(RequestError, match="h0 is up"):
         world.operations.remove_host("h0")
+    for office in Office:
+        candidacy = world.east.coordination.stand("h9", office)
+        candidacy.leads()
+        with pytest.raises(RequestError, match="h9 is up"):
+            world.operations.remove_host("h9")
+        candidacy.withdraw()
     lost = world.east.ledger.files.allocate("h9", FileKind.WAL, "/data/wal", "boot", "w9")
     with pytest.raises(RequestError, match=r"1 files of this cluster lie on host h9, h9/0+ for one.*giveup"):
         world.operations.remove_host("h9")
