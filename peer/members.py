@@ -12,7 +12,7 @@ from replication.coordination.base import Member, keeps_tables
 from replication.coordination.paths import Kind, Office
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
-from replication.ledger.base import FileKind, FileRow, Pending
+from replication.ledger.base import FileRow, Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def with_files(
     landing: dict[str, int] = {}
     waits: dict[str, int] = {}
     for row in rows:
-        of_kind = landing if row.kind is FileKind.LANDING else wal
+        of_kind = landing if row.is_landed else wal
         of_kind[row.host] = of_kind.get(row.host, 0) + row.length
     for part in pending:
         waits[part.row.host] = waits.get(part.row.host, 0) + part.end - part.begin

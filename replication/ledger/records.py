@@ -109,6 +109,11 @@ class FileRow:
         return "://" in self.path
 
     @property
+    def is_landed(self) -> bool:
+        """Whether it holds what came from other clusters, bootstraps too."""
+        return self.kind is FileKind.LANDING or self.source is not None
+
+    @property
     def is_redundant(self) -> bool:
         """Whether nothing is lost with it: later control logs say the same, a bootstrap is written anew."""
         return self.kind is FileKind.CONTROL or (self.kind is FileKind.BOOTSTRAP and self.source is None)

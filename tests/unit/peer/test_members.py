@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -31,6 +32,14 @@ def test_what_lies_on_each_host_is_told_and_what_cannot_be_had() -> None:
     assert (w3.slot, w3.roles, w3.unapplied_bytes, w3.away) == ("w3", (), 0, "")
     told = ReplayReport(host="w1", away={"w2": "silent"})
     assert with_files(Members(hosts=hosts), rows, pending, told, "w2", 0.0).hosts[1].away == "silent"
+
+
+def test_a_bootstrap_counts_as_landed_where_it_was_received_and_as_wal_where_it_was_written() -> None:
+    written = row("w1", FileKind.BOOTSTRAP, 300)
+    received = replace(row("w2", FileKind.BOOTSTRAP, 500), source=FileId(WEST, "s0", 7))
+    w1, w2 = with_files(Members(), [written, received], [], None, "w1", 0.0).hosts
+    assert (w1.wal_bytes, w1.landing_bytes) == (300, 0)
+    assert (w2.wal_bytes, w2.landing_bytes) == (0, 500)
 
 
 @pytest.mark.parametrize(
