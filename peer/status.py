@@ -6,16 +6,14 @@ Positions are sums over the files a peer still needs, in bytes of this cluster's
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from uuid import UUID
 
 from peer.derive.progress import DerivedHere, derived_here
 from peer.inflow import Way, ways
+from peer.kept import Kept, kept
 from peer.lagging import Lacking
 from peer.lost_here import LostHere, lost_here
 from peer.members import Members, with_files, with_replayers
@@ -111,26 +109,6 @@ class FarAhead:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Bytes on this host's disk, by what they are for.
-
-    ``source_bytes`` are those of all frames that were ever written or landed here, retired ones included.
-    """
-
-    wal: int
-    landing: int
-    changes: int
-    tables: int
-    source_bytes: int
-
-    @property
-    def per_byte(self) -> float | None:
-        """Bytes kept per byte of frames that were ever written or landed here; None when there are none."""
-        kept = self.wal + self.landing + self.changes + self.tables
-        return kept / self.source_bytes if self.source_bytes else None
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """The whole status of one cluster; ``location`` is where this host stands, as its configuration says."""
 
@@ -180,7 +158,6 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
     quarantined = tuple(ledger.replay.quarantined())
     report = ReplayReport.load(ledger.replay)
     pending = ledger.replay.pending()
-    mine = [row for row in rows.values() if row.host == config.cluster.host]
     policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
     return ClusterStatus(
         cluster=ledger.cluster.name,
@@ -197,12 +174,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         derived=tuple(derived_here(ledger, specs, now)),
         origins=tuple(_origins(ledger, specs, now)),
         replay=report,
-        kept=_kept(
-            config,
-            mine,
-            specs.values(),
-            ledger.files.retired_bytes(),
-        ),
+        kept=kept(config, rows.values(), specs.values(), ledger.files.retired_bytes()),
         retained=retained(ledger.files.retention(policy), policy),
         outlooks=outlooks(ledger, config, now),
         disk=disk_outlook(ledger, config, now),
@@ -361,37 +333,3 @@ def _far_ahead(ledger: Ledger, now: int) -> Iterable[FarAhead]:
         if clock.commit > now:
             ahead_s = round((clock.commit - now) / 1e6, 3)
             yield FarAhead(str(clock.origin), clock.commit, ahead_s, clock.at)
-
-
-def _kept(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> Kept:
-    known = list(rows)
-    changes = tables = 0
-    for spec in specs:
-        namespace, name = spec.name.split(".")
-        changes += folder_bytes(config.warehouse_dir / namespace / f"{name}__changes")
-        tables += folder_bytes(config.warehouse_dir / namespace / name)
-        tables += folder_bytes(config.warehouse_dir / namespace / f"{name}__tombstones")
-    return Kept(
-        wal=sum(_file_bytes(row.path) for row in known if row.kind is not FileKind.LANDING),
-        landing=sum(_file_bytes(row.path) for row in known if row.kind is FileKind.LANDING),
-        changes=changes,
-        tables=tables,
-        source_bytes=retired + sum(row.length for row in known),
-    )
-
-
-def _file_bytes(path: str) -> int:
-    try:
-        return Path(path).stat().st_blocks * 512
-    except OSError:
-        return 0
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder; 0 when it is not there."""
-    total = 0
-    for parent, _, files in os.walk(folder):  # passes over what cannot be read
-        for file in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(parent, file)).st_size
-    return total

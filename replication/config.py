@@ -93,6 +93,11 @@ class Config(BaseModel):
         return self.catalog.warehouse or f"file://{self.warehouse_dir}"
 
     @property
+    def has_warehouse_here(self) -> bool:
+        """Whether tables' files lie in ``warehouse_dir``, so that a disk of this host tells their size."""
+        return self.warehouse.startswith("file:///") and not (self.catalog.spark or self.catalog.pyiceberg)
+
+    @property
     def catalog_file(self) -> Path:
         """SQLite file of the default catalog."""
         return self.data_dir / "catalog.db"

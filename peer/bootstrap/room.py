@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peer.status import folder_bytes
+from peer.kept import folder_bytes
 from replication.config import Config
 from replication.core.schema import TableSpec
 from replication.errors import NoSpaceError, ReplicationError, RequestError
@@ -106,7 +106,7 @@ def room(config: Config, ledger: Ledger, specs: Sequence[TableSpec], peer: str, 
 
 def stored_bytes(config: Config, spec: TableSpec, catalog: Callable[[], Catalog]) -> int | None:
     """Bytes of a table's files: those on this host's disk, else what their snapshots say; None when nothing tells."""
-    if config.warehouse.startswith("file:///") and not (config.catalog.spark or config.catalog.pyiceberg):
+    if config.has_warehouse_here:
         return sum(folder_bytes(config.warehouse_dir.joinpath(*layout.name.split("."))) for layout in layouts(spec))
     try:
         there = catalog()

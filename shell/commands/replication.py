@@ -327,8 +327,8 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     kept = found.kept
     ratio = "" if kept.per_byte is None else f" ({kept.per_byte:.2f} bytes kept per byte ever written or landed)"
     printer.line(
-        f"kept: WAL {bytes_text(kept.wal)}, landing {bytes_text(kept.landing)}, changes {bytes_text(kept.changes)}, "
-        f"tables {bytes_text(kept.tables)}{ratio}"
+        f"kept: WAL {bytes_text(kept.wal)}, landing {bytes_text(kept.landing)}, changes {_told(kept.changes)}, "
+        f"tables {_told(kept.tables)}{ratio}"
     )
     _show_retained(printer, found)
     show_outlooks(printer, found.outlooks, found.disk)
@@ -351,6 +351,10 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     for lost in found.lost:
         frames, when = f"{lost.frames} frames of {lost.table}", moment_text(lost.at)
         printer.note(f"{frames} are lost here, with WAL {lost.file}, which was given up {when}; a peer may have them")
+
+
+def _told(size: int | None) -> str:
+    return "not told" if size is None else bytes_text(size)
 
 
 def _show_hosts(printer: Printer, found: ClusterStatus) -> None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from peer.bootstrap.room import DiskRoom, Room, room
-from peer.status import folder_bytes
+from peer.kept import folder_bytes
 from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
