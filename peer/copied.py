@@ -14,6 +14,7 @@ from replication.core.frame import (
     Buffer,
     EndRecord,
     FrameView,
+    Kind,
     encode_end_record,
     encode_file_header,
 )
@@ -21,6 +22,9 @@ from replication.core.ids import FileId, StreamId
 from replication.files.base import Files, append
 from replication.files.boot import boot_id
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger
+
+#: Frames of bootstraps, which replay takes out of files of their own only: they are not copied, but sent again.
+SENT_AGAIN = (Kind.BOOTSTRAP, Kind.COVERAGE)
 
 
 @dataclass(frozen=True, slots=True)

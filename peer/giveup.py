@@ -17,7 +17,7 @@ from uuid import UUID
 
 import structlog
 
-from peer.copied import copied
+from peer.copied import SENT_AGAIN, copied
 from peer.replay.commit import Stamp
 from peer.replay.loop import alone
 from replication.config import Config
@@ -149,7 +149,7 @@ def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator
 def _found(risk: AtRisk, here: str) -> tuple[list[Claim], list[tuple[FrameView, memoryview]]]:
     """Frames at risk that can be read: those that tables have applied from the file, and the others, in any file here.
 
-    Of a table of which not every applied frame can be told, none is.
+    Of a table of which not every applied frame can be told, none is; of a bootstrap that is not applied, none.
     """
     applied: list[Claim] = []
     reached = FILE_HEADER_BYTES
@@ -166,7 +166,7 @@ def _found(risk: AtRisk, here: str) -> tuple[list[Claim], list[tuple[FrameView, 
             if not rest.get(header.stream, Ranges()).contains(header.sequence):
                 continue
             is_applied = is_own and frame.end <= risk.applied.get(header.table, 0)
-            if not is_applied and not is_whole(frame, content):
+            if not is_applied and (header.kind in SENT_AGAIN or not is_whole(frame, content)):
                 continue
             rest[header.stream] = rest[header.stream].subtract(Ranges.of((header.sequence, header.sequence + 1)))
             if is_applied:

@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.engine import make_url
 
-from peer.copied import copied
+from peer.copied import SENT_AGAIN, copied
 from peer.giveup import claim_of, keep_remains
 from peer.latest import Folded, Merge
 from peer.legible import salvage
@@ -24,7 +24,7 @@ from peer.replay.commit import Stamp
 from replication.config import Config
 from replication.core.coverage import Ranges
 from replication.core.evolution import join
-from replication.core.frame import FILE_HEADER_BYTES, Kind, check_payload, read_file_header
+from replication.core.frame import FILE_HEADER_BYTES, check_payload, read_file_header
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.schema import TableSpec
 from replication.errors import CorruptFrameError, RequestError
@@ -37,8 +37,6 @@ from replication.ledger.sql_rebuild import Found, move_database, rebuild
 from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
-
-_SENT_AGAIN = (Kind.BOOTSTRAP, Kind.COVERAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +211,7 @@ def _read(files: Files, path: str) -> Found | None:
         file, created = read_file_header(handle.read(0, FILE_HEADER_BYTES))
         for frame, payload in frames(handle, FILE_HEADER_BYTES, handle.size()):
             check_payload(frame, payload)
-            if frame.header.kind in _SENT_AGAIN:
+            if frame.header.kind in SENT_AGAIN:
                 return None
             claims.append(claim_of(frame))
     finally:
@@ -235,7 +233,7 @@ def save_whole(
             stem = PurePath(path).stem
             named = FileId(nobody, host, int(stem) if stem.isdigit() else 0)
             row = FileRow(named, FileKind.LANDING, host, path, False, 0, "", "", 0, 0, 0)
-            readable = [each for each in salvage(row, 0).frames.values() if each[0].header.kind not in _SENT_AGAIN]
+            readable = [each for each in salvage(row, 0).frames.values() if each[0].header.kind not in SENT_AGAIN]
             whole = [each for each in readable if wanted(each[0].header.table)]
             if whole:
                 with copied(config, ledger, files, None, whole) as made:

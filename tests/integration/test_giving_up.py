@@ -23,6 +23,7 @@ from replication.errors import LedgerBusyError, LockedFileError, RequestError
 from replication.ledger.base import FileKind, FileRow, Progress, ReplayMark
 from replication.worker.progress import join
 from shell.main import run
+from tests.bootstrap_pair import Pair, bootstraps
 from tests.sites import Site, Wal, rows, table, until
 
 
@@ -245,6 +246,33 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
     assert not own
     with pytest.raises(RequestError, match="still OPEN|written here"):
         world.east.ledger.landing.at_risk(wal.file)
+
+
+@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "whole"])
+def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(tmp_path: Path, damaged: bool) -> None:
+    with ExitStack() as stack:
+        pair = Pair(tmp_path)
+        stack.callback(pair.close)
+        east, west = pair.east, pair.west
+        for n in range(3):
+            pair.write(n * 10, 10)
+        pair.begin()
+        pair.connect()
+        east.keeper.turn()
+        (sent,) = bootstraps(east)
+        until(lambda: west.received(sent.file, sent.length), what="the bootstrap to land")
+        until(lambda: all(row.closed for row in bootstraps(west)))
+        (row,) = bootstraps(west)
+        if damaged:
+            content = bytearray(Path(row.path).read_bytes())
+            first = next(iter(scan(bytes(content[: row.length]), 256)))
+            content[first.end - 1] ^= 1
+            Path(row.path).write_bytes(bytes(content))
+        done = give_up(west.config, west.ledger, west.files, row.file)
+        assert done.given_up.again == Ranges.of((256, sent.length))
+        pair.finish()
+        pair.level()
+        assert len(west.shown(pair.spec)) == 30 and not west.ledger.replay.pending()
 
 
 def test_reports_from_before_and_after_a_loss_join_alike_in_either_order(world: World) -> None:
