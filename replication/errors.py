@@ -314,7 +314,10 @@ class PoisonFrameError(ReplayError):
     """
 
     def __init__(self, path: str, begin: int, reason: str) -> None:
-        super().__init__(f"the frame at offset {begin} of {path} cannot be decoded: {reason}")
+        super().__init__(
+            f"the frame at offset {begin} of {path} cannot be decoded: {reason}",
+            "If the file is damaged (walship wal verify), restore it, or give it up: walship wal giveup",
+        )
         self.path = path
         self.begin = begin
         self.reason = reason

@@ -10,7 +10,7 @@ from peer.replay.decode import FrameRef
 from peer.replay.hosts import HostReader
 from replication.core.bootstrap import Coverage
 from replication.core.coverage import Ranges
-from replication.core.frame import FILE_HEADER_BYTES, Kind
+from replication.core.frame import FILE_HEADER_BYTES, Kind, check_payload
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ReplicationError
 from replication.ledger.base import Pending
@@ -141,6 +141,7 @@ class Arrivals:
                 coverage = None
                 if frame.header.kind is Kind.COVERAGE:
                     (payload,) = reader.read(place, [(frame.payload_begin, frame.end)])
+                    check_payload(frame, payload)
                     coverage = Coverage.decode(payload, frame.header.table, frame.header.group)
                 fresh.append((FrameRef.of(place, row.file, frame), coverage))
             found = [*found, *fresh]

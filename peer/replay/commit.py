@@ -20,11 +20,17 @@ import structlog
 
 from peer.latest import show_late, show_latest
 from peer.quarantine import Quarantine
-from peer.replay.decode import FrameRef, find_poison, plan_decode
+from peer.replay.decode import FrameRef, Poison, find_poison, plan_decode
 from peer.replay.hosts import HostReader, Hosts
 from replication.core.ids import FileId
 from replication.core.schema import OP, TableSpec
-from replication.errors import CommitConflictError, ForeignMaintenanceError, PoisonFrameError, SupersededError
+from replication.errors import (
+    CommitConflictError,
+    ForeignMaintenanceError,
+    PoisonFrameError,
+    StorageError,
+    SupersededError,
+)
 from replication.ledger.base import Ledger, ReplayMark
 from replication.tables.base import LABEL, Decode, History, Snapshot, Tables
 from replication.tables.layout import landing_name
@@ -120,9 +126,12 @@ class TableReplay:
             CommitConflictError: somebody else committed rows meanwhile. Nothing was changed; ``open`` and select
                 again.
             HostAwayError: a host with some of the frames does not answer. Nothing was changed.
+            StorageError: a frame that a peer sent was damaged since; says what to do. All but it and what follows it
+                in its file is committed and marked.
         """
-        left = list(frames)
+        left, ranges = list(frames), dict(ranges)
         snapshot = 0
+        damage: StorageError | None = None
         while left:
             stamp = Stamp(self._epoch, self.number + 1, ranges)
             decode = plan_decode(
@@ -138,16 +147,25 @@ class TableReplay:
                 snapshot = self._append(decode, stamp)
                 break
             except PoisonFrameError as error:
-                poison = {frame: why for frame, why in find_poison(decode, left)}
+                poison = find_poison(decode, left)
                 if not poison:  # it failed there and succeeds here: a passing fault, for the loop's back-off
                     raise error
+                damaged = [each for each in poison if each.is_damaged and self._comes_again(each.frame)]
+                for each in damaged:  # once it counted as applied nobody would send it again
+                    begin, end = ranges[each.frame.file]
+                    ranges[each.frame.file] = (begin, min(end, each.frame.begin))
+                    damage = _damage(each)
                 with HostReader(hosts) as reader:
-                    for frame, reason in poison.items():
-                        self._quarantine.add(frame, reason, reader)
-                left = [frame for frame in left if frame not in poison]
+                    for each in poison:
+                        if each not in damaged:
+                            self._quarantine.add(each.frame, each.reason, reader)
+                gone = {each.frame for each in poison}
+                left = [frame for frame in left if frame not in gone and frame.end <= ranges[frame.file][1]]
         self._mark(snapshot, ranges)
         if left and self.spec.key:
             show_late(self._tables, self.spec, min(frame.oldest for frame in left))
+        if damage is not None:
+            raise damage
         return len(left)
 
     def take(self, plan: Callable[[int], Decode], ranges: Mapping[FileId, tuple[int, int]]) -> None:
@@ -179,6 +197,11 @@ class TableReplay:
         """Whether the table is as this replayer left it but for maintenance, which adds no rows."""
         history = self._tables.history(self.name)
         return self._expect in (history.current, None) or any(s.id == self._expect for s in history.chain())
+
+    def _comes_again(self, frame: FrameRef) -> bool:
+        """Whether a peer sent it, which keeps it until it is applied here."""
+        row = self._ledger.files.get(frame.file)
+        return row is not None and row.source is not None
 
     def _append(self, rows: Decode, stamp: Stamp) -> int:
         """Commit; 0 where there is no row, and so no commit: its number could not be told from the rows."""
@@ -272,6 +295,14 @@ class TableReplay:
         given = {"_replay": stamp.number, **constants}
         rows = Decode(pa.table({"row": [0]}), run, schema, (), ((),), given, size=0)
         self._mark(self._append(rows, stamp), {})
+
+
+def _damage(poison: Poison) -> StorageError:
+    frame = poison.frame
+    return StorageError(
+        f"{frame.path}: {poison.reason}",
+        f"Restore the file, or have it sent again: walship wal giveup {frame.file.local} --yes",
+    )
 
 
 def _control_rows(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

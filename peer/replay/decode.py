@@ -16,7 +16,14 @@ from replication.core.evolution import carried_uuids, lacking
 from replication.core.frame import Buffer, FrameView, check_payload, read_frame
 from replication.core.ids import FileId
 from replication.core.schema import OP, TS, SchemaVersion, TableSpec, column_uuid, user_field
-from replication.errors import HostAwayError, PoisonFrameError, ReplicationError, SchemaError, StorageError
+from replication.errors import (
+    CorruptFrameError,
+    HostAwayError,
+    PoisonFrameError,
+    ReplicationError,
+    SchemaError,
+    StorageError,
+)
 from replication.tables.base import LABEL, Decode
 
 TASKS = pa.schema(
@@ -148,7 +155,7 @@ class Decoder:
         """A frame that is whole, its payload, and what that decodes with."""
         frame = read_frame(raw, 0, begin)
         if frame is None:
-            raise ReplicationError(f"the frame at offset {begin} is cut short")
+            raise CorruptFrameError(f"the frame at offset {begin} is cut short", offset=begin)
         payload = memoryview(raw)[frame.payload_begin - begin :]
         check_payload(frame, payload)
         version = self.versions.get(frame.header.schema)
@@ -224,15 +231,24 @@ def check_known(spec: TableSpec, versions: Iterable[SchemaVersion]) -> None:
             )
 
 
-def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[tuple[FrameRef, str]]:
-    """Which of ``frames`` cannot be decoded, and why; slow, for when an executor has said that there is one.
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A frame that cannot be decoded, and why; ``is_damaged`` when its bytes are not what they were."""
+
+    frame: FrameRef
+    reason: str
+    is_damaged: bool = False
+
+
+def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[Poison]:
+    """Which of ``frames`` cannot be decoded; slow, for when an executor has said that there is one.
 
     Raises:
         HostAwayError: some cannot be looked at now.
         StorageError: as HostAwayError, on this host.
     """
     assert isinstance(decode.run, Decoder)
-    found: list[tuple[FrameRef, str]] = []
+    found: list[Poison] = []
     with HostReader(decode.run.hosts) as reader:
         for frame in frames:
             try:
@@ -241,9 +257,9 @@ def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[tuple[FrameR
             except (HostAwayError, StorageError):
                 raise
             except ReplicationError as error:
-                found.append((frame, error.what))
+                found.append(Poison(frame, error.what, isinstance(error, CorruptFrameError)))
             except (pa.ArrowException, KeyError, ValueError, OSError) as error:
-                found.append((frame, f"{type(error).__name__}: {error}"))
+                found.append(Poison(frame, f"{type(error).__name__}: {error}"))
     return found
 
 

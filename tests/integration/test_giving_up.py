@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -18,13 +19,14 @@ from peer.status import collect
 from replication import config as configuration
 from replication.core.chunk import ChunkAssignment
 from replication.core.coverage import Ranges
+from replication.core.define import typed_table
 from replication.core.frame import scan
 from replication.errors import LedgerBusyError, LockedFileError, RequestError
 from replication.ledger.base import FileKind, FileRow, Progress, ReplayMark
 from replication.worker.progress import join
 from shell.main import run
-from tests.bootstrap_pair import Pair, bootstraps
-from tests.sites import Site, Wal, rows, table, until
+from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
+from tests.sites import SCHEMA, Site, Wal, rows, table, until
 
 
 class World:
@@ -248,8 +250,53 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
         world.east.ledger.landing.at_risk(wal.file)
 
 
-@pytest.mark.parametrize("damaged", [True, False], ids=["damaged", "whole"])
-def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(tmp_path: Path, damaged: bool) -> None:
+def damage(row: FileRow, at: int) -> None:
+    """Flip a bit in the payload of a file's frame."""
+    content = bytearray(Path(row.path).read_bytes())
+    content[[frame.end for frame in scan(bytes(content[: row.length]), 256)][at] - 1] ^= 1
+    Path(row.path).write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "keyless"])
+def test_a_frame_that_is_damaged_before_replay_is_not_applied_and_comes_again(tmp_path: Path, keyed: bool) -> None:
+    with ExitStack() as stack:
+        pair = Pair(tmp_path)
+        stack.callback(pair.close)
+        east, west = pair.east, pair.west
+        if not keyed:
+            other_pair(pair, typed_table("ops.log", SCHEMA, [], uuids=iter(uuid4, None)))
+        east.send_to(west, pair.spec)
+        pair.connect()
+        for n in range(4):
+            pair.write(n * 10, 10)
+        pair.wal.finish()
+        later = Wal(east, "w1")
+        later.append(pair.spec, rows(100, 10))
+
+        def landing(wal: Wal) -> list[FileRow]:
+            return [row for row in west.ledger.files.all() if row.source == wal.file and row.length]
+
+        until(lambda: west.received(pair.wal.file, pair.wal.length) and west.received(later.file, later.length))
+        until(lambda: all(row.closed for row in landing(pair.wal)))
+        (row,) = landing(pair.wal)
+        damage(row, 2)
+        held = west.replay().held[pair.spec.name]
+        assert f"walship wal giveup {row.file.local} --yes" in held and not west.ledger.replay.quarantined()
+        assert ids(west, pair.spec) == [*range(20), *range(100, 110)], "what is in other files, or before it, goes on"
+        assert west.ledger.landing.applied_prefix([pair.wal.file])[pair.wal.file] < pair.wal.length
+        west.restart()
+        assert west.replay().held[pair.spec.name] == held
+        done = give_up(west.config, west.ledger, west.files, row.file)
+        assert done.given_up.again and [ranges.total for ranges in done.given_up.saved.values()] == [1]
+        west.restart()
+        pair.level()
+        assert len(ids(west, pair.spec)) == 50 and west.versions(pair.spec) == east.versions(pair.spec)
+
+
+@pytest.mark.parametrize("damaged", [0, -1, None], ids=["rows", "coverage", "nothing"])
+def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(
+    tmp_path: Path, damaged: int | None
+) -> None:
     with ExitStack() as stack:
         pair = Pair(tmp_path)
         stack.callback(pair.close)
@@ -263,11 +310,11 @@ def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(
         until(lambda: west.received(sent.file, sent.length), what="the bootstrap to land")
         until(lambda: all(row.closed for row in bootstraps(west)))
         (row,) = bootstraps(west)
-        if damaged:
-            content = bytearray(Path(row.path).read_bytes())
-            first = next(iter(scan(bytes(content[: row.length]), 256)))
-            content[first.end - 1] ^= 1
-            Path(row.path).write_bytes(bytes(content))
+        if damaged is not None:
+            damage(row, damaged)
+            (held,) = west.replay().held.values()
+            assert "SHA-256" in held and (damaged or "walship wal giveup" in held)
+            west.restart()
         done = give_up(west.config, west.ledger, west.files, row.file)
         assert done.given_up.again == Ranges.of((256, sent.length))
         pair.finish()

@@ -151,8 +151,8 @@ def test_poison_is_told_by_place_and_reason(origin: Origin) -> None:
     again = pickle.loads(pickle.dumps(caught.value))
     assert (again.path, again.begin, again.reason) == (caught.value.path, begin, caught.value.reason)
     found = find_poison(decode, frames)
-    assert [frame.sequence for frame, _ in found] == [1, 2]
-    assert "unknown here" in found[1][1]
+    assert [each.frame.sequence for each in found] == [1, 2]
+    assert "unknown here" in found[1].reason
 
 
 def test_tasks_share_the_bytes(origin: Origin) -> None:
