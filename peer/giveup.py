@@ -1,7 +1,8 @@
 """Giving up a landing file that cannot be read (rule 2), by a person's word.
 
-What can still be read of it, or landed elsewhere as a duplicate, is copied into a landing file of its own; what tables
-have applied stays applied; the rest is asked for anew from the cluster that sent it. What is left of the file is kept
+What can still be read of it, or landed elsewhere as a duplicate, is copied into a landing file of its own, where a
+table here or a peer needs it; what tables have applied stays applied; the rest is asked for anew from the cluster that
+sent it. Should that have let go of what a peer lacks, the peer needs a bootstrap. What is left of the file is kept
 beside the quarantined frames.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from peer.copied import SENT_AGAIN, copied
 from peer.replay.commit import Stamp
 from peer.replay.loop import alone
 from replication.config import Config
+from replication.coordination.base import keeps_tables
 from replication.coordination.paths import Kind, Office
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
@@ -65,31 +67,55 @@ def give_up(
         MissingFileError: the ledger does not have it.
     """
     here = config.cluster.host
+    keeps = replays(config, coordination)
     with ExitStack() as stack:
         stack.enter_context(without_replay(config.run_dir, coordination))
         check_host(ledger, file, here, coordination)
         row = ledger.landing.at_risk(file).row
         left = stack.enter_context(at_hand(config, row))
-        tables = {stream.table for stream in ledger.landing.at_risk(file).sequences}
+        tables = {stream.table for stream in ledger.landing.at_risk(file, keeps_tables=keeps).sequences}
         if tables:
             with closing(IcebergCatalog(configured_catalog(config))) as catalog:
                 for table in tables:
                     settle(catalog, ledger, table)
-        risk = ledger.landing.at_risk(file)
-        applied, saved = _found(replace(risk, row=left), here)
+        risk = ledger.landing.at_risk(file, keeps_tables=keeps)
+        readable, saved = _found(replace(risk, row=left), here)
         term = ledger.terms.current()
         copies: FileId | None = None
         if saved:
             with copied(config, ledger, files, row.source, saved) as made:
                 copies = made.row.file
-                given_up = ledger.landing.give_up(file, term, applied, copies, made.claims)
+                given_up = ledger.landing.give_up(file, term, readable, copies, made.claims, keeps_tables=keeps)
         else:
-            given_up = ledger.landing.give_up(file, term, applied)
+            given_up = ledger.landing.give_up(file, term, readable, keeps_tables=keeps)
         remains = keep_remains(config, files, row, left.path) if row.host == here else ""
     _log.error(
         "landing_given_up", file=str(file), source=str(row.source), again=str(given_up.again), copies=str(copies)
     )
+    tell_lacking(ledger, given_up.lacking)
     return Abandoned(given_up, copies, remains)
+
+
+def tell_lacking(ledger: Ledger, lacking: Mapping[str, Mapping[UUID, int]]) -> None:
+    """Log which tables need a bootstrap at which peer now, and for how many frames at most."""
+    names = {spec.uuid: spec.name for spec in ledger.tables.all()}
+    for peer, tables in lacking.items():
+        for table, count in tables.items():
+            _log.error("table_needs_bootstrap", peer=peer, table=names.get(table, str(table)), frames=count)
+
+
+def lacking_lines(lacking: Mapping[str, Mapping[UUID, int]], names: Mapping[UUID, str]) -> Iterator[str]:
+    """What peers will not get, and what a person does about that."""
+    for peer, tables in lacking.items():
+        for uuid, count in tables.items():
+            table = names.get(uuid, str(uuid))
+            lacks = f"{peer} will not get up to {count} frames of {table}, and needs a bootstrap of it"
+            yield f"{lacks}: walship bootstrap {peer} -t {table}"
+
+
+def replays(config: Config, coordination: Coordination | None) -> bool:
+    """Whether the cluster has an own replay, so that somebody here waits for frames."""
+    return config.replay.enabled if coordination is None else keeps_tables(coordination.hosts())
 
 
 def settle(catalog: Catalog, ledger: Ledger, table: UUID) -> None:
@@ -147,12 +173,11 @@ def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator
 
 
 def _found(risk: AtRisk, here: str) -> tuple[list[Claim], list[tuple[FrameView, memoryview]]]:
-    """Frames at risk that can be read: those that tables have applied from the file, and the others, in any file here.
+    """Frames of the file that can be read, less those that are needed and not copied; and those to be copied.
 
-    Of a table of which not every applied frame can be told, none is; of a bootstrap that is not applied, none.
+    These are the ones that a table here or a peer needs, in the file, and then those that are in any other file here.
     """
-    applied: list[Claim] = []
-    reached = FILE_HEADER_BYTES
+    readable: list[Claim] = []
     saved: list[tuple[FrameView, memoryview]] = []
     rest = dict(risk.sequences)
     places = [(risk.row, FILE_HEADER_BYTES, risk.row.length), *risk.spares]
@@ -162,18 +187,18 @@ def _found(risk: AtRisk, here: str) -> tuple[list[Claim], list[tuple[FrameView, 
         for frame, content in _readable(row.path, begin, end):
             header = frame.header
             is_own = row.file == risk.row.file
-            reached = frame.end if is_own else reached
-            if not rest.get(header.stream, Ranges()).contains(header.sequence):
-                continue
             is_applied = is_own and frame.end <= risk.applied.get(header.table, 0)
-            if not is_applied and (header.kind in SENT_AGAIN or not is_whole(frame, content)):
+            waits = not is_applied and rest.get(header.stream, Ranges()).contains(header.sequence)
+            lacked = is_own and risk.lacked.get((header.table, header.group), Ranges()).within(frame.begin, frame.end)
+            if header.kind in SENT_AGAIN or (waits or lacked) and not is_whole(frame, content):
                 continue
-            rest[header.stream] = rest[header.stream].subtract(Ranges.of((header.sequence, header.sequence + 1)))
-            if is_applied:
-                applied.append(claim_of(frame))
-            else:
+            if is_own:
+                readable.append(claim_of(frame))
+            if waits or lacked:
                 saved.append((frame, content))
-    return [claim for claim in applied if risk.applied[claim.stream.table] <= reached], saved
+            if waits:
+                rest[header.stream] = rest[header.stream].subtract(Ranges.of((header.sequence, header.sequence + 1)))
+    return readable, saved
 
 
 def is_whole(frame: FrameView, content: memoryview) -> bool:

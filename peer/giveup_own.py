@@ -17,10 +17,18 @@ from uuid import UUID
 import structlog
 
 from peer.copied import copied
-from peer.giveup import at_hand, check_host, keep_remains, settle, without_replay
+from peer.giveup import (
+    at_hand,
+    check_host,
+    keep_remains,
+    lacking_lines,
+    replays,
+    settle,
+    tell_lacking,
+    without_replay,
+)
 from peer.legible import Salvage, salvage
 from replication.config import Config
-from replication.coordination.base import keeps_tables
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
@@ -110,9 +118,7 @@ def _tell(ledger: Ledger, loss: OwnLoss, copies: FileId | None, remains: str) ->
         copies=str(copies or ""),
         remains=remains,
     )
-    for peer, tables in loss.lacking.items():
-        for table, count in tables.items():
-            _log.error("table_needs_bootstrap", peer=peer, table=names.get(table, str(table)), frames=count)
+    tell_lacking(ledger, loss.lacking)
 
 
 @contextmanager
@@ -120,7 +126,7 @@ def _settled(
     config: Config, ledger: Ledger, files: Files, file: FileId, coordination: Coordination | None
 ) -> Iterator[_Settled]:
     here = config.cluster.host
-    keeps = config.replay.enabled if coordination is None else keeps_tables(coordination.hosts())
+    keeps = replays(config, coordination)
     row = ledger.files.get(file)
     if row is None:
         raise MissingFileError(f"the ledger has no file {file}", "It may have been retired; see: walship wal list")
@@ -222,11 +228,7 @@ def told(loss: OwnLoss, names: Mapping[UUID, str]) -> Iterator[str]:
                     f"{there} of these are at {peer}: to get their rows back, have it send the table here with"
                     " enablereplication --bootstrap, or bootstrap if it sends it already"
                 )
-    for peer, tables in loss.lacking.items():
-        for uuid, count in tables.items():
-            table = names.get(uuid, str(uuid))
-            lacks = f"{peer} will not get up to {count} frames of {table}, and needs a bootstrap of it"
-            yield f"{lacks}: walship bootstrap {peer} -t {table}"
+    yield from lacking_lines(loss.lacking, names)
     if not loss.row.closed:
         yield f"it was OPEN: what was written past {loss.row.needed} bytes and cannot be read now is not known"
     for uuid in sorted(loss.doubtful):

@@ -1,7 +1,8 @@
-"""What giving up a file that was written here means for the frames that are claimed in it. Pure.
+"""What giving up a file means for the frames that are claimed in it. Pure.
 
 Frames that can be read and that somebody still needs are copied. The others stay claimed when they are applied here.
-What is neither is lost here; what a peer lacks of that, or of what is applied, is lost for the peer.
+What is neither is lost here, unless its sender still has it; what a peer lacks of that, or of what is applied, is lost
+for the peer.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class Fate:
     somewhere: Ranges = Ranges()
 
 
-def decide(stretch: Stretch, legible: Legible, owing: Sequence[Owing], illegible: Ranges) -> Fate:
+def decide(
+    stretch: Stretch, legible: Legible, owing: Sequence[Owing], illegible: Ranges, *, comes_again: bool = False
+) -> Fate:
     """Decide about one stretch.
 
     Args:
@@ -102,6 +105,7 @@ def decide(stretch: Stretch, legible: Legible, owing: Sequence[Owing], illegible
         legible: the whole frames of its stream.
         owing: the peers that a rule sends the stream to.
         illegible: the file's bytes that are in no whole frame.
+        comes_again: whether what is not applied here is sent again, and goes on to the peers from there.
     """
     fate = Fate()
     is_applied = stretch.end <= stretch.upto
@@ -109,14 +113,14 @@ def decide(stretch: Stretch, legible: Legible, owing: Sequence[Owing], illegible
     for claim in legible.of(stretch):
         if claim.begin < at or claim.sequence < sequence:
             continue  # not where it can be: something else that looks like a frame
-        _hole(fate, stretch, (sequence, claim.sequence), (at, claim.begin), owing, illegible)
+        _hole(fate, stretch, (sequence, claim.sequence), (at, claim.begin), owing, illegible, comes_again)
         done = is_applied or claim.end <= stretch.upto
         if not done or any(_lacks(each, claim) for each in owing):
             fate.wanted.append((claim, done))
         else:
             fate.kept = fate.kept.add(claim.sequence, claim.sequence + 1)
         sequence, at = claim.sequence + 1, claim.end
-    _hole(fate, stretch, (sequence, stretch.seq_end), (at, stretch.end), owing, illegible)
+    _hole(fate, stretch, (sequence, stretch.seq_end), (at, stretch.end), owing, illegible, comes_again)
     return fate
 
 
@@ -146,6 +150,7 @@ def _hole(
     place: tuple[int, int],
     owing: Sequence[Owing],
     illegible: Ranges,
+    comes_again: bool,
 ) -> None:
     """Sequences that cannot be read and lie somewhere in ``place``."""
     if sequences[0] >= sequences[1]:
@@ -156,6 +161,8 @@ def _hole(
         fate.lost = fate.lost.add(*sequences)
         if place[0] < stretch.upto:
             fate.doubtful = fate.doubtful.add(*sequences)
+        if comes_again:
+            return
     missing_at(fate, sequences, place, owing, illegible)
 
 

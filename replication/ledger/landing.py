@@ -41,8 +41,12 @@ class Landing(Protocol):
     def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
         """Of those source files of which received ranges were given up: how often, and what is received now."""
 
-    def at_risk(self, file: FileId) -> AtRisk:
+    def at_risk(self, file: FileId, *, keeps_tables: bool = True) -> AtRisk:
         """What giving up a landing file would lose, and where it may be found.
+
+        Args:
+            file: a CLOSED landing file.
+            keeps_tables: whether this cluster has an own replay, so that somebody here waits for frames.
 
         Raises:
             MissingFileError: no such file.
@@ -53,26 +57,34 @@ class Landing(Protocol):
         self,
         file: FileId,
         term: int,
-        applied: Sequence[Claim] = (),
+        readable: Sequence[Claim] = (),
         into: FileId | None = None,
         saved: Sequence[Claim] = (),
+        *,
+        keeps_tables: bool = True,
     ) -> GivenUp:
         """Forget a landing file that cannot be read, in one transaction; the own replay must not be running.
 
         What tables have applied of it stays claimed. The rest is claimed in ``into`` where ``saved`` has it, and else
-        not at all, so that it counts when it comes again. Received ranges with frames that are not claimed any more,
-        or that a peer after this cluster lacks, are received no more, and the sources' ``losses`` tell the sender.
+        not at all, so that it counts when it comes again. What is copied goes from there to the peers that lack it, as
+        far applied as it was. Received ranges with frames that are not claimed any more, or that a peer after this
+        cluster lacks and that were not copied, are received no more, and the sources' ``losses`` tell the sender.
+        It keeps what is not applied here. Once all that was received of its file is applied it may have let that go:
+        tables with frames that a peer lacks and that are not copied then become NEEDS_BOOTSTRAP there.
 
         Args:
             file: a CLOSED landing file.
             term: the ledger's current one.
-            applied: every frame of ``file`` before a table's position, of registrations that it has passed in part.
+            readable: the frames of ``file`` that can be read, as they lie there, less those that are not copied though
+                a table here or a peer needs them.
             into: a landing file made for the copies, OPEN and nothing registered; CLOSED with this.
-            saved: the frames copied there.
+            saved: the frames copied there: those of ``readable`` that somebody needs, in their order, then others.
+            keeps_tables: as ``at_risk``.
 
         Raises:
             StaleTermError: a newer master was elected.
-            MissingFileError, RequestError: as ``at_risk``; or it cannot be told what a table without key has applied.
+            MissingFileError, RequestError: as ``at_risk``; or it cannot be told what a table without key has applied;
+                or a peer needs more than was saved.
         """
 
     def own_loss(self, file: FileId, readable: Readable, *, keeps_tables: bool = True) -> OwnLoss:

@@ -181,13 +181,15 @@ class AtRisk:
     """What goes with a landing file that is given up, but for what can be saved.
 
     ``sequences`` are claimed in it and not wholly applied, ``applied`` is how far each table is in it, ``spares`` are
-    ``[begin, end)`` of other files where some of these sequences landed as duplicates.
+    ``[begin, end)`` of other files where some of these sequences landed as duplicates. ``lacked`` are the bytes that
+    some peer lacks, per (table, group) that goes there.
     """
 
     row: FileRow
     sequences: Mapping[StreamId, Ranges]
     applied: Mapping[UUID, int]
     spares: tuple[tuple[FileRow, int, int], ...]
+    lacked: Mapping[tuple[UUID, str], Ranges]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,8 @@ class GivenUp:
     """What became of a landing file that was given up.
 
     ``again`` are the source's ranges that the sender is asked for anew; ``dropped`` the sequences that are claimed no
-    more until they come again; ``saved`` those that are claimed in the file of copies now.
+    more until they come again; ``saved`` those that are claimed in the file of copies now. ``lacking`` says of which
+    tables a peer may not get what it is owed, since the sender may have let it go, and of how many frames at most.
     """
 
     file: FileId
@@ -203,6 +206,7 @@ class GivenUp:
     again: Ranges
     dropped: Mapping[StreamId, Ranges]
     saved: Mapping[StreamId, Ranges]
+    lacking: Mapping[str, Mapping[UUID, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,18 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.status import ranges_needing_replication
 from replication.errors import RequestError
 from replication.ledger import sql_schema as schema
 from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp
 from replication.ledger.claiming import by_stream
+from replication.ledger.giving_up import Fate, Legible, Stretch, decide, illegible_in
 from replication.ledger.sql_landing import SqlLanding
 from replication.ledger.sql_moving import Piece, fill, replace_claim
 from replication.ledger.sql_names import Names, check_term, file_row, missing, stream_id
+from replication.ledger.sql_owing import Owed, Place, carry_over, need_bootstraps
+from replication.ledger.sql_replay import advance
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_runs import drop_file
-from replication.ledger.sql_statuses import statuses
 from replication.ledger.sql_store import Store, chunked, execute_many
 from replication.ledger.sql_tables import table_spec
 
@@ -32,8 +33,11 @@ _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.so
 _p, _q, _r, _s, _t = schema.positions.c, schema.quarantined.c, schema.received.c, schema.streams.c, schema.tables.c
 
 
+_ALL = 1 << 62
+
+
 @dataclass(slots=True)
-class _Fate:
+class _Outcome:
     """What becomes of the frames of the file; byte ranges are the file's."""
 
     gone: Ranges = Ranges()
@@ -41,6 +45,8 @@ class _Fate:
     dropped: dict[StreamId, Ranges] = field(default_factory=dict)
     saved: dict[StreamId, Ranges] = field(default_factory=dict)
     left: dict[int, Ranges] = field(default_factory=dict)  # by stream key: sequences that are here no more
+    done: dict[Place, bool] = field(default_factory=dict)  # of what is copied, whether it is applied here
+    lacking: dict[str, dict[UUID, int]] = field(default_factory=dict)
 
 
 class SqlGivingUp(SqlLanding):
@@ -63,11 +69,11 @@ class SqlGivingUp(SqlLanding):
                     found[FileId.parse(row.file)] = (row.losses, kept)
         return found
 
-    def at_risk(self, file: FileId) -> AtRisk:
+    def at_risk(self, file: FileId, *, keeps_tables: bool = True) -> AtRisk:
         """See ``base.Landing``."""
         with self._store.read() as connection:
             key, row = _landing_file(connection, file)
-            reached = Reached.load(connection, key, row)
+            reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
             sequences: dict[StreamId, Ranges] = {}
             stream_keys: set[int] = set()
             for claim in claims_of(connection, key):
@@ -80,82 +86,102 @@ class SqlGivingUp(SqlLanding):
                 wanted = sa.select(schema.files, _d.begin.label("low"), _d.end.label("high")).join(schema.duplicates)
                 rows = connection.execute(wanted.where(_d.stream_id.in_(ids), _d.file_id != key).order_by(_d.id))
                 spares += [(file_row(found), found.low, found.high) for found in rows]
+            lacked = Owed.load(connection, self._book, key, row, row.needed).lacked()
         positions = {UUID(table): reached.of(table) for table in {str(stream.table) for stream in sequences}}
-        return AtRisk(row, sequences, positions, tuple(spares))
+        return AtRisk(row, sequences, positions, tuple(spares), lacked)
 
     def give_up(
         self,
         file: FileId,
         term: int,
-        applied: Sequence[Claim] = (),
+        readable: Sequence[Claim] = (),
         into: FileId | None = None,
         saved: Sequence[Claim] = (),
+        *,
+        keeps_tables: bool = True,
     ) -> GivenUp:
         """See ``base.Landing``."""
         assert bool(saved) == (into is not None), "copies and the file of copies come together"
+        copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # of one sequence the first
         with self._store.write() as connection:
             check_term(connection, term)
             names = self._names.session(connection)
             key, row = _landing_file(connection, file)
             target = fill(connection, names, into, saved) if into is not None else None
-            reached = Reached.load(connection, key, row)
-            fate = self._settle(connection, key, reached, applied, saved, target)
+            reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
+            owed = Owed.load(connection, self._book, key, row, row.needed)
+            made = self._settle(connection, key, row, reached, owed, readable, copies, target)
             if target is not None:
-                spare = [claim for claim in saved if not _holds(fate.saved, claim)]
+                spare = [claim for claim in saved if not _holds(made.saved, claim)]
                 rows = [duplicate_row(target, names.stream(claim.stream), claim) for claim in spare]
                 execute_many(connection, schema.duplicates.insert(), rows)
-            let_go_of_quarantined(connection, file, reached, fate.left)
-            lacking = Ranges()
-            for _, _, status in statuses(connection, self._book, [(key, row)]):
-                lacking = lacking.union(ranges_needing_replication(status))
+                carry_over(connection, key, target, made.done, copies, readable)
+            let_go_of_quarantined(connection, file, reached, made.left)
+            legible = Ranges.union_of((claim.begin, claim.end) for claim in readable)
+            lacked = Ranges.union_of(span for ranges in owed.lacked().values() for span in ranges)
+            gone = made.gone.union(lacked.subtract(legible))
             end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
-            again = _ask_again(connection, key, fate.gone.union(lacking), fate.moved, target, end)
+            lacking = {} if keeps_tables and _is_kept(connection, row.source) else made.lacking
+            again = _ask_again(connection, key, gone, made.moved, target, end)
             drop_file(connection, key)
+            if target is not None:
+                advance(connection, target)
+            need_bootstraps(connection, lacking)
         names.keep()
-        return GivenUp(file, row.source, again, fate.dropped, fate.saved)
+        return GivenUp(file, row.source, again, made.dropped, made.saved, lacking)
 
     def _settle(
         self,
         connection: Connection,
         key: int,
+        row: FileRow,
         reached: Reached,
-        applied: Sequence[Claim],
-        saved: Sequence[Claim],
+        owed: Owed,
+        readable: Sequence[Claim],
+        copies: Mapping[Place, Claim],
         target: int | None,
-    ) -> _Fate:
-        """Split the claims that are not wholly applied into what is applied, what is saved, and what is dropped."""
-        fate = _Fate()
-        passed, copies = by_stream(applied), by_stream(saved)
-        for row in claims_of(connection, key):
-            if not reached.lacks(row):
-                continue
-            stream = stream_id(row.wal, row.table_uuid, row.grp)
-            done = _chain(row, passed.get(stream, ()), row.seq_begin)
-            if row.begin < reached.of(row.table_uuid) and not done and not table_spec(row.spec).key:
+    ) -> _Outcome:
+        """Split the claims into what is applied, what is copied, and what is dropped."""
+        made = _Outcome()
+        illegible = illegible_in(FILE_HEADER_BYTES, row.needed, readable)
+        legible = {stream: Legible(claims) for stream, claims in by_stream(readable).items()}
+        copied = by_stream(copies.values())
+        for claimed in claims_of(connection, key):
+            stretch = stretch_of(claimed, reached)
+            stream, known = stretch.stream, legible.get(stretch.stream, Legible())
+            fate = decide(stretch, known, owed.of(stream), illegible, comes_again=True)
+            if fate.doubtful and claimed.spec is not None and not table_spec(claimed.spec).key:
                 raise RequestError(
-                    f"table {row.table_uuid} has applied some of the sequences [{row.seq_begin}, {row.seq_end}) of "
-                    f"{stream}, and which cannot be told without the file",
+                    f"table {stream.table} has applied some of the sequences [{stretch.seq_begin}, {stretch.seq_end}) "
+                    f"of {stream}, and which cannot be told without the file",
                     "It has no key, so applying one twice would show: restore the file, or drop the table",
                 )
-            first = row.seq_begin + len(done)
-            pieces = []
-            if done:
-                pieces.append(Piece(None, row.seq_begin, first, row.begin, done[-1].end, row.previous, done[-1].hash))
-            for run in runs(claim for claim in copies.get(stream, ()) if first <= claim.sequence < row.seq_end):
-                head, tail = run[0], run[-1]
-                pieces.append(
-                    Piece(target, head.sequence, tail.sequence + 1, head.begin, tail.end, head.previous, tail.hash)
-                )
-                _add(fate.saved, stream, Ranges.of((head.sequence, tail.sequence + 1)))
-                fate.moved = fate.moved.add(row.begin, row.end)
-            rest = Ranges.of((first, row.seq_end))
-            dropped = rest.subtract(fate.saved.get(stream, Ranges()))
-            if dropped:
-                _add(fate.dropped, stream, dropped)
-                fate.gone = fate.gone.add(row.begin, row.end)
-            fate.left[row.stream_id] = fate.left.get(row.stream_id, Ranges()).union(rest)
-            replace_claim(connection, row, pieces)
-        return fate
+            for peer, count in fate.lacking.items():
+                of_peer = made.lacking.setdefault(peer, {})
+                of_peer[stream.table] = of_peer.get(stream.table, 0) + count
+            done = {claim.sequence for claim, is_done in fate.wanted if is_done}
+            if any((stream, sequence) not in copies for sequence in done):
+                raise RequestError(f"more of {row.file} is needed than a moment ago", "Nothing was changed; try again")
+            waiting = (claim.sequence for claim, is_done in fate.wanted if not is_done)
+            pending = fate.lost.union(Ranges.union_of((sequence, sequence + 1) for sequence in waiting))
+            taken = [c for c in copied.get(stream, ()) if c.sequence in done or pending.contains(c.sequence)]
+            if not pending and not taken:
+                continue
+            saved = Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in taken)
+            made.done |= {(stream, claim.sequence): claim.sequence in done for claim in taken}
+            if saved:
+                _add(made.saved, stream, saved)
+            if saved.intersect(pending):
+                made.moved = made.moved.add(claimed.begin, claimed.end)
+            if dropped := pending.subtract(saved):
+                _add(made.dropped, stream, dropped)
+                made.gone = made.gone.add(claimed.begin, claimed.end)
+            made.left[claimed.stream_id] = made.left.get(claimed.stream_id, Ranges()).union(pending)
+            here = [claim for claim in taken if claim.sequence in done]
+            others = [claim for claim in taken if claim.sequence not in done]
+            pieces = [*kept_pieces(stretch, fate, known), *moved_pieces(target, here), *moved_pieces(target, others)]
+            replace_claim(connection, claimed, pieces)
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +192,10 @@ class Reached:
     tables: dict[str, int]
 
     @staticmethod
-    def load(connection: Connection, key: int, row: FileRow) -> Reached:
-        """Of the file of ``row``, within the connection's transaction."""
+    def load(connection: Connection, key: int, row: FileRow, *, keeps_tables: bool = True) -> Reached:
+        """Of the file of ``row``, within the connection's transaction; all of it where nobody waits for it."""
+        if not keeps_tables:
+            return Reached(_ALL, {})
         wanted = sa.select(_p.table_uuid, _p.applied).where(_p.file_id == key)
         return Reached(row.applied, {found.table_uuid: found.applied for found in connection.execute(wanted)})
 
@@ -208,15 +236,34 @@ def claims_of(connection: Connection, key: int) -> Sequence[Any]:
     return connection.execute(wanted.order_by(_c.stream_id, _c.seq_begin)).all()
 
 
-def _chain(row: Any, found: Iterable[Claim], first: int) -> list[Claim]:
-    """The claims that follow one another from ``first``, the row's beginning, on."""
-    made: list[Claim] = []
-    previous = row.previous
-    for claim in sorted(found, key=lambda claim: claim.sequence):
-        if claim.sequence == first + len(made) < row.seq_end and claim.previous == previous:
-            made.append(claim)
-            previous = claim.hash
-    return made
+def stretch_of(claimed: Any, reached: Reached) -> Stretch:
+    """A row of ``claims_of``, with how far it is applied."""
+    return Stretch(
+        stream_id(claimed.wal, claimed.table_uuid, claimed.grp),
+        claimed.seq_begin,
+        claimed.seq_end,
+        claimed.begin,
+        claimed.end,
+        claimed.previous,
+        claimed.last,
+        reached.of(claimed.table_uuid) if claimed.spec is not None else _ALL,
+    )
+
+
+def kept_pieces(stretch: Stretch, fate: Fate, legible: Legible) -> list[Piece]:
+    """What of a stretch stays claimed as applied, wherever it was."""
+    return [
+        Piece(None, begin, end, stretch.begin, stretch.end, *legible.edges(stretch, begin, end))
+        for begin, end in fate.kept
+    ]
+
+
+def moved_pieces(target: int | None, copied: Iterable[Claim]) -> list[Piece]:
+    """What is claimed in the file of copies."""
+    return [
+        Piece(target, run[0].sequence, run[-1].sequence + 1, run[0].begin, run[-1].end, run[0].previous, run[-1].hash)
+        for run in runs(copied)
+    ]
 
 
 def runs(claims: Iterable[Claim]) -> list[list[Claim]]:
@@ -271,6 +318,13 @@ def let_go_of_quarantined(connection: Connection, file: FileId, reached: Reached
             for low, high in Ranges.of((begin, end)).subtract(left.get(key, Ranges()))
         ]
         connection.execute(schema.quarantined.update().where(here).values(held=json.dumps(held)))
+
+
+def _is_kept(connection: Connection, source: FileId | None) -> bool:
+    """Whether a peer has its file for sure: not all that was received of it is applied here."""
+    received = schema.received.join(schema.sources).join(schema.files, _f.id == _r.file_id)
+    waits = sa.select(_r.id).select_from(received).where(_o.file == str(source), _r.end > _f.applied)
+    return connection.scalar(waits.limit(1)) is not None
 
 
 def _ask_again(connection: Connection, key: int, gone: Ranges, moved: Ranges, target: int | None, end: int) -> Ranges:

@@ -17,26 +17,32 @@ from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.errors import RequestError
 from replication.ledger import sql_schema as schema
 from replication.ledger import sql_schema_sending as sending
-from replication.ledger.base import Claim, FileRow, OwnLoss, Phase, Readable, Rule, Waiver
+from replication.ledger.base import Claim, FileRow, OwnLoss, Readable, Waiver
 from replication.ledger.claiming import by_stream, judge
-from replication.ledger.giving_up import Fate, Legible, Owing, Stretch, decide, illegible_in, missing_at
+from replication.ledger.giving_up import Fate, Legible, Stretch, decide, illegible_in, missing_at
 from replication.ledger.sql_freshness import waived
-from replication.ledger.sql_giveup import Reached, SqlGivingUp, claims_of, duplicate_row, let_go_of_quarantined, runs
+from replication.ledger.sql_giveup import (
+    Reached,
+    SqlGivingUp,
+    claims_of,
+    duplicate_row,
+    kept_pieces,
+    let_go_of_quarantined,
+    moved_pieces,
+    stretch_of,
+)
 from replication.ledger.sql_landing import coverage
-from replication.ledger.sql_moving import Piece, fill, replace_claim
+from replication.ledger.sql_moving import fill, replace_claim
 from replication.ledger.sql_names import NamesInTransaction, check_term, file_id, file_row, missing, stream_id
+from replication.ledger.sql_owing import Owed, Place, carry_over, need_bootstraps
 from replication.ledger.sql_replay import advance
 from replication.ledger.sql_replayers import awaits_replay
 from replication.ledger.sql_runs import drop_file
-from replication.ledger.sql_statuses import statuses
 from replication.ledger.sql_store import chunked, execute_many
 from replication.ledger.sql_tables import table_spec
 
 _b, _c, _f, _s, _t = (t.c for t in (schema.batches, schema.claims, schema.files, schema.streams, schema.tables))
 _rule, _start, _v, _w = sending.rules.c, sending.starts.c, schema.waived.c, schema.writers.c
-_ALL = 1 << 62
-_Place = tuple[StreamId, int]
-_Owed = dict[tuple[UUID, str], list[tuple[Rule, Ranges]]]
 
 
 @dataclass(slots=True)
@@ -58,7 +64,7 @@ class _Plan:
         yield from ((stretch.stream, fate) for _, stretch, fate in self.fates)
         yield from self.fresh
 
-    def done(self) -> dict[_Place, bool]:
+    def done(self) -> dict[Place, bool]:
         """What is wanted, and whether it is applied here."""
         wanted = (each for _, fate in self.every() for each in fate.wanted)
         return {(claim.stream, claim.sequence): done for claim, done in wanted}
@@ -119,16 +125,14 @@ class SqlGivingUpOwn(SqlGivingUp):
             left = _move(connection, plan, copies, target)
             if target is not None:
                 self._claim_rest(connection, names, plan, target, copies)
-                self._carry_over(connection, plan, target, copies, readable)
+                carry_over(connection, plan.key, target, plan.done(), copies, readable.frames)
             let_go_of_quarantined(connection, file, plan.reached, left)
             drop_file(connection, plan.key)
             if target is not None:
                 advance(connection, target)
             _waive(connection, names, loss)
             _forget_batches(connection, plan)
-            for peer, tables in loss.lacking.items():
-                here = (_rule.peer == peer) & _rule.table_uuid.in_([str(table) for table in tables])
-                connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))
+            need_bootstraps(connection, loss.lacking)
             _end_writer(connection, plan.row)
         names.keep()
         return loss
@@ -156,44 +160,26 @@ class SqlGivingUpOwn(SqlGivingUp):
     def _plan(self, connection: Connection, file: FileId, readable: Readable, keeps_tables: bool) -> _Plan:
         keeps_tables = awaits_replay(connection, keeps_tables)
         key, row = _own_file(connection, file)
-        reached = Reached.load(connection, key, row)
+        reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
         if row.is_redundant:
             return _Plan(key, row, reached, {})
         end = max(row.needed, readable.end)
         illegible = illegible_in(FILE_HEADER_BYTES, end, readable.frames)
         legible = {stream: Legible(claims) for stream, claims in by_stream(readable.frames).items()}
         plan = _Plan(key, row, reached, legible, illegible=illegible.total)
-        owing = self._owing(connection, key, row, end)
+        owed = Owed.load(connection, self._book, key, row, end)
         live = {
             UUID(r.uuid): table_spec(r.spec) for r in connection.execute(sa.select(schema.tables).where(~_t.dropped))
         }
         plan.keyless = {table for table, spec in live.items() if not spec.key}
         for claimed in claims_of(connection, key):
-            stream = stream_id(claimed.wal, claimed.table_uuid, claimed.grp)
-            upto = reached.of(claimed.table_uuid) if keeps_tables and claimed.spec is not None else _ALL
-            stretch = Stretch(
-                stream,
-                claimed.seq_begin,
-                claimed.seq_end,
-                claimed.begin,
-                claimed.end,
-                claimed.previous,
-                claimed.last,
-                upto,
-            )
-            fate = decide(stretch, legible.get(stream, Legible()), _owing_of(owing, stream), illegible)
+            stretch = stretch_of(claimed, reached)
+            stream = stretch.stream
+            fate = decide(stretch, legible.get(stream, Legible()), owed.of(stream), illegible)
             plan.fates.append((claimed, stretch, fate))
         here = set(live) if keeps_tables else set()
-        _plan_fresh(connection, plan, readable, owing, illegible.within(row.length, end), here)
+        _plan_fresh(connection, plan, readable, owed, illegible.within(row.length, end), here)
         return plan
-
-    def _owing(self, connection: Connection, key: int, row: FileRow, end: int) -> _Owed:
-        """Per (table, group) the rules that send it, with what of the file their peers lack."""
-        made: _Owed = {}
-        for _, rule, status in statuses(connection, self._book, [(key, row)]):
-            lacks = status.shipped.missing(status.begin, max(status.needed, end))
-            made.setdefault((rule.table, rule.group), []).append((rule, lacks))
-        return made
 
     def _claim_rest(
         self,
@@ -201,7 +187,7 @@ class SqlGivingUpOwn(SqlGivingUp):
         names: NamesInTransaction,
         plan: _Plan,
         target: int,
-        copies: Mapping[_Place, Claim],
+        copies: Mapping[Place, Claim],
     ) -> None:
         """Claim what was copied and never registered; what turns out to be claimed is marked duplicate."""
         moved = {(s.stream, claim.sequence) for _, s, fate in plan.fates for claim, _ in fate.wanted}
@@ -227,38 +213,6 @@ class SqlGivingUpOwn(SqlGivingUp):
             spare = [duplicate_row(target, keys[stream], c) for c in claims if not claimed.contains(c.sequence)]
             execute_many(connection, schema.duplicates.insert(), spare)
 
-    def _carry_over(
-        self,
-        connection: Connection,
-        plan: _Plan,
-        target: int,
-        copies: Mapping[_Place, Claim],
-        readable: Readable,
-    ) -> None:
-        """How far each table has applied the copies, and where rules begin among them, as it was in the file."""
-        done = plan.done()
-        positions: dict[UUID, int] = {}
-        for place, copy in copies.items():
-            if done.get(place, False):
-                positions[place[0].table] = max(copy.end, positions.get(place[0].table, 0))
-        rows = [{"file_id": target, "table_uuid": str(t), "applied": end} for t, end in positions.items()]
-        execute_many(connection, schema.positions.insert(), rows)
-        ends = sorted(
-            (claim.end, copies[claim.stream, claim.sequence].end)
-            for claim in readable.frames
-            if (claim.stream, claim.sequence) in copies
-        )
-        begun = connection.execute(sa.select(_start.rule_id, _start.begin).where(_start.file_id == plan.key)).all()
-        begins = [
-            {
-                "file_id": target,
-                "rule_id": rule,
-                "begin": max((copy for end, copy in ends if end <= begin), default=FILE_HEADER_BYTES),
-            }
-            for rule, begin in begun
-        ]
-        execute_many(connection, sending.starts.insert(), begins)
-
 
 def _own_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
     found = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
@@ -278,13 +232,8 @@ def _refuse_doubtful(loss: OwnLoss) -> None:
         )
 
 
-def _owing_of(owing: _Owed, stream: StreamId) -> list[Owing]:
-    rules = owing.get((stream.table, stream.group), ())
-    return [Owing(rule.peer, lacks, rule.owed.get(stream.wal, 0)) for rule, lacks in rules]
-
-
 def _plan_fresh(
-    connection: Connection, plan: _Plan, readable: Readable, owing: _Owed, illegible: Ranges, here: set[UUID]
+    connection: Connection, plan: _Plan, readable: Readable, owed: Owed, illegible: Ranges, here: set[UUID]
 ) -> None:
     """What lies past the registered length: durable, and in the ledger not yet.
 
@@ -292,7 +241,7 @@ def _plan_fresh(
         connection: of the transaction.
         plan: added to.
         readable: what of the file can be read.
-        owing: by ``_owing``.
+        owed: of the file.
         illegible: what cannot be read of these bytes.
         here: tables that somebody here waits for.
     """
@@ -305,7 +254,7 @@ def _plan_fresh(
     claimed = coverage(connection, _s.wal == str(row.file))
     for stream in sorted(found.keys() | last.keys()):
         claims = found.get(stream, [])
-        fate, of_peers = Fate(), _owing_of(owing, stream)
+        fate, of_peers = Fate(), owed.of(stream)
         if stream.table in here or of_peers:
             fate.wanted = [(claim, stream.table not in here) for claim in claims]
         past = max(last.get(stream, -1), *(claim.sequence for claim in claims), -1) + 1
@@ -318,7 +267,7 @@ def _plan_fresh(
         plan.fresh.append((stream, fate))
 
 
-def _move(connection: Connection, plan: _Plan, copies: Mapping[_Place, Claim], target: int | None) -> dict[int, Ranges]:
+def _move(connection: Connection, plan: _Plan, copies: Mapping[Place, Claim], target: int | None) -> dict[int, Ranges]:
     """Claim what was copied in its new file, keep what is applied, and claim the rest no more.
 
     Returns:
@@ -327,16 +276,10 @@ def _move(connection: Connection, plan: _Plan, copies: Mapping[_Place, Claim], t
     left: dict[int, Ranges] = {}
     for claimed, stretch, fate in plan.fates:
         legible = plan.legible.get(stretch.stream, Legible())
-        pieces = [
-            Piece(None, begin, end, stretch.begin, stretch.end, *legible.edges(stretch, begin, end))
-            for begin, end in fate.kept
-        ]
+        pieces = kept_pieces(stretch, fate, legible)
         for is_done in (True, False):
             taken = (copies[claim.stream, claim.sequence] for claim, done in fate.wanted if done is is_done)
-            for run in runs(taken):
-                head, tail = run[0], run[-1]
-                span = (head.sequence, tail.sequence + 1, head.begin, tail.end)
-                pieces.append(Piece(target, *span, head.previous, tail.hash))
+            pieces += moved_pieces(target, taken)
         replace_claim(connection, claimed, pieces)
         gone = fate.lost.union(Ranges.union_of((c.sequence, c.sequence + 1) for c, done in fate.wanted if not done))
         left[int(claimed.stream_id)] = left.get(int(claimed.stream_id), Ranges()).union(gone)

@@ -161,7 +161,7 @@ def wal_giveup(
 def _give_up_landed(
     cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
 ) -> None:
-    from peer.giveup import give_up
+    from peer.giveup import give_up, lacking_lines
     from replication.files.local import LocalFiles
 
     if not yes:
@@ -169,11 +169,13 @@ def _give_up_landed(
         frames = sum(ranges.total for ranges in risk.sequences.values())
         raise RequestError(
             f"{row.file.local} holds {frames} frames that are not in tables here; those that cannot be saved "
-            f"are asked for again from {row.source.cluster.name if row.source else 'nobody'}",
+            f"are asked for again from {row.source.cluster.name if row.source else 'nobody'}; a peer that lacks some "
+            "which it may have let go of will need a bootstrap",
             "Say --yes to accept that",
         )
     done = give_up(cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
     given_up = done.given_up
+    names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
     told = {
         "file": row.file.local,
         "source": str(given_up.source) if given_up.source else "",
@@ -181,12 +183,18 @@ def _give_up_landed(
         "again_bytes": given_up.again.total,
         "frames_saved": sum(ranges.total for ranges in given_up.saved.values()),
         "frames_dropped": sum(ranges.total for ranges in given_up.dropped.values()),
+        "needs_bootstrap": {
+            peer: {names.get(table, str(table)): count for table, count in tables.items()}
+            for peer, tables in given_up.lacking.items()
+        },
         "copies": done.copies.local if done.copies else "",
         "remains": done.remains,
     }
     printer.value(told)
     if given_up.again:
-        printer.line("its sender is told, and ships these ranges again; replicated time waits for them")
+        printer.line("its sender is told, and ships again what it has of these ranges; replicated time waits for them")
+    for line in lacking_lines(given_up.lacking, names):
+        printer.line(line)
 
 
 def _give_up_own(

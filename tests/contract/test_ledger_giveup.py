@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from uuid import UUID
 
 import pyarrow as pa
@@ -11,11 +12,13 @@ import pytest
 from replication.core.coverage import Ranges
 from replication.core.define import typed_table
 from replication.core.ids import FileId
+from replication.core.phase import Phase
 from replication.errors import MissingFileError, RequestError, StaleTermError
 from replication.ledger.base import Claim, FileKind, Ledger, Progress, Quarantined
 from tests.contract.ledger_stores import (
     FRAME,
     HEADER,
+    NORTH,
     Road,
     applied,
     claims,
@@ -55,6 +58,10 @@ def copies(ledger: Ledger, *frames: tuple[Claim, ...]) -> tuple[FileId, tuple[Cl
 
 def pending(ledger: Ledger) -> dict[FileId, int]:
     return {p.row.file: (p.end - p.begin - p.duplicates.total) // FRAME for p in ledger.replay.pending()}
+
+
+def phases(ledger: Ledger) -> set[Phase]:
+    return {rule.phase for rule in ledger.rules.all()}
 
 
 def test_what_is_applied_stays_and_the_rest_is_needed_again(ledger: Ledger, road: Road) -> None:
@@ -137,13 +144,84 @@ def test_what_a_peer_after_this_cluster_lacks_comes_again_though_it_is_applied_h
     applied(ledger, FLIGHTS, {road.file: at(4)})
     ledger.files.record([Progress(road.file, "north", Ranges.of((HEADER, at(2))), HEADER)])
     close(ledger, road)
+    later = Road(ledger)
+    landed = replace(later.group(claims(S, 4, 5, 0)), source_begin=at(4), source_end=at(5))
+    ledger.landing.register([landed])  # and not applied, so that the sender has its file
+    ledger.files.record([Progress(later.file, "north", Ranges.of((HEADER, later.at)), HEADER)])
     given_up = ledger.landing.give_up(road.file, 0)
     assert given_up.again == Ranges.of((HEADER, at(4))), "exact to within a row, and applied rows are joined"
-    assert not given_up.dropped
+    assert not given_up.dropped and not given_up.lacking and phases(ledger) == {Phase.LIVE}
     anew = Road(ledger)
     anew.land(claims(S, 0, 4, 0))
-    assert pending(ledger) == {}, "here it is known"
+    assert pending(ledger) == {later.file: 1}, "here it is known"
     assert {f for f, _, status in ledger.files.statuses("north") if status.remaining} == {anew.file}
+
+
+def lagging(ledger: Ledger, road: Road) -> None:
+    """All of a file is applied, and north has two frames of four."""
+    ledger.rules.define(peer(), 0)
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    road.land(claims(S, 0, 2, 0))
+    road.land(claims(S, 2, 4, 0))
+    applied(ledger, FLIGHTS, {road.file: at(4)})
+    ledger.files.record([Progress(road.file, "north", Ranges.of((HEADER, at(2))), HEADER)])
+    close(ledger, road)
+
+
+def test_a_peer_lacks_what_the_sender_may_have_let_go_so_it_needs_a_bootstrap(ledger: Ledger, road: Road) -> None:
+    lagging(ledger, road)
+    given_up = ledger.landing.give_up(road.file, 0)
+    assert given_up.again == Ranges.of((HEADER, at(4))) and not given_up.dropped
+    assert given_up.lacking == {"north": {FLIGHTS.uuid: 4}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
+    assert ledger.landing.coverage() == {S: Ranges.of((0, 4))} and pending(ledger) == {}
+
+
+def test_what_a_peer_lacks_and_can_be_read_goes_from_the_copies_and_is_not_applied_again(
+    ledger: Ledger, road: Road
+) -> None:
+    lagging(ledger, road)
+    assert ledger.landing.at_risk(road.file).lacked == {(FLIGHTS.uuid, "default"): Ranges.of((at(2), at(4)))}
+    found = claims(S, 0, 4, HEADER)
+    into, saved = copies(ledger, claims(S, 2, 3, 0))
+    with pytest.raises(RequestError, match="more of .* is needed"):
+        ledger.landing.give_up(road.file, 0, found, into, saved)
+    into, saved = copies(ledger, claims(S, 2, 4, 0))
+    given_up = ledger.landing.give_up(road.file, 0, found, into, saved)
+    assert not given_up.again and not given_up.dropped and not given_up.lacking
+    assert given_up.saved == {S: Ranges.of((2, 4))} and phases(ledger) == {Phase.LIVE}
+    assert pending(ledger) == {} and ledger.landing.coverage() == {S: Ranges.of((0, 4))}
+    found_at = {f: status.remaining for f, _, status in ledger.files.statuses("north") if status.remaining}
+    assert found_at == {into: 2 * FRAME}
+    assert into not in [row.file for row in ledger.files.retirable("h0")]
+
+
+def test_of_what_a_peer_lacks_only_the_damaged_frames_are_lost_for_it(ledger: Ledger, road: Road) -> None:
+    lagging(ledger, road)
+    readable = (*claims(S, 0, 2, HEADER), *claims(S, 3, 4, at(3)))
+    into, saved = copies(ledger, claims(S, 3, 4, 0))
+    given_up = ledger.landing.give_up(road.file, 0, readable, into, saved)
+    assert given_up.lacking == {"north": {FLIGHTS.uuid: 1}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
+
+
+def test_a_peer_is_owed_nothing_that_it_wrote(ledger: Ledger, road: Road) -> None:
+    ledger.rules.define(peer(), 0)
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    s = stream(FLIGHTS, wal(0, NORTH))
+    road.land(claims(s, 0, 2, 0))
+    applied(ledger, FLIGHTS, {road.file: at(2)})
+    close(ledger, road)
+    assert not ledger.landing.give_up(road.file, 0).lacking and phases(ledger) == {Phase.LIVE}
+
+
+def test_on_a_cluster_without_tables_what_has_landed_counts_for_the_sender(ledger: Ledger, road: Road) -> None:
+    ledger.rules.define(peer(), 0)
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    road.land(claims(S, 0, 2, 0))
+    close(ledger, road)
+    assert not ledger.landing.at_risk(road.file, keeps_tables=False).sequences
+    given_up = ledger.landing.give_up(road.file, 0, keeps_tables=False)
+    assert given_up.again == Ranges.of((HEADER, at(2))) and not given_up.dropped
+    assert given_up.lacking == {"north": {FLIGHTS.uuid: 2}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
 
 
 def test_only_closed_landing_files_can_be_given_up_and_under_the_current_term(ledger: Ledger, road: Road) -> None:
