@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer.copied import copied
+from peer.giveup import claim_of, is_whole
 from replication.config import Config
 from replication.core.frame import check_payload, read_frame
 from replication.errors import CorruptFrameError, MissingFileError, RequestError
 from replication.files.base import Files
-from replication.ledger.base import FileRow, Ledger, Quarantined
+from replication.ledger.base import Claim, FileRow, Ledger, Quarantined
 
 
 def name_of(frame: Quarantined) -> str:
@@ -62,6 +63,23 @@ def retry(config: Config, ledger: Ledger, files: Files, frame: Quarantined) -> F
     return made.row
 
 
-def discard(ledger: Ledger, frame: Quarantined) -> None:
-    """Give a frame up for good: its rows will be missing here, and nothing waits for them any more."""
-    ledger.replay.discard(frame.file, frame.begin, time.time_ns() // 1000)
+def discard(ledger: Ledger, frame: Quarantined) -> bool:
+    """Give a frame up for good: its rows will be missing here, and nothing waits for them any more.
+
+    Returns whether its copy is damaged: it can never be applied then, but a bootstrap brings its rows.
+    """
+    claim = _damaged(frame)
+    ledger.replay.discard(frame.file, frame.begin, time.time_ns() // 1000, claim)
+    return claim is not None
+
+
+def _damaged(frame: Quarantined) -> Claim | None:
+    """What the header of a frame says whose payload is not what that promises; None of others."""
+    try:
+        content = Path(frame.copy).read_bytes()
+        view = read_frame(content, 0, frame.begin)
+    except (OSError, CorruptFrameError):
+        return None
+    if view is None or is_whole(view, memoryview(content)):
+        return None
+    return claim_of(view)

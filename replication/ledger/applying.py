@@ -58,8 +58,11 @@ class Replay(Protocol):
     def quarantined(self) -> list[Quarantined]:
         """All quarantined frames, those that a person gave up included."""
 
-    def discard(self, file: FileId, begin: int, at: int) -> None:
+    def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
         """A person gives up a quarantined frame at time ``at``: it no longer holds its table's replicated time.
+
+        One that is ``damaged``, by what can be read of its header, is claimed no more, so that it counts when another
+        cluster's bootstrap brings its rows, and its sequence is waived until then.
 
         Raises:
             RequestError: no such frame is quarantined.

@@ -122,8 +122,8 @@ class Snapshot:
         roads = by_group(open_roads(connection, table))
         is_own = own == str(origin)
         waiting = "" if is_own else _waiting(roads.values(), live)
-        gaps = waived(connection) if is_own else {}
-        return Snapshot(origin, is_own, notices, roads, frozenset(live), *_coverage(connection, wanted), waiting, gaps)
+        found = _coverage(connection, wanted)
+        return Snapshot(origin, is_own, notices, roads, frozenset(live), *found, waiting, waived(connection))
 
     def of(self, table: UUID) -> Snapshot:
         """The same for one of its tables."""
@@ -138,7 +138,7 @@ class Snapshot:
         def roads(stream: StreamId) -> Sequence[Road]:
             if stream.table not in self.live:
                 return ()
-            return own_road(stream, self.waived) if self.is_own else roads_of(stream, self.roads)
+            return own_road(stream, self.waived) if self.is_own else roads_of(stream, self.roads, self.waived)
 
         return replicated_time(self.notices, roads, self.covered, self.applied, self.origin.name, self.quarantined)
 
@@ -162,7 +162,7 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
         or reach(
             stream,
             last,
-            own_road(stream, gaps) if stream.wal.cluster == own else roads_of(stream, roads),
+            own_road(stream, gaps) if stream.wal.cluster == own else roads_of(stream, roads, gaps),
             covered.get(stream, none),
             applied.get(stream, none),
             quarantined.get(stream, none),
@@ -236,10 +236,19 @@ def by_group(roads: Iterable[InboundRoad]) -> dict[tuple[UUID, str], list[Inboun
     return made
 
 
-def roads_of(stream: StreamId, roads: Mapping[tuple[UUID, str], Sequence[InboundRoad]]) -> list[Road]:
-    """What each of the roads that bring a stream owes."""
-    found = roads.get((stream.table, stream.group), ())
-    return [Road(road.owed, road.waived) for road in found if road.brings(stream.wal.cluster)]
+def roads_of(
+    stream: StreamId,
+    roads: Mapping[tuple[UUID, str], Sequence[InboundRoad]],
+    gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]],
+) -> list[Road]:
+    """What each of the roads that bring a stream owes, less what was given up here."""
+    group, none = (stream.table, stream.group), Ranges()
+    here = gaps.get(group, {}).get(stream.wal, none)
+    return [
+        Road(road.owed, {**road.waived, stream.wal: here.union(road.waived.get(stream.wal, none))})
+        for road in roads.get(group, ())
+        if road.brings(stream.wal.cluster)
+    ]
 
 
 def own_road(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]]) -> Sequence[Road]:

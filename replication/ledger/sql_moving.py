@@ -1,4 +1,4 @@
-"""Claims that move to another file, because frames were copied there: a quarantined one to be tried again."""
+"""Claims that move to another file, because frames were copied there, or that end: those of quarantined frames."""
 
 from __future__ import annotations
 
@@ -89,21 +89,43 @@ def requeue(connection: Connection, names: NamesInTransaction, held: Any, claim:
             "Find out which history is right; discard this frame if the other one is",
         )
     stream, n = names.stream(claim.stream), claim.sequence
-    source = connection.scalar(sa.select(_f.id).where(_f.file == held.file))
-    here = (_c.stream_id == stream) & ~_c.divergent & (_c.seq_begin <= n) & (_c.seq_end > n)
-    row = connection.execute(sa.select(schema.claims).where(here)).one_or_none()
-    ours = row is not None and row.file_id in (None, source)
-    if row is None or not ours or not any(key == stream and low <= n < high for key, low, high in spans):
+    source, row = _claimed(connection, held, stream, n)
+    if row is None:
         raise RequestError(f"{what} is in another file by now, and applied from there", "Discard this frame")
     target = fill(connection, names, into, [claim])
-    low, high = (row.begin, row.end) if row.file_id is None else (held.begin, held.end)
-    pieces = (
-        Piece(row.file_id, row.seq_begin, n, row.begin, low, row.previous, claim.previous),
-        Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash),
-        Piece(row.file_id, n + 1, row.seq_end, high, row.end, claim.hash, row.last),
-    )
-    replace_claim(connection, row, pieces)
+    copy = Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash)
+    replace_claim(connection, row, [*_around(row, held, claim), copy])
     if source is not None:  # should replay of that file ever come by again
         spare = {"file_id": source, "stream_id": stream, "seq_begin": n, "seq_end": n + 1}
         connection.execute(schema.duplicates.insert().values(**spare, begin=held.begin, end=held.end))
     connection.execute(schema.quarantined.delete().where(_q.file == held.file, _q.begin == held.begin))
+
+
+def let_go(connection: Connection, names: NamesInTransaction, held: Any, claim: Claim, at: int) -> None:
+    """Claim a quarantined frame that is damaged no more, and waive its sequence; see ``base.Replay.discard``."""
+    stream = names.stream(claim.stream)
+    _, row = _claimed(connection, held, stream, claim.sequence)
+    if row is None:  # in another file by now, or another history
+        return
+    replace_claim(connection, row, _around(row, held, claim))
+    gap = {"seq_begin": claim.sequence, "seq_end": claim.sequence + 1, "file": held.file, "at": at}
+    connection.execute(schema.waived.insert().values(stream_id=stream, **gap))
+
+
+def _claimed(connection: Connection, held: Any, stream: int, sequence: int) -> tuple[int | None, Any]:
+    """The key of the file of a quarantined frame, and the row that claims the frame; None where it has no such one."""
+    source = connection.scalar(sa.select(_f.id).where(_f.file == held.file))
+    here = (_c.stream_id == stream) & ~_c.divergent & (_c.seq_begin <= sequence) & (_c.seq_end > sequence)
+    row = connection.execute(sa.select(schema.claims).where(here)).one_or_none()
+    is_held = any(key == stream and low <= sequence < high for key, low, high in json.loads(held.held))
+    return source, row if row is not None and row.file_id in (None, source) and is_held else None
+
+
+def _around(row: Any, held: Any, claim: Claim) -> tuple[Piece, Piece]:
+    """What else is claimed by the row of a quarantined frame."""
+    n = claim.sequence
+    low, high = (row.begin, row.end) if row.file_id is None else (held.begin, held.end)
+    return (
+        Piece(row.file_id, row.seq_begin, n, row.begin, low, row.previous, claim.previous),
+        Piece(row.file_id, n + 1, row.seq_end, high, row.end, claim.hash, row.last),
+    )

@@ -14,7 +14,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.ledger import sql_schema as schema
 from replication.ledger.base import Claim, FileKind, Pending, Quarantined, ReplayMark
-from replication.ledger.sql_moving import quarantined_row, requeue
+from replication.ledger.sql_moving import let_go, quarantined_row, requeue
 from replication.ledger.sql_names import Names, file_id, file_row
 from replication.ledger.sql_replayers import note_replayer, replayers
 from replication.ledger.sql_runs import join_claims, join_received
@@ -311,13 +311,17 @@ class SqlReplay:
             for r in rows
         ]
 
-    def discard(self, file: FileId, begin: int, at: int) -> None:
+    def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
         """See ``base.Replay``."""
         with self._store.write() as connection:
+            names = self._names.session(connection)
             row = quarantined_row(connection, file, begin)
+            if damaged is not None:
+                let_go(connection, names, row, damaged, at)
             if not row.discarded:
                 here = (_q.file == row.file) & (_q.begin == begin)
                 connection.execute(schema.quarantined.update().where(here).values(discarded=at))
+        names.keep()
 
     def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
         """See ``base.Replay``."""

@@ -88,8 +88,13 @@ def quarantine_discard(
             raise RequestError(
                 f"{len(chosen)} frames would be missing from their tables here for good", "Say --yes to accept that"
             )
-        for frame in chosen:
-            discard(cluster.ledger, frame)
-        rows = [{"frame": name_of(frame), "copy": frame.copy} for frame in chosen]
-        printer.rows(rows, ("frame", "copy"))
-        printer.line("given up; the copies stay, and `walship quarantine retry` still takes them")
+        rows = [
+            {"frame": name_of(frame), "copy": frame.copy, "damaged": discard(cluster.ledger, frame)} for frame in chosen
+        ]
+        printer.rows(rows, ("frame", "copy", "damaged"))
+        printer.line("given up; the copies stay, and `walship quarantine retry` still takes those that are not damaged")
+        if any(row["damaged"] for row in rows):
+            printer.line(
+                "to get the rows of damaged ones, have a cluster that has them send the table here with "
+                "enablereplication --bootstrap, or bootstrap if it sends it already"
+            )

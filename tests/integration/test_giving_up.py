@@ -14,7 +14,9 @@ import pytest
 
 from peer.giveup import give_up
 from peer.members import Members
+from peer.replay.commit import TableReplay
 from peer.replay.loop import alone
+from peer.second_chance import discard
 from peer.status import collect
 from replication import config as configuration
 from replication.core.chunk import ChunkAssignment
@@ -291,6 +293,34 @@ def test_a_frame_that_is_damaged_before_replay_is_not_applied_and_comes_again(tm
         west.restart()
         pair.level()
         assert len(ids(west, pair.spec)) == 50 and west.versions(pair.spec) == east.versions(pair.spec)
+
+
+def test_rows_of_a_damaged_frame_that_was_quarantined_come_by_a_bootstrap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TableReplay, "_comes_again", lambda *_: False)  # as an earlier version had it
+    with ExitStack() as stack:
+        pair = Pair(tmp_path)
+        stack.callback(pair.close)
+        east, west = pair.east, pair.west
+        east.send_to(west, pair.spec)
+        pair.connect()
+        for n in range(3):
+            pair.write(n * 10, 10)
+        until(lambda: west.received(pair.wal.file, pair.wal.length))
+        (row,) = [row for row in west.ledger.files.all() if row.source == pair.wal.file]
+        damage(row, 1)
+        west.replay()
+        (frame,) = west.ledger.replay.quarantined()
+        assert discard(west.ledger, frame)
+        now = time.time_ns() // 1000
+        until(lambda: west.replay() and west.ledger.time.replicated(pair.spec.uuid)[east.cluster].t > now)
+        assert ids(west, pair.spec) == [*range(10), *range(20, 30)]
+        east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, east.term)
+        pair.finish()
+        pair.level()
+        assert len(ids(west, pair.spec)) == 30 and west.versions(pair.spec) == east.versions(pair.spec)
+        assert not west.ledger.landing.waivers()
 
 
 @pytest.mark.parametrize("damaged", [0, -1, None], ids=["rows", "coverage", "nothing"])

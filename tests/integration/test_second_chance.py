@@ -16,6 +16,8 @@ from peer.replay.rounds import Replayer
 from peer.status import collect
 from peer.wal_check import check_file
 from replication import config as configuration
+from replication.core.coverage import Ranges
+from replication.core.ids import StreamId
 from replication.ledger.base import Ledger, Quarantined
 from replication.tables.memory import MemoryTables
 from shell.main import run
@@ -124,6 +126,29 @@ def test_giving_a_frame_up_is_asked_for_twice_keeps_its_copy_and_is_shown(
     assert world.walship("quarantine", "retry", name) == 0, "unless it is named"
     world.replay(knows_schema=True)
     assert world.rows() == {"a": 1, "b": 2, "c": 3}
+
+
+def test_a_frame_that_is_damaged_and_given_up_may_come_back(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    begin = world.wal.registered
+    world.wal.upsert(world.spec, [{"k": "d", "v": 4}])
+    world.wal.register(closed=world.wal.now)
+    content = bytearray(world.wal.path.read_bytes())
+    content[world.wal.registered - 1] ^= 1
+    world.wal.path.write_bytes(bytes(content))
+    world.replay(knows_schema=True)
+    (other, frame) = world.held()
+    assert frame.begin == begin
+    names = [f"{each.file.local}:{each.begin}" for each in (other, frame)]
+    assert world.walship("quarantine", "retry", names[1]) == 3
+    capsys.readouterr()
+    assert world.walship("quarantine", "discard", names[1], "--yes") == 0
+    assert [row["damaged"] for row in json.loads(capsys.readouterr().out)] == [True]
+    stream = StreamId(world.wal.row.file, world.spec.uuid, "default")
+    assert world.ledger.landing.coverage() == {stream: Ranges.of((0, 3))}, "so that it counts when it comes"
+    assert [waiver.sequences for waiver in world.ledger.landing.waivers()] == [Ranges.of((3, 4))]
+    assert world.walship("quarantine", "discard", names[0], "--yes") == 0
+    assert world.replicated() == world.wal.now and len(world.ledger.landing.waivers()) == 1
+    assert world.ledger.landing.coverage() == {stream: Ranges.of((0, 3))}, "the other may still be tried again"
 
 
 def test_a_copy_that_is_damaged_or_gone_is_refused_and_loses_nothing(
