@@ -18,13 +18,14 @@ from replication.core.status import ReplicationStatus, is_fully_replicated
 from replication.ledger import sql_schema as schema
 from replication.ledger import sql_schema_sending as sending
 from replication.ledger.base import FileKind, FileRow, LetGo, Rule
+from replication.ledger.sql_landing import sent_on
 from replication.ledger.sql_names import file_row
 from replication.ledger.sql_pinned import pins
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_statuses import statuses
 from replication.ledger.sql_store import Store
 
-_f, _c, _s, _p, _rule = (t.c for t in (schema.files, schema.claims, schema.streams, sending.progress, sending.rules))
+_f, _s, _p, _rule = (t.c for t in (schema.files, schema.streams, sending.progress, sending.rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,9 @@ def _lacked(connection: Connection, book: RuleBook) -> Mapping[str, Sequence[_La
 
 def _lost(connection: Connection, each: _Lacked) -> set[UUID]:
     """Tables with frames in what the peer lacks of a file."""
-    wanted = (
-        sa.select(_s.wal, _s.table_uuid, _s.grp, _c.seq_end, _c.begin, _c.end)
-        .select_from(schema.claims.join(schema.streams, _s.id == _c.stream_id))
-        .where(_c.file_id == each.key, ~_c.divergent)
+    sent = sent_on([each.key]).subquery()
+    wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, sent.c.seq_end, sent.c.begin, sent.c.end).join_from(
+        sent, schema.streams, _s.id == sent.c.stream_id
     )
     missing = {
         (str(rule.table), rule.group): (rule, status.shipped.missing(status.begin, status.needed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -11,7 +11,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from replication.core.coverage import Ranges
+from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import RequestError
@@ -19,7 +19,7 @@ from replication.ledger import sql_schema as schema
 from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp
 from replication.ledger.claiming import by_stream
 from replication.ledger.giving_up import Fate, Legible, Stretch, decide, illegible_in
-from replication.ledger.sql_landing import SqlLanding
+from replication.ledger.sql_landing import SqlLanding, repeats_sent_on
 from replication.ledger.sql_moving import Piece, fill, replace_claim
 from replication.ledger.sql_names import Names, check_term, file_row, missing, stream_id
 from replication.ledger.sql_owing import Owed, Place, carry_over, need_bootstraps
@@ -47,6 +47,14 @@ class _Outcome:
     left: dict[int, Ranges] = field(default_factory=dict)  # by stream key: sequences that are here no more
     done: dict[Place, bool] = field(default_factory=dict)  # of what is copied, whether it is applied here
     lacking: dict[str, dict[UUID, int]] = field(default_factory=dict)
+
+    def owe(self, stream: StreamId, fate: Fate, copies: Mapping[Place, Claim], file: FileId) -> None:
+        """Add what peers will not get of a stream; RequestError when more should have been copied for them."""
+        for peer, count in fate.lacking.items():
+            of_peer = self.lacking.setdefault(peer, {})
+            of_peer[stream.table] = of_peer.get(stream.table, 0) + count
+        if any(done and (stream, claim.sequence) not in copies for claim, done in fate.wanted):
+            raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
 
 
 class SqlGivingUp(SqlLanding):
@@ -156,12 +164,8 @@ class SqlGivingUp(SqlLanding):
                     f"of {stream}, and which cannot be told without the file",
                     "It has no key, so applying one twice would show: restore the file, or drop the table",
                 )
-            for peer, count in fate.lacking.items():
-                of_peer = made.lacking.setdefault(peer, {})
-                of_peer[stream.table] = of_peer.get(stream.table, 0) + count
+            made.owe(stream, fate, copies, row.file)
             done = {claim.sequence for claim, is_done in fate.wanted if is_done}
-            if any((stream, sequence) not in copies for sequence in done):
-                raise RequestError(f"more of {row.file} is needed than a moment ago", "Nothing was changed; try again")
             waiting = (claim.sequence for claim, is_done in fate.wanted if not is_done)
             pending = fate.lost.union(Ranges.union_of((sequence, sequence + 1) for sequence in waiting))
             taken = [c for c in copied.get(stream, ()) if c.sequence in done or pending.contains(c.sequence)]
@@ -181,6 +185,9 @@ class SqlGivingUp(SqlLanding):
             others = [claim for claim in taken if claim.sequence not in done]
             pieces = [*kept_pieces(stretch, fate, known), *moved_pieces(target, here), *moved_pieces(target, others)]
             replace_claim(connection, claimed, pieces)
+        for stretch in _repeated(connection, key):
+            known = legible.get(stretch.stream, Legible())
+            made.owe(stretch.stream, decide(stretch, known, owed.of(stretch.stream), illegible), copies, row.file)
         return made
 
 
@@ -248,6 +255,15 @@ def stretch_of(claimed: Any, reached: Reached) -> Stretch:
         claimed.last,
         reached.of(claimed.table_uuid) if claimed.spec is not None else _ALL,
     )
+
+
+def _repeated(connection: Connection, key: int) -> Iterator[Stretch]:
+    """Frames of a file that are claimed elsewhere and that peers are owed from here."""
+    sent = repeats_sent_on([key]).subquery()
+    wanted = sa.select(sent, _s.wal, _s.table_uuid, _s.grp).join_from(sent, schema.streams, _s.id == sent.c.stream_id)
+    for row in connection.execute(wanted):
+        stream = stream_id(row.wal, row.table_uuid, row.grp)
+        yield Stretch(stream, row.seq_begin, row.seq_end, row.begin, row.end, UNKNOWN_HASH, UNKNOWN_HASH, _ALL)
 
 
 def kept_pieces(stretch: Stretch, fate: Fate, legible: Legible) -> list[Piece]:

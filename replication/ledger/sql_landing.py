@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -36,6 +37,20 @@ _SPARE = (
         sa.func.coalesce(_o.losses, 0) == 0,
     )
 )
+
+
+def sent_on(keys: Sequence[int]) -> sa.CompoundSelect[Any]:
+    """Frames of files that peers are owed, as rows of (file_id, stream_id, seq_begin, seq_end, begin, end)."""
+    claimed = sa.select(_c.file_id, _c.stream_id, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
+    return sa.union_all(claimed.where(_c.file_id.in_(keys), ~_c.divergent), repeats_sent_on(keys))
+
+
+def repeats_sent_on(keys: Sequence[int]) -> sa.Select[Any]:
+    """Those of ``sent_on`` that are claimed elsewhere; see ``base.Landing.spare``."""
+    repeated = sa.select(_d.file_id, _d.stream_id, _d.seq_begin, _d.seq_end, _d.begin, _d.end).select_from(
+        schema.duplicates.join(schema.files).join(schema.sources, _o.file == _f.source)
+    )
+    return repeated.where(_d.file_id.in_(keys), _o.losses > 0)
 
 
 class SqlLanding(Registrar):

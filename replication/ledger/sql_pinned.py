@@ -13,9 +13,10 @@ from replication.core.phase import Phase
 from replication.core.status import ReplicationStatus
 from replication.ledger import sql_schema as schema
 from replication.ledger.base import FileKind, FileRow, Rule
+from replication.ledger.sql_landing import sent_on
 from replication.ledger.sql_store import chunked
 
-_c, _s = schema.claims.c, schema.streams.c
+_s = schema.streams.c
 Pin = tuple[FileId, str, UUID, str]
 
 
@@ -46,11 +47,11 @@ def pins(
             made.add(pin)
     ends: dict[tuple[int, str, str], int] = {}
     for ids in chunked(sorted(asked)):
+        sent = sent_on(ids).subquery()
         wanted = (
-            sa.select(_c.file_id, _s.table_uuid, _s.grp, sa.func.max(_c.end).label("end"))
-            .select_from(schema.claims.join(schema.streams, _s.id == _c.stream_id))
-            .where(_c.file_id.in_(ids), ~_c.divergent)
-            .group_by(_c.file_id, _s.table_uuid, _s.grp)
+            sa.select(sent.c.file_id, _s.table_uuid, _s.grp, sa.func.max(sent.c.end).label("end"))
+            .join_from(sent, schema.streams, _s.id == sent.c.stream_id)
+            .group_by(sent.c.file_id, _s.table_uuid, _s.grp)
         )
         for each in connection.execute(wanted):
             ends[each.file_id, each.table_uuid, each.grp] = each.end

@@ -13,7 +13,7 @@ from replication.core.retention import RetentionPolicy
 from replication.core.schema import TableSpec
 from replication.errors import StaleTermError
 from replication.ledger.base import FileKind, Ledger, Progress
-from tests.contract.ledger_stores import FRAME, HEADER, claims, peer, stream, table
+from tests.contract.ledger_stores import FRAME, HEADER, Road, applied, claims, peer, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 RELAY = RetentionPolicy(keeps_tables=False)
@@ -102,6 +102,44 @@ def test_a_table_whose_frames_are_all_there_is_not_affected(sending: Ledger) -> 
     sending.files.record([Progress(file, "north", Ranges.of(weathers), HEADER)])
     (gone,) = sending.files.let_go(1, 0)
     assert gone.tables == (FLIGHTS.uuid,)
+
+
+def again(ledger: Ledger, *, bootstrap: bool = False) -> FileId:
+    """A landing file of frames that are here, and that came again since a peer lacks them and the first one is lost."""
+    first = Road(ledger)
+    first.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))
+    applied(ledger, FLIGHTS, {first.file: END})
+    first.land(claims(stream(WEATHER, wal()), 0, 1, 0))  # not applied here, so that the sender has its file
+    shipped(ledger, "south", first.file)
+    ledger.files.close(first.file, first.at)
+    ledger.landing.give_up(first.file, 0)
+    if bootstrap:
+        for spec in (FLIGHTS, WEATHER):
+            ledger.rules.begin_bootstrap("north", spec.uuid, 0)
+    anew = Road(ledger)
+    anew.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))
+    ledger.files.close(anew.file, anew.at)
+    shipped(ledger, "south", anew.file)
+    return anew.file
+
+
+def test_what_came_again_for_a_peer_is_let_go_only_with_its_table(sending: Ledger) -> None:
+    file = again(sending)
+    (gone,) = sending.files.let_go(1, 0)
+    assert (gone.files, gone.tables) == ((file,), (FLIGHTS.uuid,)) and phases(sending) == {("north", "ops.flights")}
+
+
+def test_what_came_again_for_a_peer_and_is_given_up_too_needs_a_bootstrap(sending: Ledger) -> None:
+    file = again(sending)
+    assert sending.landing.give_up(file, 0).lacking == {"north": {FLIGHTS.uuid: 2}}
+    assert phases(sending) == {("north", "ops.flights")}
+
+
+def test_a_bootstrap_pins_what_came_again_beside_it(sending: Ledger) -> None:
+    file = again(sending, bootstrap=True)
+    (north, _) = sending.files.backlogs()
+    assert north.pinned_bytes == END and sending.files.lacked()["north"] == [file]
+    assert sending.files.let_go(END, 0) == []
 
 
 def test_what_is_open_stored_or_pinned_is_not_let_go(sending: Ledger) -> None:
