@@ -88,6 +88,9 @@ class Files(Protocol):
             MissingFileError: there is no such file, or it is shorter.
         """
 
+    def sync_words(self, path: str, words: memoryview) -> None:
+        """What was stored in words that ``map_words`` gave of ``path`` is on the disk when this returns."""
+
 
 def reserve(file: AppendFile, written: int, end: int, ahead: int) -> int:
     """Have the disk keep room for a file up to ``end``, and ``ahead`` bytes more if it has them; how far it does.

@@ -200,3 +200,10 @@ class LocalFiles:
                 return words
             finally:
                 os.close(fd)
+
+    def sync_words(self, path: str, words: memoryview) -> None:
+        """Msync, without which macOS leaves what was stored out of the file, and a sync of the file."""
+        assert isinstance(words.obj, mmap.mmap), "words are mapped"
+        with _naming(path, "sync"):
+            words.obj.flush()
+        sync_path(path)

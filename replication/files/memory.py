@@ -159,6 +159,7 @@ class MemoryFiles:
         self._durable_names: dict[str, _Inode] = {}
         self._directories: set[str] = {"", "/"}
         self._words: dict[str, bytearray] = {}
+        self._durable_words: dict[str, bytes] = {}
         self._handles: list[MemoryFile] = []
 
     def crash(self, *, machine: bool = True, keep_bytes: int = 0) -> None:
@@ -174,7 +175,7 @@ class MemoryFiles:
             if not machine:
                 return
             self._names = dict(self._durable_names)
-            self._words.clear()
+            self._words = {path: bytearray(words) for path, words in self._durable_words.items()}
             for inode in self._names.values():
                 kept = inode.content[len(inode.durable) : len(inode.durable) + keep_bytes]
                 inode.content = bytearray(inode.durable + kept)
@@ -234,6 +235,7 @@ class MemoryFiles:
         with self.lock:
             self._names.pop(path, None)
             self._words.pop(path, None)
+            self._durable_words.pop(path, None)
 
     def sync_directory(self, path: str) -> None:
         """Make its names durable."""
@@ -242,10 +244,18 @@ class MemoryFiles:
             self._durable_names = kept | {p: inode for p, inode in self._names.items() if dirname(p) == path}
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
-        """A shared array; lost with the machine."""
+        """A shared array; what was stored since the last sync is lost with the machine."""
         with self.lock:
             if create:
                 self._words[path] = bytearray(count * 8)
             elif len(self._words.get(path, b"")) < count * 8:
                 raise MissingFileError(f"cannot map {path}: it is not there")
             return memoryview(self._words[path]).cast("Q")
+
+    def sync_words(self, path: str, words: memoryview) -> None:
+        """Keep them over a crash, or fail as a sync does."""
+        with self.lock:
+            if self.faults.sync_failures > 0:
+                self.faults.sync_failures -= 1
+                raise StorageError(f"cannot sync {path}: Input/output error")
+            self._durable_words[path] = bytes(words)

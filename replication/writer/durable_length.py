@@ -2,7 +2,7 @@
 
 Four native 64-bit words, mapped shared: tag (ties the counters to the boot in which the WAL was made), durable length,
 promise, state. One writer stores, any number of processes read. The file is never shipped and need not survive a
-crash: what it says is then a lower bound.
+crash: what it says is then a lower bound. Only that a WAL is poisoned is synced, for the ledger may not know it yet.
 
 Storing a length rings the bell of the directory (``bell.py``).
 
@@ -13,9 +13,10 @@ with a commit time at or below the promise lies below the length read.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from hashlib import sha256
 
-from replication.errors import MissingFileError
+from replication.errors import MissingFileError, StorageError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
 from replication.writer.bell import Bell
@@ -41,15 +42,18 @@ class DurableLength:
     Times are microseconds since 1970, lengths bytes from the start of the file.
     """
 
-    def __init__(self, words: memoryview, bell: Bell | None = None) -> None:
+    def __init__(self, files: Files, path: str, words: memoryview, bell: Bell | None = None) -> None:
+        self._files = files
+        self._path = path
         self._words = words
         self._bell = bell
 
     @staticmethod
     def create(wal_path: str, boot: str, length: int, promise: int, files: Files | None = None) -> DurableLength:
         """Make the file anew beside ``wal_path``; the tag is stored last."""
-        words = (files or LocalFiles()).map_words(len_path(wal_path), _WORDS, create=True)
-        made = DurableLength(words, Bell(os.path.dirname(wal_path)))
+        files, path = files or LocalFiles(), len_path(wal_path)
+        words = files.map_words(path, _WORDS, create=True)
+        made = DurableLength(files, path, words, Bell(os.path.dirname(wal_path)))
         made.publish(length, promise)
         made._words[_TAG] = _tag(boot)
         return made
@@ -57,14 +61,15 @@ class DurableLength:
     @staticmethod
     def open(wal_path: str, boot: str, files: Files | None = None) -> DurableLength | None:
         """The counters beside ``wal_path``; None when there are none, or not of ``boot``, the file's in the ledger."""
+        files, path = files or LocalFiles(), len_path(wal_path)
         try:
-            words = (files or LocalFiles()).map_words(len_path(wal_path), _WORDS, create=False)
+            words = files.map_words(path, _WORDS, create=False)
         except MissingFileError:
             return None
         if words[_TAG] != _tag(boot):
             words.release()
             return None
-        return DurableLength(words)
+        return DurableLength(files, path, words)
 
     @property
     def length(self) -> int:
@@ -93,8 +98,10 @@ class DurableLength:
         self._words[_PROMISE] = promise
 
     def poison(self) -> None:
-        """Say that nothing past the durable length may ever be published."""
+        """Say that nothing past the durable length may ever be published, also after a power cut if the disk can."""
         self._words[_STATE] = _POISONED
+        with suppress(StorageError):  # it may be the disk that failed; then the ledger has to know
+            self._files.sync_words(self._path, self._words)
 
     def close(self) -> None:
         """Let go of the mapping. Idempotent."""

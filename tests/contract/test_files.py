@@ -135,6 +135,7 @@ def test_mapped_words_are_shared(place: Place) -> None:
     anew = files.map_words(f"{directory}/a.len", 4, create=True)
     assert list(anew) == [0, 0, 0, 0]
     for words in (mine, theirs, anew):
+        files.sync_words(f"{directory}/a.len", words)
         words.release()
 
 
@@ -234,6 +235,21 @@ def test_a_crash_takes_what_was_never_synced() -> None:
     assert files.open("/d/a").read(0, 99) == b"kept"
     with pytest.raises(StorageError):
         append(file, [b"x"])
+
+
+def test_a_crash_takes_words_that_were_stored_after_their_last_sync() -> None:
+    files = memory()
+    words, other = (files.map_words(f"/d/{name}.len", 2, create=True) for name in "ab")
+    words[0] = other[0] = 1
+    files.sync_words("/d/a.len", words)
+    words[0] = 2
+    files.crash()
+    assert list(files.map_words("/d/a.len", 2, create=False)) == [1, 0]
+    with pytest.raises(MissingFileError):
+        files.map_words("/d/b.len", 2, create=False)
+    files.faults.sync_failures = 1
+    with pytest.raises(StorageError):
+        files.sync_words("/d/a.len", words)
 
 
 def test_a_crash_may_keep_part_of_the_tail() -> None:

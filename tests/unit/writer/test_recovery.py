@@ -8,12 +8,12 @@ import random
 import pytest
 
 from replication.core.frame import read_end_record
-from replication.errors import CoordinationError, CorruptFrameError, PoisonedFileError
+from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError
 from replication.files.base import append
 from replication.writer.durable_length import DurableLength
 from replication.writer.recovery import recover_file
 from replication.writer.writer import Writer
-from tests.unit.writer.site import Site, some
+from tests.unit.writer.site import Site, eventually, some
 
 
 def kill(site: Site, writer: Writer, *, machine: bool = False, keep_bytes: int = 0) -> None:
@@ -142,6 +142,34 @@ def test_a_process_that_dies_before_closing_a_poisoned_file_in_the_ledger_leaves
     site.recover()
     assert site.rows()[0].closed_length == published
     assert handle.read(0, handle.size() + 1) == content, "not touched"
+
+
+@pytest.mark.parametrize("machine", [False, True])
+def test_what_was_refused_for_a_lost_lease_never_comes_back_though_the_ledger_was_not_told(
+    site: Site, machine: bool
+) -> None:
+    def cut_off(*call: str) -> None:
+        if call != ("time.seen",):
+            raise CoordinationError("cut off")
+
+    writer = site.writer(lease_s=0.5)
+    append = site.gate.hold(writer, site.table, 1)
+    site.ledger.fault = site.ensemble.fault = cut_off
+    eventually(lambda: _refuses(writer))
+    site.gate.set()
+    assert isinstance(append.exception(20), LeaseLostError)
+    site.ensemble.fault = None
+    kill(site, writer, machine=machine)
+    site.recover()
+    assert all(row.closed for row in site.rows()) and site.logged_keys() == []
+
+
+def _refuses(writer: Writer) -> bool:
+    try:
+        writer._registration.epoch()
+    except CoordinationError:
+        return True
+    return False
 
 
 def test_damage_below_the_published_length_is_an_alarm_and_nothing_is_cut(site: Site) -> None:
