@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from replication.core.frame import FILE_HEADER_BYTES, SealedHeader
+from replication.core.frame import FILE_HEADER_BYTES, Codec, SealedHeader
 from replication.core.ids import ClusterId, FileId
 from replication.core.position import Position
 from replication.errors import BatchConflictError, MissingFileError, RequestError
@@ -22,6 +22,7 @@ from replication.ledger.base import BatchPart, FileKind, FileRow, Ledger
 from replication.writer.durable_length import DurableLength
 from replication.writer.part import Part
 from replication.writer.recovery import recover_writers
+from replication.writer.repeatable import Repeatable
 from replication.writer.wal_series import Place
 
 BATCH_ID_BYTES_MAX = 255
@@ -85,18 +86,29 @@ class BatchIds:
             self._busy.discard((table, batch_id))
             self._changed.notify_all()
 
-    def missing(
-        self, table: UUID, batch_id: str, parts: Sequence[Part], timeout_s: float
-    ) -> tuple[list[Part], Position]:
-        """Those of ``parts`` that are not there yet, and a position that includes those that are.
+    def missing(self, table: UUID, batch: Repeatable, codec: Codec, timeout_s: float) -> tuple[list[Part], Position]:
+        """The parts of a batch that are not there yet, and a position that includes those that are.
 
-        When some are missing, the id is this writer's until all of them are registered.
+        They are encoded with ``codec``, or as those are that are there. When some are missing, the id is this writer's
+        until all of them are registered.
 
         Raises:
             BatchConflictError: the id was used for other content.
             RequestError: another writer has been appending under the id for ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
+        conflict: BatchConflictError | None = None
+        for parts in batch.ways(codec):
+            try:
+                return self._missing(table, batch.batch_id, parts, deadline)
+            except BatchConflictError as error:
+                conflict = error
+        assert conflict is not None, "there is a way"
+        raise conflict
+
+    def _missing(
+        self, table: UUID, batch_id: str, parts: Sequence[Part], deadline: float
+    ) -> tuple[list[Part], Position]:
         while True:
             missing, position = self._compare(table, batch_id, parts)
             if not missing:

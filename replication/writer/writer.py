@@ -44,6 +44,7 @@ from replication.writer.group_commit import GroupCommit
 from replication.writer.importing import Imported, Importer, Report
 from replication.writer.part import Part
 from replication.writer.registration import Registration
+from replication.writer.repeatable import Repeatable
 from replication.writer.ticket import Entry, Rows, Ticket
 from replication.writer.wal_series import WalSeries
 
@@ -254,12 +255,12 @@ class Writer:
         refuse_derived(spec)
         if batch_id is None:
             return self._start(spec, rows, Ticket(future), delete=False)
-        parts = self._whole(spec, rows, batch_id)
+        batch = self._whole(spec, rows, batch_id)
         ids = self._batch_ids
         ids.hold(spec.uuid, batch_id, self._timeout_s)
         ticket = Ticket(future, on_done=lambda: ids.release(spec.uuid, batch_id))
         try:
-            missing, there = ids.missing(spec.uuid, batch_id, parts, self._timeout_s)
+            missing, there = ids.missing(spec.uuid, batch, self._codec, self._timeout_s)
         except BaseException:
             ids.release(spec.uuid, batch_id)
             raise
@@ -278,14 +279,14 @@ class Writer:
             raise SchemaError(f"{spec.name} is not a cell table", "Use upsert and delete")
         return self._submit(self._cells(spec, mutations), Ticket(future))
 
-    def _whole(self, spec: TableSpec, rows: object, batch_id: str) -> list[Part]:
+    def _whole(self, spec: TableSpec, rows: object, batch_id: str) -> Repeatable:
         logs: list[LogBatch] = []
         size = 0
-        for piece in (piece for log in self._upserts(spec, rows) for piece in split(log)):
-            size += piece.batch.nbytes
+        for log in self._upserts(spec, rows):
+            size += log.batch.nbytes
             check_batch_size(batch_id, size)
-            logs.append(piece)
-        return [Part.encode(log, self._codec, batch_id, number, len(logs)) for number, log in enumerate(logs)]
+            logs.append(log)
+        return Repeatable(batch_id, logs)
 
     def _start(self, spec: TableSpec, rows: object, ticket: Ticket, *, delete: bool) -> Ticket:
         if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):

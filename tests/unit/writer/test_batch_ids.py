@@ -12,9 +12,12 @@ import pytest
 
 from replication.core.batch import FRAME_ROWS_MAX, upserts_from_arrow
 from replication.core.define import typed_table
+from replication.core.frame import Codec
+from replication.core.schema_text import parse_schema
 from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
 from replication.writer import batch_ids
+from replication.writer.part import Part
 from replication.writer.writer import Writer
 from tests.unit.writer.site import Site, eventually, some
 from tests.unit.writer.test_recovery import kill
@@ -39,6 +42,78 @@ def test_dicts_and_arrow_of_the_same_rows_are_the_same_batch(site: Site) -> None
         writer.upsert(site.table, some(0, 10), batch_id="load")
         writer.upsert(site.table, some(0, 10).to_pylist(), batch_id="load")
         assert len(site.logged_keys()) == 10
+
+
+def arrays(kind: pa.DataType, beneath: int) -> pa.Array:
+    """1, NULL, 3 as integers, or within what they are told to be in; beneath the NULL lies what nobody may see."""
+    bits = pa.py_buffer(bytes([0b101 | beneath << 3]))
+    numbers = pa.Array.from_buffers(pa.int64(), 3, [bits, pa.array([1, beneath, 3], pa.int64()).buffers()[1]])
+    middle, text = pa.array([False, True, False]), str(beneath)
+    offsets = pa.array([0, 1, 2, 3], pa.int32())
+    if pa.types.is_string(kind):
+        return pa.Array.from_buffers(kind, 3, [bits, offsets.buffers()[1], pa.py_buffer(f"a{text}c".encode())])
+    if pa.types.is_boolean(kind):
+        return pa.Array.from_buffers(kind, 3, [None, bits])
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([pa.array([1, beneath, 3]), numbers], ["a", "b"], mask=middle)
+    if pa.types.is_list(kind):
+        return pa.ListArray.from_arrays(offsets, arrays(kind.value_type, beneath), kind, mask=middle)
+    if pa.types.is_map(kind):
+        values = arrays(kind.item_type, beneath)
+        return pa.MapArray.from_arrays(offsets, pa.array(["k", text, "l"]), values, kind, mask=middle)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "bigint",
+        "string",
+        "boolean",
+        "list<bigint>",
+        "struct<a: bigint, b: bigint>",
+        "map<string, struct<a: bigint, b: bigint>>",
+        "list<struct<a: bigint, b: bigint>>",
+        "list<list<bigint>>",
+    ],
+)
+def test_rows_that_are_equal_are_the_same_batch_whatever_lies_beneath_their_nulls(site: Site, kind: str) -> None:
+    spec = typed_table("t.n", parse_schema(f"k bigint, v {kind}"), ["k"], uuids=iter(uuid4, None))
+    site.ledger.tables.create(spec)
+    of = spec.by_name["v"].type
+    one, two = (pa.table({"k": [1, 2, 3], "v": arrays(of, beneath)}) for beneath in (6, 9))
+    assert one.equals(two)
+    with site.writer() as writer:
+        for rows in (one, two, one.to_pylist()):
+            writer.upsert(spec, rows, batch_id="load")
+        (frame,) = site.frames()
+        assert [row["v"] for row in site.logged(spec)] == one.column("v").to_pylist()
+        (log,) = upserts_from_arrow(two, spec)
+        earlier = Part.encode(log, Codec.LZ4).sha256
+        assert earlier != frame[0].header.payload_sha256
+        there = BatchPart("default", 0, 1, earlier, site.rows()[0].file, 0, site.published(site.rows()[0]))
+        site.ledger.batches.put(spec.uuid, "earlier", [there], 1)
+        writer.upsert(spec, two, batch_id="earlier")
+        assert len(site.frames()) == 1
+        with pytest.raises(BatchConflictError):
+            writer.upsert(spec, two.slice(1), batch_id="load")
+
+
+def test_a_batch_begun_with_another_codec_is_finished_with_it(site: Site) -> None:
+    rows = some(0, FRAME_ROWS_MAX * 2)
+    with site.writer(codec="zstd") as writer:
+        writer.upsert(site.table, rows, batch_id="whole")
+        (first, _), _ = site.frames()
+        head = first.header
+        there = BatchPart("default", 0, 2, head.payload_sha256, site.rows()[0].file, 0, first.end)
+        site.ledger.batches.put(site.table.uuid, "torn", [there], 1)
+    with site.writer() as writer:
+        writer.upsert(site.table, rows, batch_id="whole")
+        writer.upsert(site.table, rows, batch_id="torn")
+    assert [frame.header.part for frame, _ in site.frames()] == [0, 1, 1]
+    with site.writer(codec="none") as writer:
+        writer.upsert(site.table, rows, batch_id="torn")
+    assert len(site.frames()) == 3
 
 
 @pytest.mark.parametrize("registered", [False, True])

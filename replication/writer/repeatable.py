@@ -1,0 +1,33 @@
+"""A batch that may be repeated: its rows, and the parts as which the same rows may be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from replication.core.batch import LogBatch, split
+from replication.core.canonical import canonical
+from replication.core.frame import Codec
+from replication.writer.part import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Repeatable:
+    """All rows that one table gets under a batch id, in order."""
+
+    batch_id: str
+    logs: Sequence[LogBatch]
+
+    def ways(self, codec: Codec) -> Iterator[list[Part]]:
+        """Its parts as they are written now, then as they were with another codec or by an earlier version.
+
+        Raises:
+            SchemaError: as ``split``.
+        """
+        for each in (codec, *(other for other in Codec if other is not codec)):
+            yield self._parts((canonical(log) for log in self.logs), each)
+        yield self._parts(self.logs, codec)
+
+    def _parts(self, logs: Iterable[LogBatch], codec: Codec) -> list[Part]:
+        pieces = [piece for log in logs for piece in split(log)]
+        return [Part.encode(piece, codec, self.batch_id, at, len(pieces)) for at, piece in enumerate(pieces)]
