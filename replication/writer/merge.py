@@ -33,7 +33,6 @@ class _Open:
     version: SchemaVersion
     batches: list[pa.RecordBatch] = field(default_factory=list)
     tickets: list[Ticket] = field(default_factory=list)
-    size: int = 0
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ class Merge:
         if run is not None:
             self._convert(run)
         if isinstance(content, LogBatch):
-            self._merge(content, (entry.ticket,), entry.size)
+            self._merge(content, (entry.ticket,))
             return
         opened = self._open.pop((content.version.table, content.version.group), None)
         if opened is not None:
@@ -102,11 +101,10 @@ class Merge:
                 self._convert(_Run(run.first, [entry]))
             return
         tickets = [entry.ticket for entry in run.entries]
-        size = sum(entry.size for entry in run.entries)
         for log in logs:
-            self._merge(log, tickets, size)
+            self._merge(log, tickets)
 
-    def _merge(self, log: LogBatch, tickets: Sequence[Ticket], size: int) -> None:
+    def _merge(self, log: LogBatch, tickets: Sequence[Ticket]) -> None:
         key = (log.version.table, log.version.group)
         opened = self._open.get(key)
         if opened is not None and opened.version.hash != log.version.hash:
@@ -116,12 +114,11 @@ class Merge:
             opened = self._open[key] = _Open(log.version)
         opened.batches.append(log.batch)
         opened.tickets += tickets
-        opened.size += size
 
     def _encode(self, opened: _Open) -> None:
         batches = opened.batches
         merged = LogBatch(opened.version, batches[0] if len(batches) == 1 else pa.concat_batches(batches))
-        if opened.size < UNCOMPRESSED_BYTES:
+        if merged.batch.nbytes < UNCOMPRESSED_BYTES:
             self._framed.append(Framed(Part.encode(merged, Codec.NONE), opened.tickets))
         else:
             self._framed += [Framed(Part.encode(piece, self._codec), opened.tickets) for piece in split(merged)]

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import date
+from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,7 @@ from replication.writer.wal_series import WalSeries
 SMALL_ROWS = 64
 SMALL_BYTES = 64 << 10
 ENCODERS_MAX = 4
+_FLAT = (int, float, date, Decimal)
 _CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD, "none": Codec.NONE}
 
 
@@ -376,9 +379,14 @@ def refuse_derived(spec: TableSpec) -> None:
 
 
 def _size(rows: Sequence[Mapping[str, Any]]) -> int:
-    """About how many bytes a few rows take."""
+    """About how many bytes a few rows take; more than ``SMALL_BYTES`` where only Arrow can tell."""
     size = 0
     for row in rows:
         for value in row.values():
-            size += len(value) if isinstance(value, bytes | str | list | tuple | dict) else 8
+            if isinstance(value, bytes | str):
+                size += len(value)
+            elif value is None or isinstance(value, _FLAT):
+                size += 8
+            else:
+                return SMALL_BYTES + 1
     return size

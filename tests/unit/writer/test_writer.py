@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
+from uuid import uuid4
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 from replication.core.batch import LogBatch, upserts_from_rows
-from replication.core.frame import read_end_record
+from replication.core.define import typed_table
+from replication.core.frame import Codec, encode_envelope, read_end_record
 from replication.core.mutation import Mutation
 from replication.core.position import Position
 from replication.core.schema import TableSpec
+from replication.core.schema_text import parse_schema
 from replication.errors import (
     BackpressureError,
     ConditionalMutationError,
@@ -23,6 +26,8 @@ from replication.errors import (
     StorageError,
     WaitTimeoutError,
 )
+from replication.writer.merge import Merge
+from replication.writer.ticket import Entry, Rows, Ticket
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
@@ -211,6 +216,43 @@ def test_rows_that_nobody_foresaw_fail_alone(site: Site, monkeypatch: pytest.Mon
         three.result(20)
         assert "nobody thought of this" in str(two.exception(20))
         assert site.logged_keys() == [0, 1, 3]
+
+
+@pytest.fixture
+def nested(site: Site) -> TableSpec:
+    spec = typed_table("t.nested", parse_schema("k bigint, v list<string>"), ["k"], uuids=iter(uuid4, None))
+    site.ledger.tables.create(spec)
+    return spec
+
+
+def test_few_rows_with_much_in_a_list_become_frames_that_can_be_written_and_harm_no_other(
+    site: Site, nested: TableSpec
+) -> None:
+    entries = [Entry(Ticket(), 9, True, Rows(nested, [{"k": k, "v": ["x" * (31 << 20)]}], False)) for k in range(3)]
+    for framed in Merge.frames(entries, Codec.NONE):
+        assert encode_envelope((EAST,), framed.part.size + 1000)
+    with site.writer(codec="none") as writer:
+        site.gate.hold(writer, site.table, 0)
+        large = [writer.upsert_async(nested, [{"k": k, "v": ["x" * (20 << 20)]}]) for k in range(2)]
+        other = writer.upsert_async(site.other, [{"k": 1}])
+        with pytest.raises(SchemaError, match="one row has"):
+            writer.upsert_async(nested, [{"k": 9, "v": ["x" * (34 << 20)]}])
+        site.gate.set()
+        for future in (*large, other):
+            future.result(20)
+        assert [row["k"] for row in site.logged(nested)] == [0, 1] and site.logged(site.other)
+
+
+@pytest.mark.parametrize("value", [["x" * 100_000], bytearray(100_000), memoryview(bytes(100_000))])
+def test_the_buffer_is_bounded_whatever_the_bytes_are_given_as(site: Site, nested: TableSpec, value: object) -> None:
+    spec = nested if isinstance(value, list) else site.other
+    with site.writer(buffer_bytes_max=50_000, append_timeout_s=0.1, codec="none") as writer:
+        held = site.gate.hold(writer, site.table, 0)
+        with pytest.raises(BackpressureError):
+            writer.upsert_async(spec, [{"k": 1, "v": value}])
+        site.gate.set()
+        held.result(20)
+        writer.upsert(spec, [{"k": 1, "v": value}])
 
 
 def failing(*_: object) -> None:
