@@ -144,7 +144,8 @@ class WalSeries:
         Raises:
             StorageError, CoordinationError: there is no WAL just now; the next call tries again.
         """
-        self._tell_ledger()
+        if self._closing and time.monotonic() >= self._retry_s:
+            self._tell_ledger()
         if self._current is None or self._is_old(self._current):
             self._ready()
         assert self._current is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from replication.errors import (
     ReplicationError,
     StorageError,
 )
-from replication.writer import group_commit, wal_series
+from replication.writer import commit_clock, group_commit, wal_series
 from replication.writer.durable_length import DurableLength
 from replication.writer.wal_file import make, refuse_others
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
@@ -276,6 +277,53 @@ def test_a_writer_without_its_ledger_goes_on_and_follows_other_clocks_again_late
     with site.writer() as writer:
         site.ledger.fault = _refuse("time.seen")
         assert writer.upsert(site.table, [{"k": 1}]).commit < writer.upsert(site.table, [{"k": 2}]).commit
+
+
+def test_a_ledger_that_hangs_holds_few_commits_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment_s, hang_s = [0.0], 2 * commit_clock.SEEN_AGAIN_S
+
+    def hang(name: str) -> None:
+        moment_s[0] += hang_s
+        raise CoordinationError(f"{name} out of reach")
+
+    monkeypatch.setattr(commit_clock, "time", SimpleNamespace(monotonic=lambda: moment_s[0]))
+    clock = commit_clock.CommitClock(site.ledger, "h0", 0, lambda: 5)
+    site.ledger.fault = hang
+    assert [clock.tick() for _ in range(10)] == list(range(5, 15)) and moment_s == [hang_s]
+    moment_s[0] += 11 * hang_s
+    clock.tick()
+    site.ledger.fault = None
+    assert moment_s == [13 * hang_s], "it is asked again later"
+
+
+def test_a_ledger_that_cannot_be_told_of_a_closed_file_is_not_asked_at_every_idle_moment(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "IDLE_TICK_S", 0.001)
+    monkeypatch.setattr(wal_series, "RETRY_S", 600.0)
+    asked: list[str] = []
+
+    def fault(name: str) -> None:
+        if name == "files.close":
+            asked.append(name)
+            raise LedgerBusyError("busy")
+
+    with site.writer() as writer:
+        site.ledger.fault = fault
+        site.files.faults.sync_failures = 1
+        with pytest.raises(PoisonedFileError):
+            writer.upsert(site.table, [{"k": 1}])
+        eventually(lambda: len(site.rows()) == 2)
+        row = site.rows()[1]
+        eventually(lambda: site.files.exists(row.path))
+        counters = DurableLength.open(row.path, row.boot, site.files)
+        assert counters is not None
+        promises: set[int] = set()
+        eventually(lambda: promises.add(counters.promise) or len(promises) > 20)
+        assert len(asked) == 1
+        site.ledger.fault = None
+        counters.close()
+    assert all(row.closed for row in site.rows())
 
 
 def test_commit_times_far_ahead_of_the_hosts_clock_are_an_alarm(site: Site) -> None:
