@@ -9,6 +9,7 @@ import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from weakref import WeakSet
 
 from replication.errors import LockedFileError, MissingFileError, NoSpaceError, StorageError
 from replication.files.base import Buffer
@@ -109,16 +110,30 @@ class LocalFile:
 
     def lock(self) -> None:
         """An exclusive flock."""
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise LockedFileError(f"{self.path} is held by another process") from error
+        _locked.add(self)
+        with _naming(self.path, "lock"):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LockedFileError(f"{self.path} is held by another process") from error
 
     def close(self) -> None:
         """Close the descriptor; the kernel lets go of the flock with it."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+
+_locked: WeakSet[LocalFile] = WeakSet()
+
+
+def _leave_locks() -> None:
+    """In a forked child, which shares its parent's flocks and would keep them when the parent has died."""
+    for file in list(_locked):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_leave_locks)
 
 
 class LocalFiles:

@@ -15,7 +15,13 @@ import structlog
 
 from replication.core.frame import FILE_HEADER_BYTES, EndRecord, check_payload, encode_end_record, read_file_header
 from replication.core.ids import FileId, StreamId
-from replication.errors import CorruptFrameError, LockedFileError, MissingFileError, ReplicationError
+from replication.errors import (
+    CorruptFrameError,
+    LockedFileError,
+    MissingFileError,
+    ReplicationError,
+    StorageError,
+)
 from replication.files.base import AppendFile, Files, append
 from replication.files.frames import frames
 from replication.ledger.base import FileRow, Ledger, WriterRow
@@ -63,6 +69,11 @@ def _recover_writer(ledger: Ledger, files: Files, directory: str, writer: Writer
         return []
     except MissingFileError:
         held = None
+    except StorageError as error:  # whether it lives cannot be told
+        if held is not None:
+            held.close()
+        _log.error("recovery_failed", writer=writer.writer, error=str(error))
+        return []
     try:
         for row in ledger.files.all(writer.host, open_only=True):
             if row.writer == writer.writer:

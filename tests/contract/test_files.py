@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -208,6 +209,20 @@ def test_a_local_lock_ends_with_its_process(tmp_path: Path) -> None:
     holder.kill()
     holder.communicate()
     file.lock()
+    file.close()
+
+
+def test_a_local_lock_that_cannot_be_had_for_another_reason_is_no_held_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(fd: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    file = LocalFiles().create(f"{tmp_path}/a")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StorageError, match="cannot lock .*No locks available") as caught:
+        file.lock()
+    assert not isinstance(caught.value, LockedFileError)
     file.close()
 
 

@@ -113,6 +113,46 @@ def test_a_batch_repeated_after_kill_9_is_added_once(tmp_path: Path) -> None:
     book.close()
 
 
+FORKING = """
+import os, sys
+from replication.coordination.memory import MemoryEnsemble
+from tests.integration.writing import TABLE, batch, connect, ledger
+
+book = ledger(sys.argv[1])
+book.tables.create(TABLE)
+writer = connect(sys.argv[1], book, MemoryEnsemble())
+writer.upsert(TABLE, batch(0))
+child = os.fork()
+if child == 0:
+    os.read(0, 1)
+    os._exit(0)
+writer.upsert(TABLE, batch(10_000))
+os.write(2, f"{child}\\n".encode())
+os.waitpid(child, 0)
+"""
+
+
+def test_a_dead_writer_is_recovered_though_children_that_it_forked_live_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING, str(tmp_path)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stderr is not None
+    child = int(process.stderr.readline())
+    book = ledger(str(tmp_path))
+    assert recover_writers(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id()) == [], "the lock is the parent's"
+    assert len(book.time.writers()) == 1
+    process.kill()
+    process.wait()
+    os.kill(child, 0)
+    recover_writers(book, LocalFiles(), f"{tmp_path}/wal", "h0", boot_id())
+    assert sorted(everything(book, book.tables.all()[0])) == [*range(BATCH_ROWS), *range(10_000, 10_000 + BATCH_ROWS)]
+    os.kill(child, 0)
+    process.stdin.close()
+    process.stderr.close()
+    book.close()
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("mount"):

@@ -8,12 +8,14 @@ import random
 import pytest
 
 from replication.core.frame import read_end_record
-from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError
+from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError, StorageError
 from replication.files.base import append
+from replication.files.memory import MemoryFile
 from replication.writer.durable_length import DurableLength
 from replication.writer.recovery import recover_file
+from replication.writer.registration import lock_path
 from replication.writer.writer import Writer
-from tests.unit.writer.site import Site, eventually, some
+from tests.unit.writer.site import DIRECTORY, Site, eventually, some
 
 
 def kill(site: Site, writer: Writer, *, machine: bool = False, keep_bytes: int = 0) -> None:
@@ -195,6 +197,24 @@ def test_damage_below_the_published_length_is_an_alarm_and_nothing_is_cut(site: 
     handle.close()
     site.recover()
     assert site.logged_keys() == [1, 2]
+
+
+def test_a_writer_whose_lock_cannot_be_asked_for_is_left_alone_and_holds_nobody_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, odd = site.writer(), site.writer()
+    for writer in (odd, dead):
+        kill(site, writer)
+    lock = MemoryFile.lock
+
+    def no_lock(file: MemoryFile) -> None:
+        if file.path == lock_path(DIRECTORY, odd.name):
+            raise StorageError("cannot lock it: No locks available")
+        lock(file)
+
+    monkeypatch.setattr(MemoryFile, "lock", no_lock)
+    assert len(site.recover()) == 1
+    assert [row.writer for row in site.ledger.time.writers()] == [odd.name]
 
 
 def test_a_writer_that_died_between_ledger_and_disk_leaves_an_empty_closed_file(site: Site) -> None:
