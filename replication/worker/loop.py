@@ -48,7 +48,7 @@ from replication.worker.spill import Spiller
 from replication.worker.tail import TailThread
 from replication.worker.throttle import Throttle
 from replication.writer.bell import Ear
-from replication.writer.recovery import recover_file, recover_writers
+from replication.writer.recovery import Recovery, recover_file
 
 _CALL_TIMEOUT_S = 5.0
 _RECOVER_S = 2.0
@@ -98,6 +98,7 @@ class Worker:
         wal_dir = str(config.wal_dir)
         self._files.make_directory(wal_dir)
         self._host_files = HostFiles(ledger, self._files, self._host, wal_dir)
+        self._recovery = Recovery(ledger, self._files, wal_dir, self._host, self._boot)
         self._registrar = Registrar(ledger, self._host_files)
         self._ear = Ear(wal_dir)
         self._progress = ProgressLog(ledger)
@@ -114,13 +115,13 @@ class Worker:
         """Work until ``stop``; then end the streams, write what was learnt, and close the control log."""
         section = self._config.worker
         self._recover_control()
-        self._recover_writers()
+        self._recovery.run_once()
         threads = [
             self._every(section.register_interval_s, "register", self._register),
             self._every(section.progress_interval_s, "progress", self._progress.flush),
             self._every(section.progress_interval_s, "attempts", self._attempts.flush),
             self._every(section.closed_time_interval_s, "closed time", self._closed_time.run_once),
-            self._every(_RECOVER_S, "recovery", self._recover_writers),
+            self._every(_RECOVER_S, "recovery", self._recovery.run_once),
         ]
         if self._ear.hears:
             threads.append(threading.Thread(target=self._listen, name="bell", daemon=True))
@@ -308,9 +309,6 @@ class Worker:
         self._spill_failures = 0
         for peer in self._ledger.rules.peers():
             self._attempts.succeeded(peer.name, SPILL)
-
-    def _recover_writers(self) -> None:
-        recover_writers(self._ledger, self._files, str(self._config.wal_dir), self._host, self._boot)
 
     def _recover_control(self) -> None:
         """Close the control log that an earlier worker of this host left open."""

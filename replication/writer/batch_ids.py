@@ -21,7 +21,7 @@ from replication.files.frames import frames
 from replication.ledger.base import BatchPart, FileKind, FileRow, Ledger
 from replication.writer.durable_length import DurableLength
 from replication.writer.part import Part
-from replication.writer.recovery import recover_writers
+from replication.writer.recovery import Recovery
 from replication.writer.repeatable import Repeatable
 from replication.writer.wal_series import Place
 
@@ -56,6 +56,7 @@ class BatchIds:
         self._ledger = ledger
         self._files = files
         self._place = place
+        self._recovery = Recovery(ledger, files, place.directory, place.host, place.boot)
         self._changed = threading.Condition()
         self._busy: set[tuple[UUID, str]] = set()
         self._reading = threading.Lock()
@@ -177,7 +178,7 @@ class BatchIds:
 
     def _find(self, table: UUID, batch_id: str) -> list[BatchPart]:
         # In this order: what a worker registers meanwhile is in the ledger when it is in no file's tail any more.
-        recover_writers(self._ledger, self._files, self._place.directory, self._place.host, self._place.boot)
+        self._recovery.run_once()
         rows = [row for row in self._ledger.files.all(self._place.host) if row.kind is FileKind.WAL]
         with self._reading:
             self._unregistered = {row.file: self._read(row) for row in rows}

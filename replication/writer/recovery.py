@@ -8,6 +8,7 @@ another boot that means the whole file.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from os.path import dirname
 
@@ -15,13 +16,7 @@ import structlog
 
 from replication.core.frame import FILE_HEADER_BYTES, EndRecord, check_payload, encode_end_record, read_file_header
 from replication.core.ids import FileId, StreamId
-from replication.errors import (
-    CorruptFrameError,
-    LockedFileError,
-    MissingFileError,
-    ReplicationError,
-    StorageError,
-)
+from replication.errors import CorruptFrameError, LockedFileError, MissingFileError, ReplicationError
 from replication.files.base import AppendFile, Files, append
 from replication.files.frames import frames
 from replication.ledger.base import FileRow, Ledger, WriterRow
@@ -30,6 +25,7 @@ from replication.writer.registration import lock_path
 from replication.writer.wal_file import INDEX_BYTES
 
 _REWRITE_BYTES = 4 << 20
+_PATIENCE = 10  # so many times as long as it took to fail at a writer, others go on before it is tried again
 _log = structlog.get_logger(__name__)
 
 
@@ -43,50 +39,65 @@ class Recovered:
     cut_bytes: int
 
 
+class Recovery:
+    """Recovers the dead writers of one host, again and again. Safe for threads.
+
+    Where that fails it is tried again after ten times as long as it took, lest a large WAL is read all the time.
+    """
+
+    def __init__(self, ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> None:
+        self._ledger = ledger
+        self._files = files
+        self._directory = directory
+        self._host = host
+        self._boot = boot
+        self._again_s: dict[str, float] = {}
+
+    def run_once(self) -> list[Recovered]:
+        """As ``recover_writers``, but for writers that failed a moment ago."""
+        recovered: list[Recovered] = []
+        for writer in self._ledger.time.writers():
+            if writer.host == self._host and time.monotonic() >= self._again_s.get(writer.writer, 0.0):
+                recovered += self._recover(writer)
+        return recovered
+
+    def _recover(self, writer: WriterRow) -> list[Recovered]:
+        begun_s = time.monotonic()
+        path = lock_path(self._directory, writer.writer)
+        held: AppendFile | None = None
+        recovered: list[Recovered] = []
+        try:
+            try:
+                held = self._files.open(path)
+                held.lock()
+            except LockedFileError:
+                return []
+            except MissingFileError:
+                pass
+            for row in self._ledger.files.all(writer.host, open_only=True):
+                if row.writer == writer.writer:
+                    recovered.append(recover_file(self._ledger, self._files, row, self._boot))
+            self._ledger.time.remove_writer(writer.writer)
+            self._files.remove(path)
+            self._again_s.pop(writer.writer, None)
+            _log.info("writer_recovered", writer=writer.writer, files=len(recovered))
+        except ReplicationError as error:
+            now_s = time.monotonic()
+            self._again_s[writer.writer] = now_s + _PATIENCE * (now_s - begun_s)
+            _log.error("recovery_failed", writer=writer.writer, error=str(error))
+        finally:
+            if held is not None:
+                held.close()
+        return recovered
+
+
 def recover_writers(ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> list[Recovered]:
     """Close the WALs of every dead writer of ``host`` and remove those writers; live ones are passed over.
 
     A WAL that cannot be recovered is logged as an error, stays open, and its writer goes on holding closed time until
     a person has looked. Idempotent; several processes may try at once.
     """
-    recovered: list[Recovered] = []
-    for writer in ledger.time.writers():
-        if writer.host == host:
-            recovered += _recover_writer(ledger, files, directory, writer, boot)
-    return recovered
-
-
-def _recover_writer(ledger: Ledger, files: Files, directory: str, writer: WriterRow, boot: str) -> list[Recovered]:
-    path = lock_path(directory, writer.writer)
-    held: AppendFile | None = None
-    recovered: list[Recovered] = []
-    try:
-        held = files.open(path)
-        held.lock()
-    except LockedFileError:
-        assert held is not None, "only an open file can be found locked"
-        held.close()
-        return []
-    except MissingFileError:
-        held = None
-    except StorageError as error:  # whether it lives cannot be told
-        if held is not None:
-            held.close()
-        _log.error("recovery_failed", writer=writer.writer, error=str(error))
-        return []
-    try:
-        for row in ledger.files.all(writer.host, open_only=True):
-            if row.writer == writer.writer:
-                recovered.append(recover_file(ledger, files, row, boot))
-        ledger.time.remove_writer(writer.writer)
-        files.remove(path)
-        _log.info("writer_recovered", writer=writer.writer, files=len(recovered))
-    except ReplicationError as error:
-        _log.error("recovery_failed", writer=writer.writer, error=str(error))
-    finally:
-        if held is not None:
-            held.close()
-    return recovered
+    return Recovery(ledger, files, directory, host, boot).run_once()
 
 
 def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> Recovered:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from replication.core.frame import read_end_record
+from replication.core.ids import FileId
 from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError, StorageError
 from replication.files.base import append
 from replication.files.memory import MemoryFile
+from replication.writer import recovery
 from replication.writer.durable_length import DurableLength
-from replication.writer.recovery import recover_file
+from replication.writer.recovery import Recovered, Recovery, recover_file
 from replication.writer.registration import lock_path
 from replication.writer.writer import Writer
 from tests.unit.writer.site import DIRECTORY, Site, eventually, some
@@ -197,6 +201,40 @@ def test_damage_below_the_published_length_is_an_alarm_and_nothing_is_cut(site: 
     handle.close()
     site.recover()
     assert site.logged_keys() == [1, 2]
+
+
+def test_a_wal_that_cannot_be_recovered_is_not_read_all_the_time_and_holds_no_other_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment_s = [0.0]
+    read: list[FileId] = []
+
+    def slowly(*given: Any) -> Recovered:
+        moment_s[0] += 5.0
+        read.append(given[2].file)
+        return recover_file(*given)
+
+    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: moment_s[0]))
+    monkeypatch.setattr(recovery, "recover_file", slowly)
+    recovering = Recovery(site.ledger, site.files, DIRECTORY, "h0", site.boot)
+    writer = site.writer()
+    writer.upsert(site.table, [{"k": 1}])
+    kill(site, writer)
+    (damaged,) = site.rows()
+    handle = site.files.open(damaged.path)
+    good = handle.read(0, 300)
+    handle.write([bytes(300)])
+    assert [recovering.run_once() for _ in range(10)] == [[]] * 10 and read == [damaged.file]
+    kill(site, site.writer())
+    assert [recovered.file for recovered in recovering.run_once()] == read[1:] != [damaged.file]
+    moment_s[0] += 40.0
+    assert recovering.run_once() == [] and read.count(damaged.file) == 1
+    moment_s[0] += 10.0
+    assert recovering.run_once() == [] and read.count(damaged.file) == 2
+    append(site.files.open(damaged.path), [good])
+    moment_s[0] += 51.0
+    assert [recovered.file for recovered in recovering.run_once()] == [damaged.file]
+    assert site.logged_keys() == [1]
 
 
 def test_a_writer_whose_lock_cannot_be_asked_for_is_left_alone_and_holds_nobody_up(
