@@ -68,6 +68,7 @@ class BulkFile:
         self._clock = clock
         self._written = self._published = self._reserved = self._synced = FILE_HEADER_BYTES
         self.ended = False
+        self._is_doubtful = False
         self._frames: list[_Frame] = []
         self._last: dict[tuple[UUID, str], Part] = {}  # each group's last part, which carries the batch id
         self._promising = Promising(counters.promise_above, clock)
@@ -115,9 +116,9 @@ class BulkFile:
         append(self._handle, [encode_end_record(EndRecord(ends, tuple(self._index())))])
         for frame, head in zip(self._frames[1:], heads[1:], strict=True):
             self._write_at(frame.at, head)
-        self._handle.sync()
+        self._sync()
         self._write_at(self._frames[0].at, heads[0])
-        self._handle.sync()
+        self._sync()
         lease.publish(lambda: self._counters.publish(self._written, at))
         self._published = self._written
         self.ended = True
@@ -125,7 +126,7 @@ class BulkFile:
         return Position(self.file.cluster, {self.file: self._written}, sequences, at)
 
     def refuse(self, *, keep: bool) -> None:
-        """Nothing of it counts. Its bytes go, unless the disk failed (``keep``): then they stay as they are.
+        """Nothing of it counts. Its bytes go, unless the disk failed (``keep``, or a sync): then they stay as they are.
 
         Raises:
             StorageError: they could not be removed; they count for nothing all the same.
@@ -133,7 +134,7 @@ class BulkFile:
         self.ended = True
         self._promising.stop()
         self._counters.poison()
-        if not keep:
+        if not keep and not self._is_doubtful:
             self._handle.truncate(FILE_HEADER_BYTES)
 
     def close(self, ledger: Ledger) -> None:
@@ -161,8 +162,13 @@ class BulkFile:
         self._frames.append(_Frame(self._written, head_bytes, replace(part, payload=_NOTHING), part.size))
         self._written = end
         if self._written - self._synced >= SYNC_BYTES:
-            self._handle.sync()
+            self._sync()
             self._synced = self._written
+
+    def _sync(self) -> None:
+        self._is_doubtful = True
+        self._handle.sync()
+        self._is_doubtful = False
 
     def _write_at(self, at: int, head: bytes) -> None:
         self._handle.seek(at)

@@ -24,7 +24,16 @@ from replication.core.frame import Codec
 from replication.core.mutation import check_history
 from replication.core.position import Position
 from replication.core.schema import TableSpec
-from replication.errors import CoordinationError, FormatError, ReplicationError, RequestError, SchemaError, StorageError
+from replication.errors import (
+    CoordinationError,
+    FormatError,
+    LeaseLostError,
+    NoSpaceError,
+    ReadOnlyClusterError,
+    RequestError,
+    SchemaError,
+    StorageError,
+)
 from replication.files.base import Files
 from replication.files.row_files import RowFile
 from replication.ledger.base import FileKind, Ledger
@@ -268,8 +277,9 @@ class Importer:
         if bulk.ended:
             return  # published, or dropped: what failed came after
         _log.warning("import_refused", file=str(bulk.file), error=str(error))
-        failed = isinstance(error, ReplicationError) and not isinstance(error, FormatError | RequestError)
-        self._drop(bulk, keep=failed)  # what failed to sync, or to hold the lease, is never touched again (rule 1)
+        failed = isinstance(error, StorageError | LeaseLostError | ReadOnlyClusterError)
+        # What a disk failed with, or the lease, is never touched again (rule 1); a full one gets its room back.
+        self._drop(bulk, keep=failed and not isinstance(error, NoSpaceError))
 
     def _drop(self, bulk: BulkFile, *, keep: bool) -> None:
         try:

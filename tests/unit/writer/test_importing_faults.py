@@ -27,6 +27,7 @@ from replication.errors import (
     StorageError,
     UnknownTableError,
 )
+from replication.files.memory import MemoryFile
 from replication.writer import importing
 from replication.writer.file_digest import FileDigest
 from replication.writer.importing import Imported
@@ -96,6 +97,7 @@ def test_a_failed_disk_or_a_full_one_leaves_nothing(site: Site, tmp_path: Path) 
         with pytest.raises(NoSpaceError):
             load(writer, site.table, path)
         site.files.faults.capacity_bytes = None
+        assert size(site, 0) == FILE_HEADER_BYTES, "there is room again"
 
         def fail(_: Imported) -> None:
             site.files.faults.sync_failures = 1
@@ -105,6 +107,35 @@ def test_a_failed_disk_or_a_full_one_leaves_nothing(site: Site, tmp_path: Path) 
         assert site.logged_keys() == [] and all(row.closed for row in bulk_rows(site))
         assert not load(writer, site.table, path).repeated
         assert site.logged_keys() == list(range(ROWS))
+
+
+def size(site: Site, number: int) -> int:
+    return site.files.open(bulk_rows(site)[number].path).size()
+
+
+def test_an_import_that_the_ledger_stopped_takes_no_room_and_one_that_a_sync_failed_is_not_touched(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path)
+
+    def unreachable(name: str) -> None:
+        if name == "tables.get":
+            raise CoordinationError(f"{name} out of reach")
+
+    def full(_: MemoryFile) -> None:
+        raise NoSpaceError("no space to sync")
+
+    with site.writer() as writer:
+        site.ledger.fault = unreachable
+        with pytest.raises(CoordinationError):
+            load(writer, site.table, path)
+        site.ledger.fault = None
+        assert size(site, 0) == FILE_HEADER_BYTES
+        with pytest.raises(NoSpaceError):
+            writer.import_file(site.table, path, "", lambda _: monkeypatch.setattr(MemoryFile, "sync", full))
+        monkeypatch.undo()
+        assert size(site, 1) > FILE_HEADER_BYTES and site.logged_keys() == []
+    assert all(row.closed_length == FILE_HEADER_BYTES for row in bulk_rows(site))
 
 
 def test_a_standby_refuses_and_a_role_that_changes_meanwhile_publishes_nothing(site: Site, tmp_path: Path) -> None:
