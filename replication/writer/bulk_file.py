@@ -119,6 +119,7 @@ class BulkFile:
         self._sync()
         self._write_at(self._frames[0].at, heads[0])
         self._sync()
+        self._is_doubtful = True
         lease.publish(lambda: self._counters.publish(self._written, at))
         self._published = self._written
         self.ended = True
@@ -126,7 +127,7 @@ class BulkFile:
         return Position(self.file.cluster, {self.file: self._written}, sequences, at)
 
     def refuse(self, *, keep: bool) -> None:
-        """Nothing of it counts. Its bytes go, unless the disk failed (``keep``, or a sync): then they stay as they are.
+        """Nothing of it counts. Its bytes go, unless the disk failed (``keep``), a sync or the lease: then they stay.
 
         Raises:
             StorageError: they could not be removed; they count for nothing all the same.
@@ -134,7 +135,7 @@ class BulkFile:
         self.ended = True
         self._promising.stop()
         self._counters.poison()
-        if not keep and not self._is_doubtful:
+        if not keep and not self._is_doubtful:  # rule 1: never touched again
             self._handle.truncate(FILE_HEADER_BYTES)
 
     def close(self, ledger: Ledger) -> None:

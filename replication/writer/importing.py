@@ -6,6 +6,7 @@ that the same content is there once however often it is imported, by whomever, a
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,9 +28,7 @@ from replication.core.schema import TableSpec
 from replication.errors import (
     CoordinationError,
     FormatError,
-    LeaseLostError,
     NoSpaceError,
-    ReadOnlyClusterError,
     RequestError,
     SchemaError,
     StorageError,
@@ -102,6 +101,13 @@ class Importer:
         self._adopt = adopt
         self._now = now
         self._timeout_s = timeout_s
+        self._beginning = threading.Lock()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Let no import begin a file any more; one that has is refused when it comes to its next rows."""
+        with self._beginning:
+            self._is_closed = True
 
     def run(self, spec: TableSpec, path: str | Path, form: str, report: Report, *, again: bool) -> Imported:
         """Import one file; when this returns all its rows are durable here, and other clusters follow.
@@ -114,8 +120,8 @@ class Importer:
             again: import it though the same content was imported before.
 
         Raises:
-            RequestError: no such file, its format cannot be told, it changed while it was read, or another writer has
-                been importing the same content for ``timeout_s``.
+            RequestError: no such file, its format cannot be told, it changed while it was read, another writer has
+                been importing the same content for ``timeout_s``, or this writer is closed.
             FormatError: it is damaged or not of its format. SchemaError, NullKeyError: a column or value does not fit.
             ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: it could not be written.
             After any of them nothing of the file is visible anywhere, nor will be.
@@ -138,6 +144,7 @@ class Importer:
                             return self._repeated(bulk, done, there, report)
                     if bulk is None:
                         bulk = self._begin()
+                    self._check_open()
                     for part in parts:
                         bulk.add(part)
                     size = sum(part.size for part in parts)
@@ -176,10 +183,16 @@ class Importer:
 
     def _begin(self) -> BulkFile:
         place = self._registration.place
-        row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
+        with self._beginning:  # what closes the writer looks for files afterwards
+            self._check_open()
+            row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
         handle, counters = make(self._files, row, self._now(), self._clock.last)
         _log.info("import_opened", file=str(row.file), path=row.path)
         return BulkFile(row, handle, counters, self._clock)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RequestError("the writer is closed", "Connect again")
 
     def _encoded(
         self, spec: TableSpec, source: RowFile, oldest: list[dict[str, Any]]
@@ -277,9 +290,8 @@ class Importer:
         if bulk.ended:
             return  # published, or dropped: what failed came after
         _log.warning("import_refused", file=str(bulk.file), error=str(error))
-        failed = isinstance(error, StorageError | LeaseLostError | ReadOnlyClusterError)
-        # What a disk failed with, or the lease, is never touched again (rule 1); a full one gets its room back.
-        self._drop(bulk, keep=failed and not isinstance(error, NoSpaceError))
+        failed = isinstance(error, StorageError) and not isinstance(error, NoSpaceError)  # a full disk wants its room
+        self._drop(bulk, keep=failed)
 
     def _drop(self, bulk: BulkFile, *, keep: bool) -> None:
         try:

@@ -18,7 +18,14 @@ import structlog
 from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
 from replication.core.roles import Lease, Role, RoleState
-from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
+from replication.errors import (
+    CoordinationError,
+    LeaseLostError,
+    NoWorkerError,
+    ReadOnlyClusterError,
+    ReplicationError,
+    RequestError,
+)
 from replication.files.base import AppendFile, Files
 from replication.files.boot import boottime_ns
 from replication.ledger.base import Ledger
@@ -95,10 +102,11 @@ class Registration:
         Raises:
             ReadOnlyClusterError: the cluster is STANDBY. Nothing was written.
             CoordinationError: the lease ran out, because ZooKeeper could not be reached. Nothing was written.
+            RequestError: the writer is closed. Nothing was written.
         """
         lease = self._lease
         if lease is None:
-            raise self._read_only()
+            raise self._no_lease()
         if not lease.holds(self._clock_ns()):
             self._woken.set()
             raise CoordinationError(
@@ -112,10 +120,11 @@ class Registration:
 
         Raises:
             ReadOnlyClusterError, LeaseLostError: it does not hold; ``publish`` was not called.
+            RequestError: the writer is closed, and it was not called either.
         """
         with self._guard:
             if self._lease is None:
-                raise self._read_only()
+                raise self._no_lease()
             if not self._lease.holds(self._clock_ns()):
                 raise LeaseLostError(
                     f"the role lease ran out ({self._lease_s:g} s without ZooKeeper); the append was not published",
@@ -166,7 +175,9 @@ class Registration:
             "epoch": self._state.epoch,
         }
 
-    def _read_only(self) -> ReadOnlyClusterError:
+    def _no_lease(self) -> ReplicationError:
+        if self._closing:
+            return RequestError("the writer is closed", "Connect again")
         return ReadOnlyClusterError(
             "the cluster is STANDBY; nothing was published",
             "Write to the ACTIVE one, or make this one ACTIVE: readonly off",

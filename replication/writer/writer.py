@@ -247,7 +247,8 @@ class Writer:
         ticket.result(self._timeout_s)
 
     def close(self) -> None:
-        """Write what waits, close the WAL, leave. Idempotent."""
+        """Write what waits, refuse imports that are not done, close the WAL, leave. Idempotent."""
+        self._importer.close()
         clean = self._commit.close()
         self._encoders.shutdown()
         self._registration.close(clean=clean)

@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,8 +30,9 @@ from replication.errors import (
 )
 from replication.files.memory import MemoryFile
 from replication.writer import importing
+from replication.writer.bulk_file import BulkFile
 from replication.writer.file_digest import FileDigest
-from replication.writer.importing import Imported
+from replication.writer.importing import Imported, Importer
 from replication.writer.writer import Writer
 from tests.unit.writer.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, eventually, some
@@ -136,6 +138,40 @@ def test_an_import_that_the_ledger_stopped_takes_no_room_and_one_that_a_sync_fai
         monkeypatch.undo()
         assert size(site, 1) > FILE_HEADER_BYTES and site.logged_keys() == []
     assert all(row.closed_length == FILE_HEADER_BYTES for row in bulk_rows(site))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_import_that_outlives_its_writer_is_refused_and_leaves_no_open_file(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+) -> None:
+    path, writer, begin = parquet(tmp_path), site.writer(), Importer._begin
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        inside.set()
+        assert go_on.wait(20)
+
+    def gated(importer: Importer) -> BulkFile:
+        if begun:
+            made = begin(importer)
+            wait()
+            return made
+        wait()
+        return begin(importer)
+
+    monkeypatch.setattr(Importer, "_begin", gated)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(load, writer, site.table, path)
+        assert inside.wait(20)
+        writer.close()
+        go_on.set()
+        with pytest.raises(RequestError, match="closed"):
+            running.result(20)
+    with pytest.raises(RequestError, match="closed"):
+        load(writer, site.table, path)
+    site.recover()
+    assert all(row.closed for row in site.rows()) and site.logged_keys() == []
+    assert site.ledger.time.writers() == [] and len(bulk_rows(site)) == begun
 
 
 def test_a_standby_refuses_and_a_role_that_changes_meanwhile_publishes_nothing(site: Site, tmp_path: Path) -> None:
