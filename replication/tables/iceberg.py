@@ -330,10 +330,11 @@ class IcebergTables:
         """Conditions that let Iceberg skip files and partitions; None when no key is gone."""
         if isinstance(gone, str):
             bounds = ", ".join(f"min({SPARK.name(c)}), max({SPARK.name(c)})" for c in key)
-            row = list(self._spark.sql(f"select {bounds} from {listed}").collect()[0])
+            found = self._spark.sql(f"select {bounds} from {listed}").toArrow()  # not rows: their instants are local
+            row = [column[0].as_py() for column in found.columns]
         else:
-            found = [pc.min_max(gone.column(c)) for c in key]
-            row = [bound.as_py() for extremes in found for bound in (extremes["min"], extremes["max"])]
+            extremes = [pc.min_max(gone.column(c)) for c in key]
+            row = [bound.as_py() for both in extremes for bound in (both["min"], both["max"])]
         if row[0] is None:
             return None
         conditions: list[str] = []
@@ -372,11 +373,13 @@ def _literal(value: Any) -> str | None:
             return str(value).lower()
         case int() | Decimal():
             return str(value)
+        case str() if "${" in value:  # Spark would put a variable's value there
+            return None
         case str():
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")
             return f"'{escaped}'"
-        case datetime():  # a local time; instants come as UTC, the session's zone
-            return f"timestamp_ntz '{value.replace(tzinfo=None).isoformat(sep=' ')}'" if value.tzinfo is None else None
+        case datetime():
+            return f"timestamp_{'ntz' if value.tzinfo is None else 'ltz'} '{value.isoformat(sep=' ')}'"
         case date():
             return f"date '{value.isoformat()}'"
         case bytes() | bytearray():

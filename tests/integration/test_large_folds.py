@@ -1,0 +1,67 @@
+"""Large folds are merged by the warehouse's engine, and come to what small ones do; against Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from peer import fold
+from peer.fold import merge_changes
+from replication.core.schema import TableSpec
+from tests.integration.replay_site import Site
+from tests.tables_made import keyed
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+pytestmark = pytest.mark.parametrize("warehouse", ["small"], indirect=True)
+
+
+@pytest.fixture
+def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The host's time zone is another than the session's."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def fold_twice(site: Site, spec: TableSpec, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What ``<table>`` holds after the same keys were put and folded twice."""
+    for _ in range(2):
+        site.wal.upsert(spec, rows)
+        site.wal.register(closed=site.wal.now)
+        site.replayer().round()
+        assert merge_changes(site.tables, spec, site.wal.now) is not None
+    return site.tables.query(f"select * from {site.tables.ref(spec.name)} order by v").to_pylist()
+
+
+@pytest.mark.usefixtures("zone")
+@pytest.mark.parametrize(
+    ("zone", "partition", "small"),
+    [("Europe/Berlin", (), 0), ("America/Lima", ("day(k)",), 0), ("Europe/Berlin", ("day(k)",), 200_000)],
+    indirect=["zone"],
+)
+def test_a_fold_keyed_by_an_instant_leaves_each_key_once_whatever_the_hosts_zone(
+    site: Site, partition: tuple[str, ...], small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "_DRIVER_VERSIONS", small)
+    schema = pa.schema([("k", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
+    spec = site.table(keyed(f"{site.warehouse.namespace}.at", schema, partition=partition))
+    given = [{"k": EPOCH + timedelta(hours=hours), "v": hours} for hours in (0, 47)]
+    stored = fold_twice(site, spec, given)
+    assert [{"k": row["k"], "v": row["v"]} for row in stored] == given
+
+
+def test_a_large_fold_takes_keys_that_sql_could_read_as_something_else(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "_DRIVER_VERSIONS", 0)
+    given = [{"k": key, "v": at} for at, key in enumerate(["${env:HOME}", "'\\", "}"])]
+    stored = fold_twice(site, site.spec, given)
+    assert [{"k": row["k"], "v": row["v"]} for row in stored] == given
