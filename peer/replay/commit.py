@@ -48,7 +48,10 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a replay snapshot says of itself: epoch, number, and the range of each file that it applied."""
+    """What a replay snapshot says of itself: epoch, number, and the range of each file with rows that it applied.
+
+    A range begins where the first of these rows lies: what is before it in the file came with earlier commits.
+    """
 
     epoch: int
     number: int
@@ -133,7 +136,7 @@ class TableReplay:
         snapshot = 0
         damage: StorageError | None = None
         while left:
-            stamp = Stamp(self._epoch, self.number + 1, ranges)
+            stamp = Stamp(self._epoch, self.number + 1, _spanned(left, ranges))
             decode = plan_decode(
                 self.spec,
                 self._ledger.tables.schemas(self.spec.uuid),
@@ -303,6 +306,14 @@ def _damage(poison: Poison) -> StorageError:
         f"{frame.path}: {poison.reason}",
         f"Restore the file, or have it sent again: walship wal giveup {frame.file.local} --yes",
     )
+
+
+def _spanned(frames: Iterable[FrameRef], ranges: Mapping[FileId, tuple[int, int]]) -> dict[FileId, tuple[int, int]]:
+    """The ranges of a pass that ``frames`` lie in, each from the first of them: the pass may begin before it."""
+    begins: dict[FileId, int] = {}
+    for frame in frames:
+        begins[frame.file] = min(frame.begin, begins.get(frame.file, frame.begin))
+    return {file: (begin, ranges[file][1]) for file, begin in begins.items()}
 
 
 def _control_rows(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
