@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,17 +20,17 @@ from uuid import UUID
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from replication.core.schema import Column, TableSpec
-from replication.errors import CommitConflictError
+from replication.errors import CommitConflictError, EngineLostError, StorageError
 from replication.tables.append import SMALL_BYTES, WriteFiles, append_decoded, fits
 from replication.tables.base import LABEL, SPARK, Decode, History, Rows
 from replication.tables.catalog import CATALOG, IcebergCatalog
 from replication.tables.evolve import check_columns, check_shape
 from replication.tables.fold_branch import abandoned, check_branch, head, new_branch
 from replication.tables.key_index import KeyIndex
+from replication.tables.key_ranges import key_ranges
 from replication.tables.local_io import sync_commits
 from replication.tables.refusals import refusals
 from replication.tables.row_delta import replace_rows
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
     from pyspark.sql.types import StructType
 
+#: Names the last snapshot before one that a failed sync may have lost; while it is there nothing after it is trusted.
+UNSYNCED_TAG = "walship_unsynced"
 _NOTHING = pa.table({})
 _SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20
@@ -179,10 +179,11 @@ class IcebergTables:
                 return replace_rows(loaded, self._index, key, gone, rows, expect, summary)
         table, branch = self.ref(name), new_branch()
         at = "" if expect is None else f" as of version {expect}"
-        with self._durably(name), refusals(name):
+        with self._durably(name) as known, refusals(name):
             self._spark.sql(f"alter table {table} create branch {branch}{at}")
             try:
                 self._write_branch(name, branch, key, gone, rows, summary)
+                sync_commits(self._catalog.load(name), known, branch)
                 if shape is not None and not self.fits(shape):  # rows are matched by name: columns may have got others'
                     raise CommitConflictError(f"{name} was altered meanwhile")
                 self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{branch}')").collect()
@@ -202,7 +203,7 @@ class IcebergTables:
             listed = f"walship_gone_{next(self._numbers)}"
             frame = self._frame(name, gone)
             frame.createOrReplaceTempView(listed)
-            conditions = self._ranges(key, listed, gone)
+            conditions = key_ranges(self._spark, key, listed, gone)
             if conditions is not None:
                 inside = f"({columns}) in (select {columns} from {listed})"
                 self._spark.sql(f"delete from {there} where {' and '.join([*conditions, inside])}")
@@ -251,7 +252,13 @@ class IcebergTables:
 
     def settle(self, name: str) -> None:
         """See ``base.Tables``."""
-        sync_commits(self._catalog.load(name), frozenset())
+        table = self._catalog.load(name)
+        if UNSYNCED_TAG in table.metadata.refs:
+            raise StorageError(
+                f"the disk failed when it was to hold {name}: what came after its tag {UNSYNCED_TAG} may be lost",
+                "Look at the disk. Roll the table back to the tag if its files are damaged, then drop the tag",
+            )
+        sync_commits(table, frozenset())
 
     def compact(self, name: str, min_files: int) -> int:
         """Rewrite small files, and files many of whose rows are deleted; return how many files went.
@@ -282,11 +289,22 @@ class IcebergTables:
             self._in_upkeep.discard(name)
 
     @contextlib.contextmanager
-    def _durably(self, name: str) -> Iterator[None]:
-        """Around commits of Spark, which syncs nothing: the disk holds them when this is left."""
+    def _durably(self, name: str) -> Iterator[frozenset[int]]:
+        """Around commits of Spark, which syncs nothing: the disk holds them when this is left.
+
+        The kernel tells of lost bytes once, so where that fails the table itself says so to the next process.
+        """
         known = frozenset(self._catalog.history(name).snapshots)
-        yield
-        sync_commits(self._catalog.load(name), known)
+        yield known
+        try:
+            sync_commits(self._catalog.load(name), known)
+        except EngineLostError:
+            chain = [snapshot.id for snapshot in self._catalog.history(name).chain()]
+            last = next((snapshot for snapshot in chain if snapshot in known), next(iter(chain), 0))
+            with contextlib.suppress(Exception):  # the process ends in any case
+                tag = f"create tag if not exists {UNSYNCED_TAG} as of version {last}"
+                self._spark.sql(f"alter table {self.ref(name)} {tag}")
+            raise
 
     def _committed(self, name: str, summary: Mapping[str, str]) -> int:
         for snapshot in self._catalog.history(name).chain():
@@ -326,24 +344,6 @@ class IcebergTables:
     def _table_types(self, name: str) -> StructType:
         return self._spark.table(self.ref(name)).schema
 
-    def _ranges(self, key: Sequence[str], listed: str, gone: Rows) -> list[str] | None:
-        """Conditions that let Iceberg skip files and partitions; None when no key is gone."""
-        if isinstance(gone, str):
-            bounds = ", ".join(f"min({SPARK.name(c)}), max({SPARK.name(c)})" for c in key)
-            found = self._spark.sql(f"select {bounds} from {listed}").toArrow()  # not rows: their instants are local
-            row = [column[0].as_py() for column in found.columns]
-        else:
-            extremes = [pc.min_max(gone.column(c)) for c in key]
-            row = [bound.as_py() for both in extremes for bound in (both["min"], both["max"])]
-        if row[0] is None:
-            return None
-        conditions: list[str] = []
-        for at, column in enumerate(key):
-            low, high = _literal(row[2 * at]), _literal(row[2 * at + 1])
-            if low is not None and high is not None:
-                conditions.append(f"{SPARK.name(column)} between {low} and {high}")
-        return conditions
-
 
 def _column(F: Any, name: str, wanted: Any, rows: Decode) -> SparkColumn:
     made: SparkColumn
@@ -365,24 +365,3 @@ def _with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> Data
     for key, value in summary.items():
         writer = writer.option(f"snapshot-property.{key}", value)
     return writer
-
-
-def _literal(value: Any) -> str | None:
-    match value:
-        case bool():
-            return str(value).lower()
-        case int() | Decimal():
-            return str(value)
-        case str() if "${" in value:  # Spark would put a variable's value there
-            return None
-        case str():
-            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-            return f"'{escaped}'"
-        case datetime():
-            return f"timestamp_{'ntz' if value.tzinfo is None else 'ltz'} '{value.isoformat(sep=' ')}'"
-        case date():
-            return f"date '{value.isoformat()}'"
-        case bytes() | bytearray():
-            return f"x'{bytes(value).hex()}'"
-        case _:
-            return None

@@ -16,6 +16,7 @@ from typing import cast
 import pyarrow as pa
 from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 
 from replication.errors import EngineLostError, MissingFileError, StorageError
 from replication.files.local import LocalFiles, sync_path
@@ -121,14 +122,18 @@ def sync_written() -> None:
     """
     with _syncing:  # held meanwhile: what another thread is about to sync is not there yet
         paths = tuple(_unsynced)
-        try:
-            if not _lost:
-                _sync_all(paths)
-        except StorageError as error:
-            _lost.append(error.what)
-        if _lost:
-            raise EngineLostError(f"a table's file may not be on the disk: {_lost[0]}", "Look at the disk")
+        _sync_or_end(paths)
         _unsynced.difference_update(paths)
+
+
+def _sync_or_end(paths: Sequence[str]) -> None:
+    try:
+        if not _lost:
+            _sync_all(paths)
+    except StorageError as error:
+        _lost.append(error.what)
+    if _lost:
+        raise EngineLostError(f"a table's file may not be on the disk: {_lost[0]}", "Look at the disk")
 
 
 def _sync_all(paths: Sequence[str]) -> None:
@@ -140,14 +145,18 @@ def _sync_all(paths: Sequence[str]) -> None:
             LocalFiles().sync_directory(directory)
 
 
-def sync_commits(table: Table, known: frozenset[int]) -> None:
+def sync_commits(table: Table, known: frozenset[int], branch: str = MAIN_BRANCH) -> None:
     """Have the disk hold what commits of another engine wrote, which syncs nothing: the table as it was just loaded.
 
     Args:
         table: its metadata file, and what its current snapshot has of snapshots that are not ``known``.
         known: snapshots whose files are on the disk.
+        branch: whose snapshot counts as the current one.
+
+    Raises:
+        EngineLostError: as ``sync_written``.
     """
-    written, snapshot = [table.metadata_location], table.current_snapshot()
+    written, snapshot = [table.metadata_location], table.snapshot_by_name(branch)
     made = {each.snapshot_id for each in table.metadata.snapshots} - known
     if snapshot is not None and snapshot.snapshot_id in made:
         written.append(snapshot.manifest_list)
@@ -156,4 +165,4 @@ def sync_commits(table: Table, known: frozenset[int]) -> None:
                 written.append(manifest.manifest_path)
                 entries = manifest.fetch_manifest_entry(table.io)
                 written += [entry.data_file.file_path for entry in entries if entry.snapshot_id in made]
-    _sync_all([path for path in map(local_path, written) if path.startswith("/")])
+    _sync_or_end([path for path in map(local_path, written) if path.startswith("/")])

@@ -17,13 +17,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from replication.core.schema import TableSpec
-from replication.errors import EngineLostError
+from replication.errors import EngineLostError, StorageError
 from replication.files import local
 from replication.tables import local_io
 from replication.tables.base import Decode
 from replication.tables.catalog import IcebergCatalog
-from replication.tables.iceberg import IcebergTables
+from replication.tables.iceberg import UNSYNCED_TAG, IcebergTables
 from replication.tables.local_io import local_path
+from tests.integration.replay_site import Site, settle
 from tests.tables_made import as_decode, keyed
 
 
@@ -146,6 +147,72 @@ def test_what_somebody_else_committed_is_on_the_disk_once_settled(
     assert len(disk.lacks(catalog.load(spec.name))) >= 3
     spark_tables.settle(spec.name)
     assert disk.lacks(catalog.load(spec.name)) == []
+
+
+@pytest.fixture
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has the next sync fail; the kernel says so once only. ``_lost`` is as in a process that starts."""
+    monkeypatch.setattr(local_io, "_lost", [])
+    monkeypatch.setattr(local_io, "_unsynced", set())
+    sync = local._sync
+
+    def broken(fd: int, elsewhere: Callable[[int], None]) -> None:
+        monkeypatch.setattr(local, "_sync", sync)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    return lambda: monkeypatch.setattr(local, "_sync", broken)
+
+
+def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_io, "_lost", [])
+
+
+@pytest.mark.parametrize("warehouse", ["small"], indirect=True)
+def test_rows_of_spark_that_a_failed_sync_may_have_lost_are_marked_applied_by_no_process_until_somebody_looked(
+    site: Site, fail_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = site.table(keyed(f"{site.warehouse.namespace}.log", key=(), partition=["k"]))
+    site.put(("first", 1), spec=log)
+    assert settle(site.replayer()).frames == 1
+    kept = site.tables.history(log.name).current
+    site.put(("second", 2), spec=log)
+    fail_once()
+    with pytest.raises(EngineLostError, match="may not be on the disk"):
+        settle(site.replayer())
+    in_another_process(monkeypatch)
+    assert "may be lost" in settle(site.replayer()).held[log.name]
+    assert not site.applied()
+    assert site.tables.history(log.name).tags == {UNSYNCED_TAG: kept}
+    site.tables.untag(log.name, UNSYNCED_TAG)
+    assert not settle(site.replayer()).held
+    assert site.applied() and site.rows(log) == {"first": 1, "second": 2}
+
+
+def test_what_a_rewrite_replaced_stays_where_a_failed_sync_may_have_lost_the_new_files(
+    spark_tables: IcebergTables, spec: TableSpec, fail_once: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = spark_tables.append(spec.name, decoded("a", 100), None, {"walship.n": "1"})
+    second = spark_tables.append(spec.name, decoded("b", 100), first, {"walship.n": "2"})
+    fail_once()
+    with pytest.raises(EngineLostError):
+        spark_tables.compact(spec.name, 2)
+    in_another_process(monkeypatch)
+    with pytest.raises(StorageError, match="may be lost"):
+        spark_tables.expire(spec.name, 10**16, 1)
+    history = spark_tables.history(spec.name)
+    assert history.tags == {UNSYNCED_TAG: second} and set(history.snapshots) >= {first, second}
+
+
+def test_a_large_fold_whose_files_a_failed_sync_may_have_lost_is_none(
+    spark_tables: IcebergTables, spec: TableSpec, fail_once: Callable[[], None]
+) -> None:
+    first = spark_tables.append(spec.name, decoded("a", 100), None, {"walship.n": "1"})
+    everything = f"select * from {spark_tables.ref(spec.name)}"
+    fail_once()
+    with pytest.raises(EngineLostError):
+        spark_tables.replace(spec.name, ["k"], f"select k from ({everything})", everything, first, {"walship.n": "2"})
+    history = spark_tables.history(spec.name)
+    assert history.current == first and not history.tags
 
 
 def test_after_a_failed_sync_nothing_is_committed_until_the_process_is_another(

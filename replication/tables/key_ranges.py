@@ -1,0 +1,62 @@
+"""Conditions in Spark's SQL by which a delete of listed keys skips files and partitions that have none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
+
+from replication.tables.base import SPARK, Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def key_ranges(spark: SparkSession, key: Sequence[str], listed: str, gone: Rows) -> list[str] | None:
+    """A condition for each key column that can have one; None when no key is gone.
+
+    Args:
+        spark: the session.
+        key: the key columns.
+        listed: the temporary view of ``gone``.
+        gone: the keys.
+    """
+    if isinstance(gone, str):
+        bounds = ", ".join(f"min({SPARK.name(c)}), max({SPARK.name(c)})" for c in key)
+        found = spark.sql(f"select {bounds} from {listed}").toArrow()  # not as rows: their instants are local times
+        row = [column[0].as_py() for column in found.columns]
+    else:
+        extremes = [pc.min_max(gone.column(c)) for c in key]
+        row = [bound.as_py() for both in extremes for bound in (both["min"], both["max"])]
+    if row[0] is None:
+        return None
+    conditions: list[str] = []
+    for at, column in enumerate(key):
+        low, high = _literal(row[2 * at]), _literal(row[2 * at + 1])
+        if low is not None and high is not None:
+            conditions.append(f"{SPARK.name(column)} between {low} and {high}")
+    return conditions
+
+
+def _literal(value: Any) -> str | None:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | Decimal():
+            return str(value)
+        case str() if "${" in value:  # Spark would put a variable's value there
+            return None
+        case str():
+            escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+            return f"'{escaped}'"
+        case datetime():
+            return f"timestamp_{'ntz' if value.tzinfo is None else 'ltz'} '{value.isoformat(sep=' ')}'"
+        case date():
+            return f"date '{value.isoformat()}'"
+        case bytes() | bytearray():
+            return f"x'{bytes(value).hex()}'"
+        case _:
+            return None
