@@ -7,7 +7,7 @@ that says how far it has come. Only keys that changed are touched. When replicat
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import duckdb
 import structlog
@@ -19,7 +19,7 @@ from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, History, Rows, Tables, open_duckdb
 from replication.tables.damage import refuse_unreadable
-from replication.tables.layout import CHANGES, TOMBSTONES
+from replication.tables.layout import CHANGES, TOMBSTONES, merge_groups, version_column
 
 _DRIVER_VERSIONS = 200_000
 _log = structlog.get_logger(__name__)
@@ -81,9 +81,11 @@ def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResu
     if not tables.fits(spec):
         tables.create(spec)
         table = tables.history(spec.name)
-    limit = None if upto is None else max(upto, before.upto)  # what came late below the last fold belongs in this one
     with open_duckdb() as connection:
         tables.attach(connection, "changes", spec.name + CHANGES, where=before.unfolded)
+        if not before.known:
+            before = _as_far_as_rows_go(connection, tables, spec, before)
+        limit = None if upto is None else max(upto, before.upto)  # what came late below the last fold belongs in here
         here = Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", before)
         if reached is None:
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
@@ -145,6 +147,19 @@ def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, la
     merge = Merge(spec, tables.dialect, changes, table, tombstones, before)
     resolved = f"({merge.resolved(where, late=late)})"
     return _Merged(merge.changed(where), merge.rows(resolved), merge.buried(resolved) if deletes or late else None)
+
+
+def _as_far_as_rows_go(
+    connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, before: Folded
+) -> Folded:
+    """An unknown fold as one up to the newest version in ``<table>``: an older one that comes late may lose to it."""
+    tables.attach(connection, "table", spec.name)
+    tables.attach(connection, "tombstones", spec.name + TOMBSTONES)
+    columns = [DUCKDB.name(version_column("_commit", group)) for group in merge_groups(spec)]
+    parts = [f"select {column} as _commit from {DUCKDB.name('table')}" for column in columns]
+    commits = " union all ".join([*parts, "select _commit from tombstones"])
+    ((newest,),) = connection.execute(f"select max(_commit) from ({commits}) c").fetchall()
+    return before if newest is None else replace(before, upto=newest, held_upto=newest)
 
 
 def _next(before: Folded, reached: int, newest: int, upto: int | None) -> Folded:

@@ -69,11 +69,10 @@ def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded,
         return folded, history.current
     if folded.known and (folded.held_replay, folded.held_upto) == (0, -1):
         return Folded(), None
-    tagged = history.snapshots.get(history.tags.get(CONSISTENT_TAG, 0))
-    if tagged is not None:
-        held = Folded.newest(History(tagged.id, history.snapshots))
-        if held.upto <= as_of:
-            return held, tagged.id
+    if folded.known and folded.held_upto <= as_of and CONSISTENT_TAG in history.tags:
+        # as the newest fold has it: that of the tagged snapshot may have expired
+        held = Folded(folded.held_replay, folded.held_upto, folded.held_replay, folded.held_upto)
+        return held, history.tags[CONSISTENT_TAG]
     raise RequestError(
         f"{spec.name} is folded up to {folded.upto}, so it cannot be read as of {as_of}",
         "Read as of a later commit time (microseconds since 1970)",
@@ -90,9 +89,7 @@ def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
         return None
     if (folded.held_replay, folded.held_upto) == (0, -1):
         return 0
-    tagged = history.snapshots.get(history.tags.get(CONSISTENT_TAG, 0))
-    held = Folded(known=False) if tagged is None else Folded.newest(History(tagged.id, history.snapshots))
-    return min(folded.upto, held.upto) if held.known else folded.upto
+    return min(folded.upto, folded.held_upto) if CONSISTENT_TAG in history.tags else folded.upto
 
 
 class Reader:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from peer.fold import merge_changes
 from peer.latest import Folded
+from peer.read import earliest
 from replication.core.schema import TableSpec
+from replication.errors import RequestError
 from replication.tables.memory import MemoryTables
 from tests.tables_made import cell, grouped, keyed
 from tests.versions import Version, append, model, shown
@@ -138,6 +140,56 @@ def test_a_cut_shows_what_was_deleted_after_it_although_that_was_folded_past_it(
     for cut in (5, 11, 12, 19, 20):
         wanted = [version for version in (put, late, changed, again) if version.commit <= cut]
         assert shown(tables, spec, as_of=cut) == model(wanted, spec), cut
+
+
+def put(key: str, commit: int) -> Version:
+    group = SPECS[0].groups[0].name
+    return Version(key=key, group=group, op=0, ts=None, commit=commit, origin="e:1", seq=commit, row=0, value=commit)
+
+
+def expired(tables: MemoryTables, name: str) -> None:
+    """Somebody rewrites a table's files, and lets go of every snapshot but the last and those with tags."""
+    tables.compact(name, 1)
+    tables.expire(name, 1 << 60, 1)
+
+
+@pytest.mark.parametrize("upto", [10, None])
+def test_where_it_is_forgotten_how_far_a_table_is_folded_its_own_rows_tell(upto: int | None) -> None:
+    spec, tables = SPECS[0], MemoryTables()
+    tables.create(spec)
+    folded, behind, late = put("a", 20), put("b", 5), put("a", 15)
+    append(tables, spec, [folded], 1)
+    merge_changes(tables, spec, 30)
+    tables.delete(spec.name + "__changes", "_replay <= 1")  # as trimming does
+    expired(tables, spec.name)
+    append(tables, spec, [behind], 2)
+    merge_changes(tables, spec, upto)
+    for cut in (20, 25):
+        assert shown(tables, spec, as_of=cut) == model([folded, behind], spec)
+    assert earliest(tables, spec) == 20
+    with pytest.raises(RequestError):
+        shown(tables, spec, as_of=19)
+    append(tables, spec, [late], 3)
+    for _ in range(2):
+        assert shown(tables, spec) == model([folded, behind, late], spec)
+        merge_changes(tables, spec, upto)
+
+
+def test_a_cut_from_before_what_is_held_is_refused_however_many_snapshots_have_expired() -> None:
+    spec, tables = SPECS[0], MemoryTables()
+    tables.create(spec)
+    versions = [put("a", 3), put("a", 5), put("a", 20)]
+    append(tables, spec, versions[:2], 1)
+    merge_changes(tables, spec, 10)
+    tables.compact(spec.name, 1)  # so that what is held is no fold
+    append(tables, spec, versions[2:], 2)
+    merge_changes(tables, spec, None)
+    for _ in range(2):
+        with pytest.raises(RequestError):
+            shown(tables, spec, as_of=4)
+        assert earliest(tables, spec) == 10
+        assert shown(tables, spec, as_of=12) == model(versions[:2], spec)
+        tables.expire(spec.name, 1 << 60, 1)
 
 
 def test_a_hold_ends_when_replicated_time_has_caught_up_even_if_nothing_was_written_since() -> None:
