@@ -150,6 +150,9 @@ class IcebergTables:
                 is_small = rows.size is not None and rows.size <= self._small_bytes
                 return append_decoded(table, rows, expect, summary, None if is_small else partial(self._run, name))
         frame = self._decoded(name, rows) if isinstance(rows, Decode) else self._frame(name, rows)
+        with refusals(name):
+            if isinstance(rows, Decode) and frame.isEmpty():
+                return None
         writer = frame.writeTo(self.ref(name)).option("isolation-level", "serializable")
         if expect is not None:
             writer = writer.option("validate-from-snapshot-id", str(expect))

@@ -103,7 +103,10 @@ def test_the_first_append_and_the_next_carry_their_summaries(tables: Tables, spe
     assert shown(tables, spec.name, first) == {"a": 1}
 
 
-def test_decoded_rows_that_are_none_are_no_commit(tables: Tables, spec: TableSpec) -> None:
+@pytest.mark.parametrize("partition", [(), ("k",)], ids=["whole", "partitioned"])
+def test_decoded_rows_that_are_none_are_no_commit(tables: Tables, partition: tuple[str, ...]) -> None:
+    spec = keyed(f"c{uuid4().hex[:8]}.t", partition=partition)
+    tables.create(spec)
     first = tables.append(spec.name, row(tables, spec, "a", 1), None, {})
     none = as_decode(pa.table({"k": pa.array([], pa.string()), "v": pa.array([], pa.int64())}))
     assert tables.append(spec.name, none, first, {"walship.x": "2"}) is None
