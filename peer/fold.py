@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import duckdb
+import pyarrow as pa
 import structlog
 
 from peer.latest import CONSISTENT_TAG, Folded, Merge, show_latest
@@ -22,6 +23,7 @@ from replication.tables.damage import refuse_unreadable
 from replication.tables.layout import CHANGES, TOMBSTONES, merge_groups, version_column
 
 _DRIVER_VERSIONS = 200_000
+_DRIVER_BYTES = 256 << 20
 _log = structlog.get_logger(__name__)
 
 
@@ -99,7 +101,7 @@ def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResu
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
         if not versions and not caught_up:
             return None
-        if versions <= _DRIVER_VERSIONS:
+        if _fits_here(connection, spec, where, versions):
             if late:
                 tables.attach(connection, "table", spec.name)
                 tables.attach(connection, "tombstones", spec.name + TOMBSTONES)
@@ -129,6 +131,19 @@ class _Merged:
     gone: Rows
     rows: Rows
     buried: Rows | None
+
+
+def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: str, versions: int) -> bool:
+    """Whether changes are few enough to be merged in memory, and their texts and the like of few enough bytes."""
+    if versions > _DRIVER_VERSIONS:
+        return False
+    sizes = ["0"]
+    for column in spec.columns:
+        name, is_bytes = DUCKDB.name(column.name), pa.types.is_binary(column.type)
+        if not pa.types.is_primitive(column.type):
+            sizes.append(f"coalesce({f'octet_length({name})' if is_bytes else f'strlen({name}::varchar)'}, 0)")
+    ((size,),) = connection.execute(f"select sum({' + '.join(sizes)}) from changes where {where}").fetchall()
+    return (size or 0) <= _DRIVER_BYTES
 
 
 def _merge_here(connection: duckdb.DuckDBPyConnection, merge: Merge, where: str, late: bool) -> _Merged:

@@ -1,4 +1,4 @@
-"""Large folds are merged by the warehouse's engine, and come to what small ones do; against Spark."""
+"""Large folds are merged by the warehouse's engine, and come to what small ones do."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import pytest
 from peer import fold
 from peer.fold import merge_changes
 from replication.core.schema import TableSpec
-from tests.integration.replay_site import Site
+from tests.integration.replay_site import Site, settle
 from tests.tables_made import keyed
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-pytestmark = pytest.mark.parametrize("warehouse", ["small"], indirect=True)
 
 
 @pytest.fixture
@@ -41,6 +39,7 @@ def fold_twice(site: Site, spec: TableSpec, rows: list[dict[str, Any]]) -> list[
     return site.tables.query(f"select * from {site.tables.ref(spec.name)} order by v").to_pylist()
 
 
+@pytest.mark.parametrize("warehouse", ["small"], indirect=True)
 @pytest.mark.usefixtures("zone")
 @pytest.mark.parametrize(
     ("zone", "partition", "small"),
@@ -58,6 +57,7 @@ def test_a_fold_keyed_by_an_instant_leaves_each_key_once_whatever_the_hosts_zone
     assert [{"k": row["k"], "v": row["v"]} for row in stored] == given
 
 
+@pytest.mark.parametrize("warehouse", ["small"], indirect=True)
 def test_a_large_fold_takes_keys_that_sql_could_read_as_something_else(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,3 +65,30 @@ def test_a_large_fold_takes_keys_that_sql_could_read_as_something_else(
     given = [{"k": key, "v": at} for at, key in enumerate(["${env:HOME}", "'\\", "}"])]
     stored = fold_twice(site, site.spec, given)
     assert [{"k": row["k"], "v": row["v"]} for row in stored] == given
+
+
+@pytest.mark.parametrize("warehouse", ["memory"], indirect=True)
+@pytest.mark.parametrize(("of", "value"), [(pa.string(), "x" * 65_536), (pa.binary(), b"x" * 65_536)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_few_rows_of_many_bytes_make_a_large_fold(
+    site: Site, of: pa.DataType, value: str | bytes, nested: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fold, "_DRIVER_BYTES", 1 << 20)
+    large: list[TableSpec] = []
+    there = fold._merge_there
+
+    def noted(tables: Any, spec: TableSpec, *more: Any) -> Any:
+        large.append(spec)
+        return there(tables, spec, *more)
+
+    monkeypatch.setattr(fold, "_merge_there", noted)
+    schema = pa.schema([("k", pa.string()), ("v", pa.list_(of) if nested else of)])
+    spec = site.table(keyed(f"{site.warehouse.namespace}.wide", schema))
+    for count in (10, 100):
+        site.wal.upsert(spec, [{"k": f"{key:04}", "v": [value] if nested else value} for key in range(count)])
+        site.wal.register(closed=site.wal.now)
+        settle(site.replayer())
+        assert not large
+        assert merge_changes(site.tables, spec, site.wal.now) is not None
+        assert site.tables.query(f"select 1 from {site.tables.ref(spec.name)}").num_rows == count
+    assert large == [spec]
