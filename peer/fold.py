@@ -15,6 +15,7 @@ import structlog
 
 from peer.latest import CONSISTENT_TAG, Folded, Merge, show_latest
 from peer.replay.commit import Stamp
+from replication.core.aging import REMOVED_LATER_US, horizon
 from replication.core.schema import TableSpec
 from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
@@ -70,7 +71,8 @@ def fold(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: floa
 def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResult | None:
     """Merge the changes with commit times up to ``upto``, or all with a hold for readers of cuts when None.
 
-    Returns None, and commits nothing, when there are no such changes, and no hold that may end. Errors as ``fold``.
+    Returns None, and commits nothing, when there are no such changes, no hold that may end, and no rows that have grown
+    too old for some time: they are removed, and hidden by the view, as of the last fold. Errors as ``fold``.
     """
     changes, table = tables.history(spec.name + CHANGES), tables.history(spec.name)
     before = Folded.newest(table)
@@ -99,7 +101,7 @@ def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResu
         ).fetchall()  # a result not fetched to its end would keep the connection from attaching more
         versions, newest, deletes, late = counted
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
-        if not versions and not caught_up:
+        if not versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
             return None
         if _fits_here(connection, spec, where, versions):
             if late:
@@ -131,6 +133,15 @@ class _Merged:
     gone: Rows
     rows: Rows
     buried: Rows | None
+
+
+def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: Merge, upto: int) -> bool:
+    """Whether ``<table>`` has rows that are too old by ``upto``, a twentieth of their age after the last fold."""
+    before, old = (horizon(merge.spec, at - REMOVED_LATER_US) for at in (merge.folded.upto, upto))
+    if old is None or (before is not None and old - before < (upto - old) // 20):
+        return False
+    tables.attach(connection, "table", merge.spec.name)
+    return bool(connection.execute(f"select 1 from {merge.table} where {merge.too_old(old)} limit 1").fetchall())
 
 
 def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: str, versions: int) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 from peer.digest import content_hash
 from peer.fold import merge_changes
+from peer.latest import show_latest
 from peer.maintenance import Retention, trim
 from peer.read import read
 from replication.core.alter import set_properties
@@ -108,6 +109,21 @@ def test_nothing_is_removed_before_everybody_has_heard_of_the_age(site: TableSit
     merge_changes(site.tables, spec, cut)
     trim(site.tables, site.ledger, spec, cut, Retention(86400.0))
     assert stored(site, spec.name) == 5 and shown(site, spec) == []
+
+
+def test_they_are_removed_and_hidden_by_the_view_where_nobody_writes_any_more(site: TableSite) -> None:
+    spec = with_age(site, table(), 3600, at=now())
+    wal_at(site, 3 * HOUR, "w0").append(spec, rows(0, 5))
+    wal_at(site, HOUR // 2, "w1").append(spec, rows(7, 1))
+    catch_up(site)
+    merge_changes(site.tables, spec, now())
+    for left, after in ((1, 2 * 60_000_000), (0, HOUR)):
+        cut = now() + after
+        assert merge_changes(site.tables, spec, cut) is not None
+        show_latest(site.tables, spec)
+        trim(site.tables, site.ledger, spec, cut, Retention(86400.0))
+        assert stored(site, spec.name) == left and stored(site, spec.name + "__latest") == left
+        assert merge_changes(site.tables, spec, cut + 10 * HOUR * (1 - left) + 60_000_000) is None
 
 
 def test_groups_grow_old_apart(site: TableSite) -> None:
