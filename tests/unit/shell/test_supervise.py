@@ -1,4 +1,4 @@
-"""Roles that start when there is something for them to do, or when this host has room for them again."""
+"""Roles that start when there is something for them to do, when this host has room for them, or after they ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replication import config as configuration
 from shell import supervise
 from shell.render import Printer
 from shell.role_process import RoleState
-from shell.supervise import RoleEvent, Supervisor
+from shell.supervise import RoleEvent, RoleSupervisor, Supervisor
 from tests.sites import until
 
 
@@ -42,6 +42,26 @@ class _Role:
 
     def finish(self, deadline: float) -> RoleEvent:
         return RoleEvent(self.role, "stopped", 1)
+
+
+class _Clock:
+    """Stands for the module ``time``."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class _Process:
+    """A process that runs until it is given a return code."""
+
+    pid = 4_000_000
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        return self.returncode
 
 
 def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
@@ -138,3 +158,41 @@ def test_a_cluster_goes_on_when_nobody_reads_any_more_what_it_says(
         monkeypatch.undo()
         with pytest.raises(BrokenPipeError):
             nobody.close()
+
+
+def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_steady(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    config.run_dir.mkdir(parents=True)
+    clock = _Clock()
+    processes: list[_Process] = []
+
+    def spawn(arguments: Sequence[str], output: Path) -> tuple[_Process, None]:
+        processes.append(_Process())
+        return processes[-1], None
+
+    def started() -> bool:
+        return [event.event for event in role.poll()] == ["started"]
+
+    def ends() -> float:
+        """Let the process end; how long it is told to wait, and does."""
+        processes[-1].returncode = 1
+        (ended,) = role.poll()
+        told = float(ended.detail.removeprefix("exit code 1; starts again in ").removesuffix(" s"))
+        clock.now += told - 0.01
+        assert not role.poll(), "not before its time"
+        clock.now += 0.02
+        assert started()
+        return told
+
+    monkeypatch.setattr(supervise, "spawn", spawn)
+    monkeypatch.setattr(supervise, "time", clock)
+    monkeypatch.setattr(supervise, "_kill_group", lambda pid: None)
+    role = RoleSupervisor("worker", config, tmp_path / "x.toml")
+    assert role.start().event == "started"
+    assert [ends() for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    clock.now += 59
+    assert role.poll() == [] and ends() == 30.0, "a minute is not over"
+    clock.now += 61
+    assert role.poll() == [] and [ends(), ends()] == [0.5, 1.0]
