@@ -2,17 +2,20 @@
 
 import io
 import json
+import os
+import stat
 
 import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
+from prompt_toolkit.history import FileHistory, InMemoryHistory
 
 from replication.errors import ConfigError
 from shell import main
 from shell.find import Found
 from shell.main import make_app
 from shell.render import Printer
-from shell.shell import Shell, VerbCompleter, _from_lines, verbs_of
+from shell.shell import Shell, VerbCompleter, _from_lines, _history, verbs_of
 
 
 class Recorder:
@@ -138,3 +141,22 @@ def test_tables_peers_options_and_clusters_complete(app):
     assert complete(app, "select * from ops.w") == ["ops.weather"]
     assert complete(app, "use e") == ["east"]
     assert complete(app, "readonly o") == ["off", "on"]
+
+
+def test_what_was_typed_is_remembered_in_a_file_that_only_its_owner_can_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    before = os.umask(0o022)
+    try:
+        _history().append_string("read ops.flights")
+    finally:
+        os.umask(before)
+    file = tmp_path / "state" / "walship" / "history"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    again = _history()
+    assert isinstance(again, FileHistory) and list(again.load_history_strings()) == ["read ops.flights"]
+
+
+def test_a_shell_that_has_no_place_for_its_history_keeps_it_in_memory(tmp_path, monkeypatch):
+    (tmp_path / "state").write_text("a file where the folder would be")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert isinstance(_history(), InMemoryHistory)
