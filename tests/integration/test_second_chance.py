@@ -13,14 +13,16 @@ from peer.members import Members
 from peer.quarantine import Quarantine
 from peer.read import read
 from peer.replay.rounds import Replayer
-from peer.status import collect
+from peer.status import TableHere, collect
 from peer.wal_check import check_file
 from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.ledger.base import Ledger, Quarantined
 from replication.tables.memory import MemoryTables
+from shell.commands.replication import show_status
 from shell.main import run
+from shell.render import Printer
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 
@@ -80,6 +82,26 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     assert made.rows() == {"a": 1, "c": 3} and len(made.held()) == 1 and made.replicated() == 1
     yield made
     made.ledger.close()
+
+
+def test_a_quarantined_frame_shows_in_status_until_it_is_given_up(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told() -> tuple[TableHere, str]:
+        status = collect(world.config, world.ledger, Members())
+        show_status(Printer(as_json=False), status)
+        return status.tables[0], "".join(capsys.readouterr())
+
+    (frame,) = world.held()
+    name = f"{frame.file.local}:{frame.begin}"
+    here, shown = told()
+    assert (here.quarantined, here.discarded) == (1, 0) and "quarantined" in here.held_by
+    assert here.held_by in shown
+    assert f"quarantined: frame {name}: {frame.reason}; copy {frame.copy}" in shown
+    assert world.walship("quarantine", "discard", name, "--yes") == 0
+    here, shown = told()
+    assert (here.quarantined, here.discarded, here.held_by) == (0, 1, "")
+    assert "quarantined: frame" not in shown and f"Z: frame {name}: {frame.reason}; copy {frame.copy}" in shown
 
 
 def test_a_frame_tried_again_once_its_schema_is_known_is_applied_once(

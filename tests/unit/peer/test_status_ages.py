@@ -1,11 +1,17 @@
 """Ages in ``walship status``."""
 
-from contextlib import ExitStack
+import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from peer.derive.progress import derived_here
-from peer.status import age_s
+from peer.fold import fold
+from peer.members import Members
+from peer.status import age_s, collect
+from replication.core.freshness import ClosedNotice
+from tests import sites
 from tests.deriving import DerivingSite
+from tests.replaying import TableSite
 from tests.unit.peer.test_derived import PUBLIC, people, rows
 
 
@@ -31,3 +37,24 @@ def test_a_source_whose_clock_is_ahead_leaves_no_lag_below_zero(tmp_path: Path) 
         specs = {each.uuid: each for each in site.ledger.tables.all()}
         lags = [next(derived_here(site.ledger, specs, now)).lag_s for now in (2_000_000, 7_000_000)]
         assert lags == [0, 2]
+
+
+def test_a_table_is_as_old_as_what_was_folded_last(tmp_path: Path) -> None:
+    def told() -> tuple[int, float | None]:
+        (here,) = collect(site.config, site.ledger, Members()).tables
+        return here.folded_upto, here.age_s
+
+    with closing(TableSite(tmp_path, "east")) as site:
+        spec = sites.table()
+        site.ledger.tables.create(spec)
+        site.wal().append(spec, sites.rows(0, 3))
+        site.register()
+        site.replay()
+        assert told() == (0, None), "it was never folded"
+        now = time.time_ns() // 1000
+        for past_s in (90, 40):
+            closed = now - past_s * 1_000_000
+            site.ledger.time.note_closed(site.cluster, ClosedNotice(closed, ()))
+            fold(site.tables, site.ledger, spec, now, 3600)
+            upto, age = told()
+            assert upto == closed and age is not None and past_s <= age < past_s + 30
