@@ -267,3 +267,32 @@ def test_a_file_that_is_none_of_walships_is_neither_dumped_nor_called_open(tmp_p
     assert main.run(["wal", "verify", "a.csv", "--json"]) == FormatError.exit_code
     (checked,) = json.loads(capsys.readouterr().out)
     assert checked["size"] == 4 and len(checked["problems"]) == 1
+
+
+def test_a_table_is_created_with_its_groups_partition_and_sort_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
+    assert main.run(["init", "east"]) == 0
+    make_ledger(configuration.load(tmp_path / "east" / "walship.toml"))
+    capsys.readouterr()
+
+    def walship(*words):
+        assert main.run(["--json", *words]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    columns = "id long, at timestamp, note string, price double, tax double"
+    groups = ["--group", "text=note", "--group", "money=price, tax"]
+    order = ["--partition", "day(at)", "--partition", "bucket(4, id)", "--sort", "at, id"]
+    made = walship("createtable", "ops.sales", columns, "--key", "id,at", *groups, *order)
+    described = walship("describetable", "ops.sales")
+    assert {name: described[name] for name in made} == made
+    assert described["key"] == "id, at"
+    assert described["groups"] == "text(note), money(price, tax)"
+    assert (described["partition"], described["sort"]) == ("day(at), bucket(4, id)", "at, id")
+    assert [(column["name"], column["in"]) for column in described["columns"]] == [
+        ("id", "key"),
+        ("at", "key"),
+        ("note", "group text"),
+        ("price", "group money"),
+        ("tax", "group money"),
+    ]
