@@ -1,4 +1,4 @@
-"""Any graph, any order of shipping: whoever has a way to a writer ends with each of its frames claimed once."""
+"""Any graph, filters and order of shipping: each group is claimed once, and only where it has a way to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import scan
 from replication.core.roles import RoleState
 from replication.core.shipping import Window
-from replication.ledger.base import FileKind
+from replication.ledger.base import FileKind, Peer
 from replication.link.memory import MemoryLink
 from replication.worker.host_files import HostFiles
 from replication.worker.progress import ProgressLog
@@ -25,10 +26,12 @@ from replication.worker.register import Registrar
 from replication.worker.roads import Destination, open_shipment
 from replication.worker.ship import ShipLimits
 from replication.worker.throttle import Throttle
-from tests.sites import Site, Wal, rows, table
+from tests.sites import Site, Wal
+from tests.tables_made import grouped
 
 NAMES = "abcd"
-SPEC = table()
+SPEC = grouped("ops.t")
+GROUPS = [group.name for group in SPEC.groups]
 LIMITS = ShipLimits(4000, 20.0)
 
 
@@ -54,8 +57,15 @@ class Node:
 
     def write(self, first: int) -> None:
         self.wal = self.wal or self.site.wal()
-        self.wal.append(SPEC, rows(first, 3))
+        ids = range(first, first + 3)
+        self.wal.append(SPEC, pa.table({"k": [str(i) for i in ids], "a": list(ids), "b": [f"b{i}" for i in ids]}))
         self.registrar.run_once()
+
+    def send_to(self, peer: Node, groups: set[str]) -> None:
+        """Open the road to a peer for these groups."""
+        to, term = peer.site.cluster, self.site.term
+        self.site.ledger.rules.define(Peer(to.name, "zk:2181/x", to), term)
+        self.site.ledger.rules.enable(to.name, SPEC.uuid, sorted(groups), SPEC.name, term)
 
     def ship(self, peer: Node) -> bool:
         """Send what the peer lacks; whether anything went."""
@@ -83,18 +93,23 @@ class Node:
 
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.sets(st.sampled_from([a + b for a in NAMES for b in NAMES if a != b]), min_size=1, max_size=8),
+    st.dictionaries(
+        st.sampled_from([a + b for a in NAMES for b in NAMES if a != b]),
+        st.sets(st.sampled_from(GROUPS), min_size=1),
+        min_size=1,
+        max_size=8,
+    ),
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
     st.data(),
 )
-def test_in_any_graph_every_frame_is_claimed_once_wherever_there_is_a_way(
-    roads: set[str], writers: list[str], data: st.DataObject
+def test_in_any_graph_each_frame_of_a_group_is_claimed_once_wherever_roads_that_take_the_group_lead(
+    roads: dict[str, set[str]], writers: list[str], data: st.DataObject
 ) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         nodes = {name: Node(folder, name, stack) for name in NAMES}
-        for source, peer in sorted(roads):
-            nodes[source].site.send_to(nodes[peer].site, SPEC)
+        for (source, peer), groups in sorted(roads.items()):
+            nodes[source].send_to(nodes[peer], groups)
         order = sorted(roads)
         for number, writer in enumerate(writers):
             nodes[writer].write(number * 10)
@@ -104,17 +119,18 @@ def test_in_any_graph_every_frame_is_claimed_once_wherever_there_is_a_way(
             if not [road for road in data.draw(st.permutations(order)) if nodes[road[0]].ship(nodes[road[1]])]:
                 break
         for name, node in nodes.items():
-            origins = {name}
-            for _ in NAMES:
-                origins |= {source for source, peer in roads if peer in origins}
-            expected = Counter(writer for writer in writers if writer in origins)
+            expected = {}
+            for group in GROUPS:
+                origins = {name}
+                for _ in NAMES:
+                    origins |= {source for (source, peer), taken in roads.items() if group in taken and peer in origins}
+                frames = Counter(writer for writer in writers if writer in origins)
+                expected |= {(origin, group): ((0, count),) for origin, count in frames.items()}
             have = node.site.ledger.landing.coverage(SPEC.uuid)
-            assert {s.wal.cluster.name: r.spans for s, r in have.items()} == {
-                origin: ((0, count),) for origin, count in expected.items()
-            }
+            assert {(s.wal.cluster.name, s.group): r.spans for s, r in have.items()} == expected
             by_road: Counter[tuple[object, ...]] = Counter()
             for row in node.site.ledger.files.all():
                 if row.kind is FileKind.LANDING and row.source is not None:
                     content = Path(row.path).read_bytes()[: row.length]
-                    by_road.update((row.source.cluster, f.header.wal, f.header.sequence) for f in scan(content, 256))
+                    by_road.update((row.source.cluster, f.header.stream, f.header.sequence) for f in scan(content, 256))
             assert not by_road or max(by_road.values()) == 1
