@@ -20,7 +20,10 @@ from replication.core.schema import HISTORY_S_DEFAULT, Column, Group, SchemaVers
 from replication.errors import SchemaError
 
 _LAST_WORD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(\s*\)?\s*)\Z")
-_REMEDY = "Both clusters' tables must come from one definition: drop one, then make it with createtable --like CLUSTER"
+_REMEDY = (
+    "They do not become one again: make a table of another name, on the other cluster with createtable --like CLUSTER,"
+    " and copy the rows into it"
+)
 
 
 def widened(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID, uuid4
 
+import pyarrow as pa
+
 from peer.cluster import Cluster
+from replication.core.schema import TableSpec
 from replication.errors import ReplicationError
 from tests.e2e.conftest import Site, until
 
@@ -95,3 +99,75 @@ def test_one_name_made_twice_is_refused_and_the_remedy_works(masters: tuple[Site
             assert "in the key" in str(error)
         else:
             raise AssertionError("a key column was dropped")
+
+
+def test_a_dropped_column_and_an_added_group_arrive_and_the_rows_there_were_stay(masters: tuple[Site, Site]) -> None:
+    east, west = masters
+    table = f"e2e.d{uuid4().hex[:8]}"
+    east.shell("createtable", table, "id long, v int, note string", "--key", "id")
+    east.shell("enablereplication", "-t", table, "--all-loc-groups", "west")
+    with east.connect() as here, west.connect() as there:
+
+        def shown(*rows: dict[str, object]) -> bool:
+            """Whether both clusters show these rows and columns, and no others."""
+            wanted = sorted(map(repr, rows))
+            return all(sorted(map(repr, c.read(table).read_all().to_pylist())) == wanted for c in (here, there))
+
+        old = [{"id": 1, "v": 1, "note": "one"}, {"id": 2, "v": 2, "note": "two"}]
+        position = here.upsert(table, old)
+        for peer in (None, "west"):
+            here.wait(position, cluster=peer, until="visible", timeout_s=120)
+        assert shown(*old)
+        east.shell("altertable", table, "--drop", "note")
+        until(lambda: "note" not in there.table(table).by_name, 60, "the drop at west")
+        assert shown({"id": 1, "v": 1}, {"id": 2, "v": 2})
+        east.shell("altertable", table, "--add", "note bigint")
+        east.shell("altertable", table, "--add-group", "seen=by string,seats int")
+        here.upsert(table, [{"id": 1, "by": "ann", "seats": 4}])
+        position = here.upsert(table, [{"id": 3, "v": 3, "note": 33}])
+        for peer in (None, "west"):
+            here.wait(position, cluster=peer, until="visible", timeout_s=120)
+        assert shown(
+            {"id": 1, "v": 1, "note": None, "by": "ann", "seats": 4},
+            {"id": 2, "v": 2, "note": None, "by": None, "seats": None},
+            {"id": 3, "v": 3, "note": 33, "by": None, "seats": None},
+        )
+        assert columns(here, table) == columns(there, table)
+        assert {row["group"] for row in east.json("status")["peers"] if row["table"] == table} == {"default", "seen"}
+        east.shell("verify", "west", table)
+
+
+def test_a_change_that_does_not_fit_holds_its_table_only_and_says_what_to_do(masters: tuple[Site, Site]) -> None:
+    east, west = masters
+    odd, even = (f"e2e.{name}{uuid4().hex[:8]}" for name in ("odd", "even"))
+
+    def as_text(spec: TableSpec) -> TableSpec:
+        """What no verb does."""
+        return replace(spec, columns=(spec.columns[0], replace(spec.by_name["v"], type=pa.string())))
+
+    with east.connect() as here, west.connect() as there:
+        for table in (odd, even):
+            east.shell("createtable", table, "id long, v int", "--key", "id")
+            east.shell("enablereplication", "-t", table, "west")
+        there.ledger.tables.alter(there.table(odd).uuid, as_text)
+        here.alter_table(odd, add="seats int")
+        here.upsert(odd, [{"id": 1, "v": 1}])
+
+        def held() -> str:
+            rows = {row["table"]: row for row in east.json("status", "--peer", "west")["peers"]}
+            assert rows[even]["state"] != "held"
+            return str(rows[odd]["last_error"]) if rows[odd]["state"] == "held" else ""
+
+        said = until(held, 90, "the table to be held")
+        assert f"column v of table {odd} is string here and int32 there" in said
+        position = here.upsert(even, [{"id": 2, "v": 2}])
+        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        assert "of another name" in said and "createtable --like" in said
+        east.shell("createtable", f"{odd}_2", "id long, v int, seats int", "--key", "id")
+        west.shell("createtable", f"{odd}_2", "--like", "east")
+        east.shell("enablereplication", "-t", f"{odd}_2", "west")
+        position = here.upsert(f"{odd}_2", here.read(odd).read_all())
+        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        assert there.read(f"{odd}_2").read_all().to_pylist() == [{"id": 1, "v": 1, "seats": None}]
+        for site in masters:
+            site.shell("droptable", odd)
