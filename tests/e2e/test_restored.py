@@ -1,4 +1,4 @@
-"""Backups put back by hand, as the cookbook says: a whole data directory, or a ledger beside newer files."""
+"""Backups put back by hand, as the cookbook says: a whole data directory, a ledger beside newer files, or nothing."""
 
 from __future__ import annotations
 
@@ -110,3 +110,23 @@ def test_a_cluster_restored_from_an_old_backup_gets_its_own_rows_back(both: dict
     again(both, "east")
     assert refilled(both) == [[*range(3500)]] * 2
     write(both, 3500)
+
+
+def test_a_cluster_that_was_wiped_is_refilled_by_its_peer(both: dict[str, Site]) -> None:
+    if both["east"].process.poll() is not None:
+        again(both, "east")
+    east, home, gone = both["east"], both["west"].file.parent, both["west"].json("listtables")
+    both["west"].stop()
+    shutil.rmtree(home)
+    both["west"] = west = start(home, "west")
+    await_ready([west], START_TIMEOUT_S)
+    assert west.json("listtables") == [] != gone
+    east.shell("deletecluster", "west")
+    define(east, west)
+    east.shell("enablereplication", "-t", TABLE, "--bootstrap", "--wait", "120", "west")
+    east.shell("verify", "west", TABLE)
+    write(both, 5000)
+    with east.connect() as here, west.connect() as there:
+        kept, found = (sorted(c.read(TABLE).read_all().to_pylist(), key=lambda r: r["id"]) for c in (here, there))
+    assert len(kept) >= 3500 and found == kept
+    assert not [row for row in west.json("status")["origins"] if row["held_by"]]
