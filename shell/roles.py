@@ -162,13 +162,16 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
 def _told_when_member(
     kind: Kind, config: Config, coordination: Coordination, stop: threading.Event, ready: Ready
 ) -> Iterator[None]:
-    """Call ``ready`` once this host is a member of ``kind``, from a thread that ends with the context."""
+    """Call ``ready`` once this process is the host's member of ``kind``, from a thread that ends with the context.
+
+    ZooKeeper keeps the node of one that was killed for a while.
+    """
     done = threading.Event()
 
     def watch() -> None:
         while not done.wait(0.05) and not stop.is_set():
             try:
-                if any(member.name == config.cluster.host for member in coordination.members(kind)):
+                if coordination.has_enrolled(kind, config.cluster.host):
                     ready()
                     return
             except CoordinationError:

@@ -191,6 +191,11 @@ class Coordination:
                 found.append(Member(name, decode_fields(node.content), node.owner))
         return tuple(found)
 
+    def has_enrolled(self, kind: Kind, name: str) -> bool:
+        """Whether the member of that name is of this session, and not of a process that was there before."""
+        node = self._tree.get(self.paths.member(kind, name))
+        return node is not None and self._keeper.owned(node.owner)
+
     def stand(self, name: str, office: Office = Office.MASTERS) -> Candidacy:
         """Stand for an office. Any number may; ``Candidacy.leads()`` tells who is first."""
         return Candidacy(self._keeper, self.paths.candidates(office), name)
