@@ -1,8 +1,9 @@
-"""A peer that is away for longer than its disk budget: a forecast, a loud state, and all equal after a bootstrap."""
+"""A peer that is away for longer than its disk budget: a forecast, then a loud state and a bootstrap, or a store."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -14,11 +15,12 @@ from tests.e2e.conftest import Site, until
 BUDGET = 1_000_000
 
 
-def set_budget(east: Site, text: str) -> None:
-    """Have east's master go by another configuration."""
+def set_budget(east: Site, text: str, *others: str) -> None:
+    """Have east's master, and other roles, go by another configuration."""
     east.file.write_text(text)
-    killed = east.kill("master")
-    until(lambda: east.ready("master", other_than=killed), 90, "east's master again")
+    killed = {role: east.kill(role) for role in ("master", *others)}
+    for role, pid in killed.items():
+        until(lambda role=role, pid=pid: east.ready(role, other_than=pid), 90, f"east's {role} again")
 
 
 def rows(first: int, size: int) -> list[dict[str, Any]]:
@@ -84,6 +86,53 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
         until(lambda: set(states().values()) <= {"level", "behind"}, 60)
     finally:
         set_budget(east, before)
+        if west.process.poll() is not None:
+            west.start()
+            west.await_roles()
+
+
+def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
+    sites: tuple[Site, Site], tmp_path: Path
+) -> None:
+    east, west = sites
+    table = f"stored{uuid4().hex[:8]}.t"
+    before = east.file.read_text()
+    line = next(line for line in before.splitlines() if "peer_bytes_max" in line)
+    spilling = f'peer_bytes_max = {BUDGET}\nspill_url = "{tmp_path.as_uri()}/store"'
+
+    def outlook() -> Any:
+        (found,) = [each for each in here.status().outlooks if each.peer == "west"]
+        return found
+
+    def kept() -> list[Path]:
+        return [file for file in tmp_path.rglob("*") if file.is_file()]
+
+    with east.connect() as here:
+        here.create_table(table, "id long, text string", ["id"])
+        east.shell("enablereplication", "-t", table, "west")
+        here.wait(here.upsert(table, rows(0, 10)), cluster="west", timeout_s=120)
+    west.stop()
+    try:
+        set_budget(east, before.replace(line, spilling), "worker")
+        for number in range(1, 17):  # each closes a WAL of its own
+            with east.connect() as here:
+                here.upsert(table, rows(number, 100_000))
+        with east.connect() as here:
+            until(lambda: outlook().stored_bytes > 0 and outlook().local_bytes <= BUDGET, 90, "the store to take files")
+            assert outlook().then == "spill" and len(kept()) == outlook().stored_files
+            position = here.upsert(table, rows(17, 10))
+            west.start()
+            west.await_roles()
+            here.wait(position, cluster="west", until="visible", timeout_s=120)
+            (state,) = [row["state"] for row in east.json("status")["peers"] if row["table"] == table]
+            assert state in ("level", "behind"), "no bootstrap is needed"
+            with west.connect() as there:
+                verdict = compare_clusters(here, there, table, 60)
+                assert verdict.same and verdict.identical, verdict
+                assert there.read(table).read_all().num_rows == 18
+            until(lambda: not kept(), 90, "what west has applied to be deleted in the store")
+    finally:
+        set_budget(east, before, "worker")
         if west.process.poll() is not None:
             west.start()
             west.await_roles()
