@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"
 ROLES = ("zookeeper", "master", "worker", "receiver", "replay")
 START_TIMEOUT_S = 180.0
+RANGE_BYTES = 2 << 20  # so that files of a test are cut as large ones are
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "the condition") -> Any:
@@ -189,7 +190,10 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site
     """East and west, up; west is defined as east's peer."""
     folder = tmp_path_factory.mktemp("clusters")
     with plugged_in():
-        made = (start(folder / "east", "east"), start(folder / "west", "west"))
+        made = (
+            start(folder / "east", "east", master={"range_bytes": RANGE_BYTES}),
+            start(folder / "west", "west"),
+        )
     try:
         await_ready(made, START_TIMEOUT_S)
         define(*made)

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from peer.comparison import compare_clusters
-from tests.e2e.conftest import until
+from replication.core.chunk import Assignment
+from tests.e2e.conftest import RANGE_BYTES, until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 ROWS = 150_000
@@ -53,7 +54,15 @@ def test_an_import_whose_receiver_is_killed_midway_arrives_whole_and_once(sites,
             def landed() -> int:
                 return sum(there.ledger.landing.received(row.file).total for row in wals)
 
+            def ranges() -> set[tuple[int, int]]:
+                """Those of the files that workers have been given."""
+                given = [Assignment.decode(read.content) for read in here.coordination.assignments().values()]
+                return {(c.begin, c.end) for each in given for c in each.chunks if c.file in {row.file for row in wals}}
+
+            assert min(row.length for row in wals) > 2 * RANGE_BYTES
+            until(lambda: len(ranges()) >= 3, 60, "the files to be shipped as ranges")
             until(lambda: landed() > 1 << 20, 120, "some of the files to land")
+            assert all(end - begin <= RANGE_BYTES for begin, end in ranges())
             old = west.kill("receiver")
             assert landed() < sum(row.length for row in wals), "killed while it was on its way"
             until(lambda: west.ready("receiver", other_than=old), 120, "west's receiver again")
