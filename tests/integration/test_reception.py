@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,6 +14,7 @@ from peer.members import Host, Members
 from peer.receive.receiver import Receiver
 from peer.replay.report import ReplayReport
 from peer.status import collect
+from replication.core.coverage import Ranges
 from replication.core.frame import read_frame
 from replication.errors import LockedFileError, NoSpaceError, PeerRefusedError
 from replication.files.base import AppendFile
@@ -85,6 +88,34 @@ def test_chunks_of_a_file_land_in_any_order(pair: Pair, receiver: Receiver) -> N
     assert sorted(pair.landed) == sorted(pair.sealed)
     (coverage,) = pair.west.ledger.landing.coverage().values()
     assert coverage.spans == ((0, 3),)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_chunks_in_any_order_and_any_number_of_times_come_to_the_same(tmp_path: Path, seed: int) -> None:  # scenario 22
+    chosen = Random(seed)
+    with closing(Pair(tmp_path)) as pair, pair.west.receiver() as receiver:
+        pair.ends += [pair.wal.append(pair.spec, rows(n * 10, 10)) for n in range(3, 9)]
+        pair.content = Path(pair.wal.path).read_bytes()
+        end = pair.ends[-1]
+        inner = sorted(chosen.sample(pair.ends[:-1], 4))
+        chunks = list(zip([256, *inner], [*inner, end], strict=True))
+        sent = [*chunks, *chosen.choices(chunks, k=6)]
+        chosen.shuffle(sent)
+        known = Ranges()
+        for part in (sent[:5], sent[5:]):  # each by a stream of its own
+            session = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
+            assert session.opened.files == {pair.wal.file: known.spans}
+            for begin, until_there in part:
+                reply = answer(session, replace(pair.data(begin, until_there), chunk_begin=begin))
+                assert isinstance(reply, Ack) and reply.spans == ((begin, until_there),)
+                known = known.union(Ranges.of(*reply.spans))
+            assert pair.west.ledger.landing.received(pair.wal.file) == known
+            session.close()
+        assert known.spans == ((256, end),)
+        assert sorted(pair.landed) == sorted(pair.sealed), "each frame landed once"
+        assert [r.spans for r in pair.west.ledger.landing.coverage().values()] == [((0, 9),)]
+        answer(pair.ship(receiver), Data(pair.wal.file, end, end, 256, 1, b"", end))
+        until(lambda: all(row.closed for row in pair.west.ledger.files.all()))
 
 
 @pytest.mark.parametrize("at", [2, 30, 90, 200, -1])
