@@ -1,4 +1,4 @@
-"""What is done to a peer of a whole cluster: pause, removal, dropped tables; dead writers, a target that is down."""
+"""What is done to a peer of a whole cluster (scenarios 4, 5, 15, 21), dead writers (16), a target that is down (20)."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def test_a_table_dropped_on_both_sides_is_held_and_with_skip_let_go_and_stops_no
         east.file.write_text(text)
 
 
-def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_acked_row(sites, tables):  # 16 and 20
+def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_acked_row(sites, tables):
+    """Scenarios 16 and 20."""
     east, west = sites
     a = tables[0]
     west.stop()
