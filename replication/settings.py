@@ -192,7 +192,7 @@ class MasterSection(_Section):
 
     enabled: bool = Field(True, description="whether this host takes part in the election")
     interval_s: Seconds = Field(1.0, description="observes, plans and acts again after this")
-    range_bytes: Bytes = Field(256 * _MIB, description="closed files of twice this and more are cut, for several streams")
+    range_bytes: Bytes = Field(256 * _MIB, description="closed files of twice this are cut, for several streams")
     retry_min_s: Seconds = Field(1.0, description="after a first failure a peer's ZooKeeper is read again so soon ...")
     retry_max_s: Seconds = Field(60.0, description="... and after many in a row so late")
     peer_bytes_max: Bytes = Field(64 << 30, description="disk budget per peer: past it the oldest files are let go")
