@@ -203,6 +203,18 @@ def test_of_what_a_peer_lacks_only_the_damaged_frames_are_lost_for_it(ledger: Le
     assert given_up.lacking == {"north": {FLIGHTS.uuid: 1}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
 
 
+def test_a_rule_begins_among_the_copies_where_it_began_in_the_file(ledger: Ledger, road: Road) -> None:
+    road.land(claims(S, 0, 2, 0))
+    ledger.rules.define(peer(), 0)
+    ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
+    road.land(claims(S, 2, 4, 0))
+    close(ledger, road)
+    into, saved = copies(ledger, claims(S, 1, 4, 0))
+    ledger.landing.give_up(road.file, 0, claims(S, 1, 4, at(1)), into, saved)
+    begins = {f: (status.begin, status.remaining) for f, _, status in ledger.files.statuses("north")}
+    assert begins[into] == (at(1), 2 * FRAME)
+
+
 def test_a_peer_is_owed_nothing_that_it_wrote(ledger: Ledger, road: Road) -> None:
     ledger.rules.define(peer(), 0)
     ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
