@@ -350,7 +350,7 @@ class AheadClock:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A WAL that grew: its registered length, and the last sequence of each stream that did."""
+    """A WAL that grew, or copies from one: its registered length, and the last sequence of each own stream that did."""
 
     length: int
     last: Mapping[StreamId, int]

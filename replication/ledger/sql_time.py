@@ -30,17 +30,18 @@ _LEFT_BEHIND = (
     .limit(1)
 )
 _PAST = (
-    sa.select(_s.table_uuid, _s.grp, sa.func.max(_c.seq_end).label("end"))
+    sa.select(_s.wal, _s.table_uuid, _s.grp, sa.func.max(_c.seq_end).label("end"))
     .select_from(schema.claims.join(schema.streams))
     .where(
         _c.file_id == sa.bindparam("key"),
         _c.end > sa.bindparam("seen"),
-        _s.wal == sa.bindparam("wal"),
         _s.table_uuid != str(NIL_UUID),
         ~_c.divergent,
     )
-    .group_by(_s.table_uuid, _s.grp)
+    .group_by(_s.wal, _s.table_uuid, _s.grp)
 )
+# files with frames of this cluster's own: its WALs, and copies of what was saved from one that was given up
+_OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
 
 
 class SqlTime:
@@ -140,12 +141,15 @@ class SqlTime:
         """See ``base.Time``."""
         made: dict[FileId, Grown] = {}
         with self._store.read() as connection:
-            newer = sa.select(_f.id, _f.file, _f.length).where(_f.commit_hi > after, _f.kind == FileKind.WAL)
+            newer = sa.select(_f.id, _f.file, _f.length).where(_f.commit_hi > after, _OWN)
             for row in connection.execute(newer).all():
                 file = file_id(row.file)
-                ends = connection.execute(_PAST, {"key": row.id, "wal": row.file, "seen": seen.get(file, 0)})
-                last = {stream_id(row.file, r.table_uuid, r.grp): r.end - 1 for r in ends}
-                made[file] = Grown(row.length, last)
+                ends = connection.execute(_PAST, {"key": row.id, "seen": seen.get(file, 0)})
+                last = {stream_id(r.wal, r.table_uuid, r.grp): r.end - 1 for r in ends}
+                own = {
+                    stream: n for stream, n in last.items() if stream.wal == file or stream.wal.cluster == self._cluster
+                }
+                made[file] = Grown(row.length, own)
         return made
 
     def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:

@@ -57,7 +57,7 @@ class Time(Protocol):
         """
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
-        """Own WALs with frames committed after ``after``, and how far their streams got past what was seen.
+        """Own WALs, and copies from such, with frames committed after ``after``: how far they got past what was seen.
 
         Costs what changed: files with newer commits, and of those the claims past the registered length in ``seen``.
         """

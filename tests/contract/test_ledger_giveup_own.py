@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from replication.core.phase import Phase
 from replication.core.retention import RetentionPolicy
 from replication.core.schema import TableSpec
 from replication.errors import MissingFileError, RequestError, StaleTermError
-from replication.ledger.base import BatchPart, Claim, FileKind, Ledger, OwnLoss, Progress, Readable
+from replication.ledger.base import BatchPart, Claim, FileKind, Grown, Ledger, OwnLoss, Progress, Readable
 from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,
@@ -68,9 +69,9 @@ def give_up(ledger: Ledger, file: FileId, end: int, found: tuple[Claim, ...], la
     ends = None if last is None else {stream(FLIGHTS, file): last}
     readable = Readable(end, found, ends)
     loss = ledger.landing.own_loss(file, readable)
-    made = Road(ledger) if loss.wanted else None
-    saved = made.group(loss.wanted).claims if made is not None else ()
-    done = ledger.landing.give_up_own(file, 0, readable, None if made is None else made.file, saved)
+    into = ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot").file if loss.wanted else None
+    saved = [replace(claim, begin=at(n), end=at(n + 1)) for n, claim in enumerate(loss.wanted)]
+    done = ledger.landing.give_up_own(file, 0, readable, into, saved)
     assert done == loss, "it does what it said"
     assert ledger.files.get(file) is None
     return done
@@ -219,6 +220,7 @@ def test_what_was_never_registered_is_saved_and_told(sending: Ledger) -> None:
     assert loss.lost == {s: Ranges.of((2, 3), (5, 6))} and not loss.untold_bytes
     assert sending.landing.coverage() == {s: Ranges.of((0, 2), (3, 5))}
     assert pending(sending) == {copies(sending): (0, 2)}
+    assert sending.time.grown(2, {}) == {copies(sending): Grown(at(2), {s: 4})}, "closed time may pass them now"
     other = own_wal(sending)
     sending.files.close(other, at(3))
     loss = give_up(sending, other, at(3), ())
