@@ -208,7 +208,7 @@ def read(
         attach_latest(connection, catalog, spec, "latest", as_of=as_of)
         wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
         query = f"select {wanted} from latest"
-        query += f" where {where}" if where else ""
+        query += f" where {where}\n" if where else ""  # which may end with a comment
         query += f" limit {int(limit)}" if limit is not None else ""
         return _result(connection, query)
     except BaseException as error:

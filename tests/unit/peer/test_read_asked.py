@@ -11,6 +11,7 @@ from peer.read import read
 from replication.errors import RequestError
 from replication.tables.memory import MemoryTables
 from tests.tables_made import keyed
+from tests.versions import Version, append
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,13 @@ def test_what_makes_no_sense_is_refused_with_what_to_give(asked: dict[str, Any],
     with pytest.raises(RequestError, match=told) as refused:
         read(tables, spec, **asked)
     assert "Give" in (refused.value.hint or "")
+
+
+def test_a_condition_may_end_with_a_comment() -> None:
+    tables, spec = MemoryTables(), keyed("ops.t")
+    tables.create(spec)
+    append(tables, spec, [Version(key, "default", 0, None, 1, "e:1", 1, 0, 5) for key in "abc"], 1)
+    assert read(tables, spec, where="v > 1 -- all", limit=2).read_all().num_rows == 2
 
 
 def test_nothing_is_a_number_of_rows() -> None:
