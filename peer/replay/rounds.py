@@ -182,7 +182,8 @@ class Replayer:
         """Frames applied, or why the table is now held."""
         try:
             replay = self._opened(table, ((frame.file, frame.begin) for frame in selection.frames[table]))
-            if replay is None:  # dropped here, or never known: nobody waits for its rows
+            if replay is None:
+                self._let_go(table, selection.ranges)
                 return 0
             return replay.apply(selection.frames[table], selection.ranges, self.hosts)
         except _PositionsMoved as error:
@@ -191,8 +192,17 @@ class Replayer:
             self._open.pop(table, None)
             return error
 
+    def _let_go(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:
+        """Of a table that was dropped here, or never known, nobody waits for rows: none is applied."""
+        if self._spec(table) is not None:
+            ends = {file: end for file, (_, end) in ranges.items()}
+            self._ledger.replay.mark_applied(ReplayMark(table, self._epoch, 0, 0, ends))
+
     def _opened(self, table: UUID, selected: Iterable[tuple[FileId, int]]) -> TableReplay | None:
-        """A table as it stands; _PositionsMoved when it is opened just now and what was ``selected`` is void."""
+        """A table as it stands, None when it was dropped here or never known.
+
+        _PositionsMoved when it is opened just now and what was ``selected`` is void.
+        """
         spec = self._spec(table)
         if spec is None:
             return None
@@ -200,6 +210,8 @@ class Replayer:
         if replay is not None and (replay.spec != spec or not replay.follows()):
             replay = None
         if replay is None:
+            if all(table != each.uuid for each in self._ledger.tables.all()):  # its name may be another's by now
+                return None
             establish(self._tables, self._ledger, spec)
             replay = TableReplay(spec, self._tables, self._ledger, self._quarantine, self._epoch, self._tasks)
             moved = replay.open()
@@ -298,8 +310,12 @@ class Replayer:
 
     def _pass_over(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> bool:
         """Let go of what came of bootstraps that were ended."""
-        replay = self._opened(table, ()) if ranges else None
-        if replay is not None:
+        if not ranges:
+            return True
+        replay = self._opened(table, ())
+        if replay is None:
+            self._let_go(table, ranges)
+        else:
             replay.apply([], ranges, self.hosts)
             _log.warning("bootstrap ended before it was whole", table=replay.spec.name, files=len(ranges))
         return True
@@ -308,6 +324,7 @@ class Replayer:
         begins = ((file, begin) for file, (begin, _) in arrived.ranges.items())
         spec, replay = self._spec(arrived.table), self._opened(arrived.table, begins)
         if spec is None or replay is None:
+            self._let_go(arrived.table, arrived.ranges)
             return True
         claimed: dict[StreamId, Ranges] = {}
         for frame, coverage in arrived.coverages:

@@ -236,6 +236,21 @@ def test_a_table_made_anew_under_a_dropped_ones_name_has_its_own_rows_alone(site
     site.agree(again)
 
 
+@pytest.mark.parametrize("warehouse", ["memory"], indirect=True)
+@pytest.mark.parametrize("beside", [False, True])
+def test_frames_of_a_dropped_table_hold_up_nothing_of_another_of_its_name(site: Site, beside: bool) -> None:
+    site.ledger.tables.drop(site.spec.uuid)
+    again = site.table(keyed(site.spec.name))
+    replayer = site.replayer()
+    for turn in range(2):
+        site.put(("old", turn))  # still on its way
+        if beside:
+            site.put(("new", turn), spec=again)
+        assert not settle(replayer).held
+        assert site.applied()
+    assert site.rows(again) == ({"new": 1} if beside else {})
+
+
 def test_every_kind_of_value_comes_back_exactly(site: Site) -> None:
     from datetime import UTC, date, datetime
     from decimal import Decimal
