@@ -102,11 +102,11 @@ class Housekeeping:
         due = (spec.uuid, "alter")
         if self._shaped.get(spec.uuid) == spec or time.monotonic() < self._due.get(due, 0.0):
             return
+        self._shaped[spec.uuid] = spec
         self._when_due(spec, "alter", 0.0, self._made)
         if f"{spec.name} alter" in self.errors:
+            del self._shaped[spec.uuid]
             self._due[due] = time.monotonic() + _ALTER_RETRY_S
-        else:
-            self._shaped[spec.uuid] = spec
 
     def _when_due(self, spec: TableSpec, what: str, interval_s: float, act: Callable[[TableSpec], None]) -> float:
         key = (spec.uuid, what)
@@ -137,7 +137,11 @@ class Housekeeping:
         return took
 
     def _made(self, spec: TableSpec) -> None:
-        establish(self._tables, self._ledger, spec)
+        try:
+            establish(self._tables, self._ledger, spec)
+        except CommitConflictError:
+            del self._shaped[spec.uuid]
+            raise
 
     def _fold(self, spec: TableSpec) -> None:
         fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s)

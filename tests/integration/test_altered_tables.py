@@ -216,6 +216,25 @@ def test_an_altered_table_is_shaped_without_new_frames(site: Site) -> None:
     assert site.rows() == [{"k": "a", "w": 1, "note": None}]
 
 
+def test_iceberg_tables_follow_a_definition_though_another_commit_came_between(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.put(site.spec, {"k": "a", "v": 1})
+    assert not site.replay()
+    changed = site.alter(lambda s: rename_column(s, "v", "w", 1))
+
+    def beaten(*_: Any) -> None:
+        monkeypatch.undo()
+        raise CommitConflictError("somebody else commits to it")
+
+    monkeypatch.setattr(site.tables, "create", beaten)
+    housekeeping = Housekeeping(site.tables, site.ledger, ReplaySection())
+    for _ in range(2):
+        assert not site.tables.fits(changed)
+        housekeeping.turn(lambda: False)
+    assert site.tables.fits(changed)
+
+
 def test_a_fold_that_meets_a_change_leaves_no_value_out(site: Site) -> None:
     first = site.spec
     site.put(first, {"k": "a", "v": 1})
