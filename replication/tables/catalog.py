@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -313,6 +313,8 @@ class _Snapshots(Mapping[int, Snapshot]):
 
 def _found(name: str, load: Callable[[str], Table]) -> Table:
     try:
+        with suppress(FileNotFoundError):  # superseded, and removed, between the look-up and the opening
+            return load(name)
         return load(name)
     except NoSuchTableError:
         raise UnknownTableError(

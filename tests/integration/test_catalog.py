@@ -41,6 +41,23 @@ AT_ONCE = 8
 INDEX = KeyIndex(None)
 
 
+def test_a_table_is_read_though_its_metadata_file_went_after_it_was_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog, spec = IcebergCatalog(catalog_properties(tmp_path)), table()
+    catalog.create(spec)
+    lookup: Any = catalog._lookup
+    load, gone = lookup.load, [FileNotFoundError(2, "no such file", "/metadata/00001.metadata.json")]
+
+    def superseded(name: str) -> Any:
+        if gone:
+            raise gone.pop()
+        return load(name)
+
+    monkeypatch.setattr(lookup, "load", superseded)
+    assert catalog.history(spec.name).current is None and not gone
+
+
 def test_tables_of_a_namespace_that_is_not_there_are_made_at_once(tmp_path: Path) -> None:
     catalog = IcebergCatalog(catalog_properties(tmp_path))
     for turn in range(5):
