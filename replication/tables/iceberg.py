@@ -217,7 +217,7 @@ class IcebergTables:
 
     def delete(self, name: str, where: str) -> None:
         """See ``base.Tables``."""
-        with self._durably(name), refusals(name):
+        with self._upkeep(name), self._durably(name), refusals(name):
             self._spark.sql(f"delete from {self.ref(name)} where {where}")
 
     def query(self, sql: str) -> pa.Table:

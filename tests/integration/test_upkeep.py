@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from peer import maintenance
@@ -14,10 +18,14 @@ from peer.fold import merge_changes
 from peer.latest import CONSISTENT_TAG, Folded
 from peer.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, Retention, tidy, trim
 from replication.errors import CommitConflictError
+from replication.tables import iceberg
+from replication.tables.catalog import IcebergCatalog, catalog_properties
+from replication.tables.iceberg import IcebergTables
 from replication.tables.layout import CHANGES
 from replication.tables.memory import MemoryTables
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import HOUR_US, Site
+from tests.tables_made import as_decode, keyed
 
 DAY_US = 24 * HOUR_US
 WEEK = Retention(7 * 86400.0)
@@ -91,6 +99,20 @@ def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshot
         number = appended.result()
     assert compacted >= COMMITS
     assert site.rows() == {f"k{at}": at for at in range(number)}
+
+
+def test_appends_leave_gaps_for_what_deletes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog, spec, rested = IcebergCatalog(catalog_properties(tmp_path)), keyed("ops.t"), []
+    catalog.create(spec)
+
+    class Engine:
+        def sql(self, statement: str) -> None:
+            tables.append(spec.name, replace(as_decode(pa.table({"k": ["a"], "v": [1]})), size=1), None, {})
+
+    tables = IcebergTables(catalog, cast(Any, Engine()))
+    monkeypatch.setattr(iceberg, "time", SimpleNamespace(sleep=rested.append))
+    tables.delete(spec.name, "v = 0")
+    assert len(rested) == 1
 
 
 @pytest.mark.parametrize("warehouse", ["small"], indirect=True)  # the fake has no files
