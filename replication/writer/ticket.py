@@ -22,13 +22,14 @@ class Ticket:
     A future costs much more than a lock, so there is one only when it is asked for.
     """
 
-    __slots__ = ("_done", "_future", "_on_done", "error", "position")
+    __slots__ = ("_done", "_future", "_is_finished", "_on_done", "error", "position")
 
     def __init__(self, future: Future[Position] | None = None, on_done: Callable[[], None] | None = None) -> None:
         self._done = threading.Lock()
         self._done.acquire()
         self._future = future
         self._on_done = on_done
+        self._is_finished = False
         self.position: Position | None = None
         self.error: ReplicationError | None = None
 
@@ -42,7 +43,10 @@ class Ticket:
         self.position = position if self.position is None else self.position.join(position)
 
     def finish(self) -> None:
-        """Ack, or fail with ``error`` when any part did."""
+        """Ack, or fail with ``error`` when any part did. Idempotent: one cut short as it was queued may end twice."""
+        if self._is_finished:
+            return
+        self._is_finished = True
         if self._on_done is not None:
             self._on_done()
         if self._future is not None:

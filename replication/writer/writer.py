@@ -34,7 +34,7 @@ from replication.core.given import given, kept, sliced
 from replication.core.mutation import Mutation, cells_of, check_history
 from replication.core.position import Position
 from replication.core.schema import TableSpec
-from replication.errors import ReplicationError, RequestError, SchemaError
+from replication.errors import ReplicationError, RequestError, SchemaError, StorageError
 from replication.files.base import Files
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
@@ -338,8 +338,11 @@ class Writer:
             self._commit.submit(
                 Entry(ticket, waiting.size, True, waiting.content) if waiting else Entry(ticket, 0, True, None)
             )
-        except ReplicationError as error:
-            self._commit.give_up(ticket, error)
+        except BaseException as error:  # Ctrl-C while it waits for room, too
+            told = (
+                error if isinstance(error, ReplicationError) else StorageError(f"the append was cut short: {error!r}")
+            )
+            self._commit.give_up(ticket, told)
             raise
         return ticket
 

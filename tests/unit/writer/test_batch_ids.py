@@ -17,7 +17,9 @@ from replication.core.schema_text import parse_schema
 from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
 from replication.writer import batch_ids
+from replication.writer.group_commit import GroupCommit
 from replication.writer.part import Part
+from replication.writer.ticket import Entry
 from replication.writer.writer import Writer
 from tests.unit.writer.site import Site, eventually, some
 from tests.unit.writer.test_recovery import kill
@@ -241,6 +243,30 @@ def test_a_batch_cut_short_as_its_writer_closes_gives_its_id_back(site: Site) ->
         for _ in range(2):
             with pytest.raises(RequestError, match="closed"):
                 writer.upsert(site.table, some(0, 100), batch_id="load")
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_batch_interrupted_while_it_is_queued_gives_its_id_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch, step: int, queued: bool
+) -> None:
+    rows, submit = some(0, FRAME_ROWS_MAX * 2), GroupCommit.submit
+    steps = itertools.count()
+
+    def interrupted(commit: GroupCommit, entry: Entry) -> None:
+        if next(steps) == step:
+            if queued:
+                submit(commit, entry)
+            raise KeyboardInterrupt
+        submit(commit, entry)
+
+    with site.writer(append_timeout_s=5) as writer:
+        with monkeypatch.context() as patched:
+            patched.setattr(GroupCommit, "submit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                writer.upsert(site.table, rows, batch_id="load")
+        writer.upsert(site.table, rows, batch_id="load")
+        assert sorted(site.logged_keys()) == list(range(FRAME_ROWS_MAX * 2))  # type: ignore[type-var]
 
 
 def test_threads_that_repeat_the_same_batch_at_once_add_it_once(site: Site) -> None:
