@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from uuid import uuid4
 
 import structlog
@@ -25,6 +26,7 @@ from replication.errors import (
     ReadOnlyClusterError,
     ReplicationError,
     RequestError,
+    StorageError,
 )
 from replication.files.base import AppendFile, Files
 from replication.files.boot import boottime_ns
@@ -89,6 +91,8 @@ class Registration:
             self._confirm_enrolled()
         except ReplicationError:
             self._lock_file.close()
+            with suppress(StorageError):
+                files.remove(self._lock_file.path)
             raise
         self._woken = threading.Event()
         self._closing = False

@@ -162,6 +162,24 @@ def test_closing_leaves_no_trace_and_no_thread(site: Site) -> None:
     assert not any(thread.name == "writer-lease" for thread in threading.enumerate())
 
 
+@pytest.mark.parametrize("call", ["time.register_writer", "enrol"])
+def test_a_writer_that_cannot_register_leaves_no_lock_file(
+    site: Site, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fault(name: str, *_: object) -> None:
+        if name == call:
+            raise CoordinationError("out of reach")
+
+    site.ledger.fault = fault
+    monkeypatch.setattr(site.coordination, "enrol", lambda *_: fault("enrol"))
+    with pytest.raises(CoordinationError):
+        registration(site, Ticking())
+    site.ledger.fault = None
+    assert site.files.names(DIRECTORY) == []
+    site.recover()
+    assert site.ledger.time.writers() == []
+
+
 def test_a_writer_that_could_not_close_its_files_stays_in_the_ledger_for_recovery(site: Site) -> None:
     writer = site.writer()
     writer.upsert(site.table, [{"k": 1}])
