@@ -13,6 +13,7 @@ NAMES = {
     "CorruptFrameError",
     "FormatError",
     "HistoryError",
+    "HookError",
     "LeaseLostError",
     "Mutation",
     "NoSpaceError",
