@@ -25,10 +25,6 @@ class Clock:
         """The clock after seeing another cluster's commit time: the next tick is above it."""
         return Clock(max(self.last, seen))
 
-    def ahead(self, now: int) -> int:
-        """By how many microseconds the next tick would be ahead of the wall clock; 0 when it is not."""
-        return max(0, self.last + 1 - now)
-
 
 def is_far_ahead(commit: int, now: int, limit_us: int = FAR_AHEAD_US) -> bool:
     """Whether a commit time is so far ahead of the wall clock ``now`` that somebody should look at the clocks."""
