@@ -268,12 +268,12 @@ class Cluster:
             NoWorkerError: no live worker on this host would ship it. ReadOnlyClusterError: the cluster is STANDBY.
             SchemaError, NullKeyError: a value does not fit.
             BatchConflictError: the batch id was used for other rows. RequestError: the batch is too large for one.
-            BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; nothing was written.
+            BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; some may be there.
         """
         return self._opened.writer.upsert(self._opened.tables.get(table), rows, batch_id)
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
-        """The same, returning at once; the future has the position once the rows are durable."""
+        """The same, returning at once with a future, whose callbacks must not wait: they hold all appends up."""
         return self._opened.writer.upsert_async(self._opened.tables.get(table), rows, batch_id)
 
     def delete(self, table: str, keys: object) -> Position:

@@ -24,7 +24,7 @@
       StorageError                files
         MissingFileError  NoSpaceError  PoisonedFileError  LockedFileError
         ClosedFileError             something grew after it was CLOSED
-      BackpressureError           a bounded queue stayed full past the time-out; nothing was written
+      BackpressureError           a bounded queue stayed full past the time-out; a large append may be partly there
       WaitTimeoutError            the data is safe, but did not get where it was waited for in time
       ReplayError                 from landed frames to tables
         GapError  DivergenceError  CommitConflictError  ForeignMaintenanceError  SparkMissingError
@@ -251,7 +251,7 @@ class ClosedFileError(StorageError):
 
 
 class BackpressureError(ReplicationError):
-    """A bounded queue stayed full past the time-out; nothing was written."""
+    """A bounded queue stayed full past the time-out; of an append larger than a frame, some may be written."""
 
     retryable = True
     exit_code = 8

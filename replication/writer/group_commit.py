@@ -72,7 +72,7 @@ class GroupCommit:
             StorageError: the commit thread has ended on an error of its own.
         """
         with self._lock:
-            if self._waiting or not self._fits(entry):
+            if not self._fits(entry):
                 self._wait_for_space(entry)
             if self._broken:
                 raise self._failure()
@@ -134,7 +134,8 @@ class GroupCommit:
                 if not self._space.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
                     raise BackpressureError(
                         f"{self._bytes} bytes wait for the disk and none were written for {self._append_timeout_s:g} s",
-                        "The disk is slow, stuck or full; append again later",
+                        "The disk is slow, stuck or full; append again later. Of a large append some may be there: with"
+                        " a batch id repeating it is harmless",
                     )
         finally:
             self._waiting -= 1
@@ -175,6 +176,7 @@ class GroupCommit:
         self._ack(left)
         with suppress(Exception):
             self._series.give_up(error)
+            self._series.close()  # a lock that stayed would hide the files from recovery
 
     def _failure(self) -> ReplicationError:
         return StorageError(

@@ -152,7 +152,8 @@ class Writer:
                 in before.
             BatchConflictError: the batch id was used for other rows.
             RequestError: the batch is too large for a batch id; nothing was written.
-            BackpressureError: what waits for the disk filled the buffer for ``append_timeout_s``.
+            BackpressureError: what waits for the disk filled the buffer for ``append_timeout_s``; earlier frames of an
+                append of several may have been written.
             ReadOnlyClusterError, CoordinationError, LeaseLostError, StorageError: nothing that was not acked is
                 published, but
                 earlier frames of an append of several may have been.
@@ -163,7 +164,8 @@ class Writer:
     def upsert_async(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Future[Position]:
         """The same, but return as soon as the rows are queued; the future has the position or the error.
 
-        It cannot be cancelled: what is queued is written. The rows are the caller's again at once.
+        It cannot be cancelled: what is queued is written. The rows are the caller's again at once. Callbacks of the
+        future run in the commit thread: one that waits, as for an append, holds everybody up.
         """
         future = _future()
         self._upsert(spec, kept(rows), batch_id, future)

@@ -19,6 +19,7 @@ from replication.core.schema_text import parse_schema
 from replication.errors import (
     BackpressureError,
     ConditionalMutationError,
+    CoordinationError,
     HistoryError,
     NullKeyError,
     RequestError,
@@ -26,7 +27,9 @@ from replication.errors import (
     StorageError,
     WaitTimeoutError,
 )
+from replication.writer.group_commit import GroupCommit
 from replication.writer.merge import Merge
+from replication.writer.recovery import recover_file
 from replication.writer.ticket import Entry, Rows, Ticket
 from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
@@ -280,6 +283,26 @@ def test_a_commit_thread_that_ends_says_so_to_who_waits_and_to_who_appends_later
         with pytest.raises(StorageError, match="nobody thought of this"):
             writer.flush()
         assert writer.waiting == 0
+
+
+def test_a_commit_thread_that_ends_lets_go_of_its_files(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_close(name: str) -> None:
+        if name == "files.close":
+            raise CoordinationError("out of reach")
+
+    with site.writer() as writer:
+        writer.upsert(site.table, [{"k": 1}])
+        (row,) = site.rows()
+        site.ledger.fault = no_close
+        for name in ("write", "tick"):
+            monkeypatch.setattr(writer._commit._series, name, failing)
+        monkeypatch.setattr(GroupCommit, "_write", failing)
+        with pytest.raises(StorageError):
+            writer.upsert(site.table, [{"k": 2}])
+        writer._commit._thread.join(20)
+        site.ledger.fault = None
+        assert recover_file(site.ledger, site.files, row, site.boot).kept_bytes == 0
+        assert site.logged_keys() == [1]
 
 
 def test_an_append_larger_than_a_frame_or_the_buffer_gets_through(site: Site) -> None:
