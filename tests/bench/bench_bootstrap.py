@@ -58,11 +58,13 @@ def run() -> list[Figure]:
             against_rsync, spread = pairs(ours, theirs, COUNT)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    of_rsync, rsync_spread = ratio(copied, least)
+    of_least, least_spread = ratio(least, took)
     return [
         Figure(f"bootstrap of {ROWS:,} rows, applied", ROWS / min(took), "rows/s"),
         at_least("bootstrap: against an rsync daemon --fsync of the table's files", against_rsync, "×", 0.5, spread),
-        Figure("bootstrap: the least (see bench_bootstrap.py), against that rsync", ratio(copied, least), "×"),
-        at_least("bootstrap: applied at the peer, against the least", ratio(least, took), "×", 0.5),
+        Figure("bootstrap: the least (see bench_bootstrap.py), against that rsync", of_rsync, "×", spread=rsync_spread),
+        at_least("bootstrap: applied at the peer, against the least", of_least, "×", 0.5, least_spread),
     ]
 
 

@@ -10,7 +10,6 @@ the file durable at home, durable at the peer, and its rows durable there as a t
 from __future__ import annotations
 
 import shutil
-import statistics
 import subprocess
 import tempfile
 import time
@@ -120,15 +119,18 @@ def _measure(
     rows, applied = f"{ROWS / 1e6:g} M rows in {name}", f"bulk: {name}, applied at the peer"
     against = []
     if append is not None:
-        of_hand = statistics.median(by_hand[1:]) / statistics.median(times[1:])
-        against.append(at_least(f"bulk: {name}, applied, against rsync and Spark's append of it", of_hand, "×", 1))
+        of_hand, hand_spread = ratio(by_hand[1:], times[1:])
+        what = f"bulk: {name}, applied, against rsync and Spark's append of it"
+        against.append(at_least(what, of_hand, "×", 1, hand_spread))
+    of_rsync, rsync_spread = ratio(alone[1:], least[1:])
+    of_least, least_spread = ratio(least[1:], times[1:])
     return [
         Figure(f"bulk: import, {rows}, durable at home", size / min(durable), "MB/s"),
         Figure(f"bulk: import, {rows}, applied at the peer", size / min(times), "MB/s"),
         Figure(f"bulk: import, {rows}, applied at the peer", ROWS / min(times), "rows/s"),
         at_least(f"{applied}, against an rsync daemon --fsync", against_rsync, "×", 0.5, spread),
-        Figure(f"bulk: {name}, the least (see bench_bulk.py), against that rsync", ratio(alone[1:], least[1:]), "×"),
-        at_least(f"{applied}, against the least", ratio(least[1:], times[1:]), "×", 0.5),
+        Figure(f"bulk: {name}, the least (see bench_bulk.py), against that rsync", of_rsync, "×", spread=rsync_spread),
+        at_least(f"{applied}, against the least", of_least, "×", 0.5, least_spread),
         *against,
     ]
 

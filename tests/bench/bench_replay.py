@@ -23,7 +23,7 @@ from peer.fold import fold
 from replication.core.schema import TableSpec
 from replication.tables.layout import CHANGES, LATEST
 from tests.bench.alone import Alone, alone
-from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, seeded_rows
+from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, ratio, seeded_rows
 
 ROWS = 200_000 if QUICK else 2_000_000
 TIMES = 10
@@ -40,18 +40,7 @@ def run() -> list[Figure]:
         figures = _replay(east)
         small = _grown(east, "bench.small", ROWS)
         figures += _scans(east, small)
-        small_s, small_merge_s = _folds(east, small, ROWS)
-        large = _grown(east, "bench.large", ROWS * TIMES)
-        large_s, large_merge_s = _folds(east, large, ROWS * TIMES)
-        size = f"{CHANGED:,} changed keys"
-        return [
-            *figures,
-            Figure(f"fold of {size} in {ROWS:,} rows", small_s, "s"),
-            Figure(f"fold of {size} in {ROWS * TIMES:,} rows", large_s, "s"),
-            at_most(f"fold of {size}: {TIMES}× the table costs", large_s / small_s, "×", 2),
-            at_least(f"fold against MERGE in {ROWS:,} rows", small_merge_s / small_s, "×", 1),
-            at_least(f"fold against MERGE in {ROWS * TIMES:,} rows", large_merge_s / large_s, "×", 1),
-        ]
+        return [*figures, *_folds(east, small, _grown(east, "bench.large", ROWS * TIMES))]
 
 
 def _replay(east: Alone) -> list[Figure]:
@@ -80,10 +69,10 @@ def _replay(east: Alone) -> list[Figure]:
 
     theirs_warm = east.spark.createDataFrame(seeded_rows(10_000, first_key=1 << 40).to_pandas())
     theirs_warm.writeTo(plain).append()
-    ratio, spread = pairs(ours, theirs, COUNT)
+    against, spread = pairs(ours, theirs, COUNT)
     counted = east.tables.query(f"select count(*) as n from {east.tables.ref(spec.name + CHANGES)} where _op = 0")
     assert counted.column(0)[0].as_py() == 10_000 + turn * ROWS, "replay lost or doubled rows"
-    return [at_least(f"replay of {ROWS:,} rows against plain Spark Parquet → Iceberg", ratio, "×", 0.75, spread)]
+    return [at_least(f"replay of {ROWS:,} rows against plain Spark Parquet → Iceberg", against, "×", 0.75, spread)]
 
 
 def _plain(east: Alone, name: str, like: TableSpec) -> str:
@@ -121,22 +110,48 @@ def _changes(seed: int, count: int, rows: int) -> pa.Table:
     return fresh.set_column(0, "k", pa.array(keys, pa.binary()))
 
 
-def _folds(east: Alone, spec: TableSpec, rows: int) -> tuple[float, float]:
-    """Median seconds of a fold and of a MERGE of the same changes into the same rows."""
-    plain = _plain(east, spec.name.partition(".")[2] + "_plain", spec)
-    east.spark.table(east.tables.ref(spec.name)).select("k", "v").writeTo(plain).append()
-    file = east.config.data_dir / "changed.parquet"
-    folds: list[float] = []
-    merges: list[float] = []
-    for turn in range(COUNT + 1):
-        changed = _changes(turn + 1, CHANGED, rows)
-        east.write(spec, changed)
-        east.replay()
+class _Folding:
+    """A table, the same rows for plain Spark, and how many seconds each fold and each ``MERGE`` of changes took."""
+
+    def __init__(self, east: Alone, spec: TableSpec) -> None:
+        self.rows = _count(east, spec)
+        self.folds: list[float] = []
+        self.merges: list[float] = []
+        self._east = east
+        self._spec = spec
+        self._plain = _plain(east, spec.name.partition(".")[2] + "_plain", spec)
+        east.spark.table(east.tables.ref(spec.name)).select("k", "v").writeTo(self._plain).append()
+
+    def turn(self, number: int) -> None:
+        """New changes, by us and by Spark."""
+        changed, file = _changes(number, CHANGED, self.rows), self._east.config.data_dir / "changed.parquet"
+        self._east.write(self._spec, changed)
+        self._east.replay()
         pq.write_table(changed, file)
-        folds.append(_fold(east, spec))
-        merges.append(_merge(east, plain, file))
-    assert _count(east, spec) == rows, "a fold changed the number of rows"
-    return statistics.median(folds[1:]), statistics.median(merges[1:])  # the first of each is warm-up
+        self.folds.append(_fold(self._east, self._spec))
+        self.merges.append(_merge(self._east, self._plain, file))
+        assert _count(self._east, self._spec) == self.rows, "a fold changed the number of rows"
+
+
+def _folds(east: Alone, *specs: TableSpec) -> list[Figure]:
+    """Folds and MERGEs of as many changes into a small and a large table, in turns."""
+    small, large = (_Folding(east, spec) for spec in specs)
+    for number in range(COUNT + 1):
+        for each in (small, large):
+            each.turn(number + 1)
+            if not number:  # warm-up
+                each.folds.clear()
+                each.merges.clear()
+    size = f"{CHANGED:,} changed keys"
+    grown, grown_spread = ratio(large.folds, small.folds)
+    figures = [
+        *(Figure(f"fold of {size} in {e.rows:,} rows", statistics.median(e.folds), "s") for e in (small, large)),
+        at_most(f"fold of {size}: {TIMES}× the table costs", grown, "×", 2, grown_spread),
+    ]
+    for each in (small, large):
+        against, spread = ratio(each.merges, each.folds)
+        figures.append(at_least(f"fold against MERGE in {each.rows:,} rows", against, "×", 1, spread))
+    return figures
 
 
 def _merge(east: Alone, plain: str, file: Path) -> float:

@@ -74,18 +74,20 @@ def pairs(
 
     No further pair begins after ``within_s``; the spread then says how many there were.
     """
-    ratios: list[float] = []
+    of_us: list[float] = []
+    of_them: list[float] = []
     deadline = time.monotonic() + within_s
-    while len(ratios) < count and (not ratios or time.monotonic() < deadline):
-        ours_s, theirs_s = ours(), theirs()
-        ratios.append(theirs_s / ours_s)
-    fewer = f" ({len(ratios)} pairs)" if len(ratios) < count else ""
-    return statistics.median(ratios), f"{min(ratios):.2f}–{max(ratios):.2f}{fewer}"
+    while len(of_us) < count and (not of_us or time.monotonic() < deadline):
+        of_us.append(ours())
+        of_them.append(theirs())
+    median, spread = ratio(of_them, of_us)
+    return median, spread + (f" ({len(of_us)} pairs)" if len(of_us) < count else "")
 
 
-def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:
-    """The median of ``theirs / ours`` (seconds), turn by turn."""
-    return statistics.median(of_them / of_us for of_them, of_us in zip(theirs, ours, strict=True))
+def ratio(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, str]:
+    """The median of ``theirs / ours`` (seconds), turn by turn, and the spread."""
+    ratios = [of_them / of_us for of_them, of_us in zip(theirs, ours, strict=True)]
+    return statistics.median(ratios), f"{min(ratios):.2f}–{max(ratios):.2f}"
 
 
 def durably(path: Path, write: Callable[[BinaryIO], object]) -> None:
