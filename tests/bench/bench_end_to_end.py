@@ -16,13 +16,12 @@ from tests.bench.arrivals import Curve, durable, seen, visible
 from tests.bench.clusters import TABLE, Pair, pair, until
 from tests.bench.events import Events
 from tests.bench.loader import BATCH, Loaded, Loader
-from tests.bench.measure import KEY_BYTES, QUICK, VALUE_BYTES, Figure, at_least, at_most
-from tests.bench.resident import PeakOfProcesses
+from tests.bench.measure import KEY_BYTES, QUICK, VALUE_BYTES, Figure, at_least
+from tests.bench.resident import PeakOfProcesses, over_idle
 from walship import Cluster
 
 ROWS = 200_000 if QUICK else 1_000_000
 BACKLOG = 500_000 if QUICK else 10_000_000
-MEMORY_MIB = 256
 LIMIT_S = 900.0
 _WARM_KEY = 1 << 41
 _charts: dict[str, list[tuple[float, float]]] = {}
@@ -64,7 +63,7 @@ def _end_to_end(both: Pair) -> list[Figure]:
     return [
         at_least(f"end to end, {ROWS:,} rows", ROWS / (arrived - loaded.began), "rows/s", 250_000),
         Figure("the same, acked at source", ROWS / (loaded.acked - loaded.began), "rows/s"),
-        *(at_most(f"the same, peak memory of the {n} over idle", mib, "MiB", MEMORY_MIB) for n, mib in memory.items()),
+        *over_idle("the same", memory),
     ]
 
 
@@ -88,11 +87,7 @@ def _catch_up(both: Pair) -> list[Figure]:
     return [
         at_least(f"catch-up of {BACKLOG:,} rows, durable", BACKLOG / (durable_at - begin), "rows/s", 2_000_000),
         at_least(f"catch-up of {BACKLOG:,} rows, visible", BACKLOG / (visible_at - begin), "rows/s", 400_000),
-        at_most("the same, peak memory of the writer over idle", loaded.over_idle_mib, "MiB", MEMORY_MIB),
-        *(
-            at_most(f"the same, peak memory of the {name} over idle", mib, "MiB", MEMORY_MIB)
-            for name, mib in peaks.over_idle_mib().items()
-        ),
+        *over_idle("the same", {"writer": loaded.over_idle_mib, **peaks.over_idle_mib()}),
     ]
 
 

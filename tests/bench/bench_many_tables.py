@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
@@ -34,6 +34,7 @@ from replication.writer.writer import Writer
 from tests.bench.arrivals import paced, sleep_until
 from tests.bench.clusters import until
 from tests.bench.measure import PAIRS, QUICK, SCHEMA, Figure, at_least, at_most, pairs, seeded_rows
+from tests.bench.resident import PeakOfProcesses, over_idle
 from tests.bench.shipping_process import started
 from tests.sites import Site
 
@@ -66,6 +67,7 @@ def run() -> list[Figure]:
                 return seconds_per_byte
 
             ratio, spread = pairs(ours, lambda: _throughput(one), COUNT, WITHIN_S)
+            peaks = many.peaks
     finally:
         shutil.rmtree(folder)
     name, load = f"{TABLES:,} tables to {len(PEERS)} peers", f"{PER_SECOND} appends/s of {ROWS} rows"
@@ -76,6 +78,7 @@ def run() -> list[Figure]:
         Figure("the same with one table", _worst(like), "per s"),
         Figure(f"{name}: WAL bytes at all five, at best", max(rates) / 1e6, "MB/s"),
         at_least(f"{name}: throughput against one table", ratio, "×", 0.8, spread),
+        *over_idle(name, *peaks),
     ]
 
 
@@ -85,13 +88,15 @@ def _worst(rates: Mapping[str, float]) -> float:
 
 @dataclass
 class _Fan:
-    """A site with its writer, its tables and what it needs to start a worker."""
+    """A site with its writer, its tables, what it needs to start a worker, and the memory that each run took."""
 
     site: Site
     folder: Path
     writer: Writer
     specs: list[TableSpec]
     ports: dict[ClusterId, int]
+    receiver: int  # the process of one of them
+    peaks: list[Mapping[str, float]] = field(default_factory=list)
 
 
 @contextmanager
@@ -105,15 +110,16 @@ def _fan(folder: Path, tables: int) -> Iterator[_Fan]:
         specs = [typed_table(f"bench.t{n:04d}", SCHEMA, ["k"], uuids=iter(uuid4, None)) for n in range(tables)]
         for spec in specs:
             site.ledger.tables.create(spec)
-        ports = {}
+        ports, receivers = {}, []
         for peer in peers.values():
             receiver = stack.enter_context(started("receiver", str(folder), str(peer)))
             assert receiver.stdout is not None
             ports[peer] = int(receiver.stdout.readline())
+            receivers.append(receiver.pid)
         site.coordination.enrol(Kind.WORKERS, site.config.cluster.host, {})
         config = site.config
         writer = Writer(site.ledger, site.coordination, str(config.wal_dir), config.cluster.host, config.writer)
-        yield _Fan(site, folder, stack.enter_context(writer), specs, ports)
+        yield _Fan(site, folder, stack.enter_context(writer), specs, ports, receivers[0])
 
 
 @contextmanager
@@ -122,12 +128,14 @@ def _working(fan: _Fan) -> Iterator[None]:
     with started("fan", str(fan.folder), str(fan.site.cluster)) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
+        memory = PeakOfProcesses({"worker": worker.pid, "receiver": fan.receiver})
         worker.stdin.write(json.dumps([[str(peer), port] for peer, port in fan.ports.items()]) + "\n")
         worker.stdin.flush()
         rows = seeded_rows(1)
         flying = [fan.writer.upsert_async(spec, rows) for spec in fan.specs]
         _arrived(fan, _joined(flying))
         yield
+        fan.peaks.append(memory.over_idle_mib())
 
 
 def _joined(flying: list[Future[Position]]) -> Position:

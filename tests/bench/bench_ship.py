@@ -25,7 +25,8 @@ from replication.worker.limits import ShippingLimits
 from replication.worker.progress import ProgressLog
 from replication.worker.throttle import Throttle
 from shell.heap import keep_freed
-from tests.bench.measure import QUICK, SCHEMA, Figure, at_least, at_most, pairs, percentile, seeded_rows
+from tests.bench.measure import QUICK, SCHEMA, Figure, PeakMemory, at_least, at_most, pairs, percentile, seeded_rows
+from tests.bench.resident import PeakOfProcesses, over_idle
 from tests.bench.shipping_process import started
 from tests.sites import Site, Wal, until
 
@@ -45,13 +46,17 @@ def run() -> list[Figure]:
 def _ship(folder: Path) -> list[Figure]:
     site, wal, length = closed_wal(folder)
     run = iter(range(1000))
+    peaks: list[dict[str, float]] = []
 
     def ours() -> float:
         west = ClusterId("west", uuid4())
         home = folder / f"run{next(run)}"
         with started("receiver", str(home), str(west)) as receiver:
             assert receiver.stdout is not None
-            seconds = ship_once(site, wal, length, west, int(receiver.stdout.readline()))
+            port, there = int(receiver.stdout.readline()), PeakOfProcesses({"receiver": receiver.pid})
+            with PeakMemory() as here:
+                seconds = ship_once(site, wal, length, west, port)
+            peaks.append({"worker": here.over_idle_mib, **there.over_idle_mib()})
         shutil.rmtree(home)
         return seconds
 
@@ -73,7 +78,8 @@ def _ship(folder: Path) -> list[Figure]:
 
             ratio, spread = pairs(ours, theirs)
         figures.append(Figure("ship: rsync daemon --fsync, the same file", megabytes / min(times), "MB/s"))
-        return [*figures, at_least("ship: against an rsync daemon --fsync", ratio, "×", 0.6, spread)]
+        against = at_least("ship: against an rsync daemon --fsync", ratio, "×", 0.6, spread)
+        return [*figures, against, *over_idle("ship", *peaks)]
     finally:
         site.close()
 

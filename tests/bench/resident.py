@@ -6,6 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.bench.measure import Figure, at_most
+
+MEMORY_MIB = 256
+
 
 class PeakOfProcesses:
     """Peak resident MiB over idle of processes, from the kernel's own high-water mark (``VmHWM``), reset when made.
@@ -35,6 +39,16 @@ class PeakOfProcesses:
             except OSError:
                 continue
         return peaks
+
+
+def over_idle(what: str, *peaks: Mapping[str, float]) -> list[Figure]:
+    """A figure for each process, of the highest of its peaks over idle in MiB."""
+    highest: dict[str, float] = {}
+    for name, mib in (item for each in peaks for item in each.items()):
+        highest[name] = max(mib, highest.get(name, 0.0))
+    return [
+        at_most(f"{what}, peak memory of the {name} over idle", mib, "MiB", MEMORY_MIB) for name, mib in highest.items()
+    ]
 
 
 def _field(pid: int, name: str) -> int:
