@@ -23,7 +23,7 @@ from peer.establish import establish
 from peer.quarantine import Quarantine
 from peer.replay.commit import Stamp, TableReplay
 from peer.replay.hosts import HostReader, Hosts
-from peer.replay.select import Selection, select_level, select_own
+from peer.replay.select import Selection, apart, select_level, select_own, select_readable
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.schema import TableSpec
@@ -33,11 +33,12 @@ from replication.errors import (
     ForeignMaintenanceError,
     HostAwayError,
     ReplicationError,
+    StorageError,
     SupersededError,
     UnknownTableError,
     one_line,
 )
-from replication.ledger.base import FileKind, Ledger, Pending, ReplayMark
+from replication.ledger.base import Ledger, Pending, ReplayMark
 from replication.tables.base import Tables
 from replication.tables.layout import landing_name
 
@@ -139,7 +140,7 @@ class Replayer:
         return result
 
     def _take_pending(self, reader: HostReader, result: RoundResult) -> None:
-        pending, bootstraps = _apart(self._ledger.replay.pending())
+        pending, bootstraps = apart(self._ledger.replay.pending())
         if bootstraps:
             self._take_bootstraps(reader, bootstraps, result)
         if pending:
@@ -350,10 +351,19 @@ class Replayer:
         for table, held in list(self._held.items()):
             if held.again > time.monotonic():
                 continue
-            fresh, _ = _apart(self._ledger.replay.pending())  # opening the table may have rewound it
+            fresh, _ = apart(self._ledger.replay.pending())  # opening the table may have rewound it
             selection = select_own(reader, fresh, self._passed, table, self._quarantine.holds, self._round_bytes)
             if selection.frames.get(table):
                 outcome = self._apply_one(table, selection)
+                if isinstance(outcome, StorageError):
+                    rest = select_readable(
+                        reader, fresh, self._passed, table, self._quarantine.holds, self._round_bytes, selection
+                    )
+                    applied = self._apply_one(table, rest) if rest.frames else 0
+                    if isinstance(applied, int):
+                        result.frames += applied
+                    else:
+                        outcome = applied
                 if isinstance(outcome, Exception):
                     self._hold(table, outcome)
                     continue
@@ -377,12 +387,6 @@ class Replayer:
         }
         if empty and not self._held:
             self._ledger.replay.mark_applied(ReplayMark(NIL_UUID, self._epoch, 0, 0, empty))
-
-
-def _apart(pending: list[Pending]) -> tuple[list[Pending], list[Pending]]:
-    """Ordinary files, and received bootstraps."""
-    bootstraps = [part for part in pending if part.row.kind is FileKind.BOOTSTRAP]
-    return [part for part in pending if part.row.kind is not FileKind.BOOTSTRAP], bootstraps
 
 
 class _PositionsMoved(ReplicationError):

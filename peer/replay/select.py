@@ -15,7 +15,7 @@ from peer.replay.hosts import HostReader
 from replication.core.frame import FILE_HEADER_BYTES, Kind
 from replication.core.ids import FileId
 from replication.errors import GapError, ReplicationError
-from replication.ledger.base import Pending
+from replication.ledger.base import FileKind, Pending
 
 Span = tuple[int, int]
 
@@ -79,6 +79,33 @@ def select_own(
             made, reader, part, part.behind.get(table, part.begin), end, lambda found: found == table, skip, limit_bytes
         )
     return made
+
+
+def select_readable(
+    reader: HostReader,
+    pending: Sequence[Pending],
+    passed: Mapping[FileId, int],
+    table: UUID,
+    skip: Callable[[FileId, int], bool],
+    limit_bytes: int,
+    failed: Selection,
+) -> Selection:
+    """``select_own`` less the files with frames in ``failed`` that cannot be read; nothing when all of them can."""
+    unread: set[FileId] = set()
+    for frame in failed.frames[table]:
+        if frame.file not in unread:
+            try:
+                list(reader.read(frame.path, [(frame.begin, frame.end)]))
+            except ReplicationError:
+                unread.add(frame.file)
+    others = [part for part in pending if part.row.file not in unread] if unread else []
+    return select_own(reader, others, passed, table, skip, limit_bytes)
+
+
+def apart(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
+    """Ordinary files, and received bootstraps."""
+    bootstraps = [part for part in pending if part.row.kind is FileKind.BOOTSTRAP]
+    return [part for part in pending if part.row.kind is not FileKind.BOOTSTRAP], bootstraps
 
 
 def _gather(

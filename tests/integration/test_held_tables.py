@@ -1,11 +1,21 @@
-"""A table that replay holds at the peer fills no room there that others need."""
+"""A table that replay holds is held by as little as can be, and fills no room that others need."""
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
+from peer.replay import hosts
 from peer.replay.report import ReplayReport
+from replication.core.frame import FILE_HEADER_BYTES
+from tests.integration import replay_site
+from tests.origin import OriginWal
 from tests.sites import Site, rows, table, until
 
 
@@ -35,3 +45,32 @@ def test_when_a_held_table_fills_the_landing_that_table_alone_is_refused(tmp_pat
         wal.append(good, rows(0, 10))
         until(lambda: west.ledger.landing.coverage(good.uuid), 30, what="the other table")
         assert east.ledger.files.failing() == frozenset()
+
+
+@pytest.mark.parametrize("warehouse", ["memory"], indirect=True)
+def test_a_payload_that_the_disk_does_not_give_holds_up_its_own_file_only(
+    site: replay_site.Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, read = site.wal.path.read_bytes()[:FILE_HEADER_BYTES], hosts.read_mapped
+
+    def failing(mapped: mmap.mmap, spans: Sequence[tuple[int, int]]) -> Iterator[memoryview]:
+        if mapped[:FILE_HEADER_BYTES] == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(mapped, spans)
+
+    other, replayer = OriginWal(site.ledger, site.directory / "wal"), site.replayer()
+
+    def shows(expected: dict[str, int]) -> None:
+        until(lambda: replayer.round() and site.rows() == expected, 30, what=f"{expected} to be replayed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hosts, "read_mapped", failing)
+        for value in range(2):
+            site.put(("behind", value))
+            other.upsert(site.spec, [{"k": "beside", "v": value}], commit=site.wal.now)
+            other.register()
+            shows({"beside": value})
+            assert "cannot be read" in replayer.round().held[site.spec.name] and not site.applied()
+    replayer = site.replayer()  # which does not wait long
+    shows({"behind": 1, "beside": 1})
+    assert site.applied() and site.received() == 4 and not replayer.round().held
