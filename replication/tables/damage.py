@@ -40,7 +40,8 @@ def refuse_unreadable(error: BaseException) -> None:
     if isinstance(error, duckdb.IOException) or (streamed and told.startswith("IO Error: ")):
         raise lost(f"reading failed: {told}") from None
     invalid = isinstance(error, duckdb.InvalidInputException) or (streamed and told.startswith("Invalid Input Error: "))
-    if invalid and ".parquet" in told:
+    torn = "TProtocolException" in told  # of Parquet's own headers, which says no file's name
+    if torn or invalid and ".parquet" in told:
         raise StorageError(f"reading failed: {told}", f"The file is damaged. {REMEDY}") from None
 
 

@@ -76,3 +76,10 @@ def test_errors_of_the_disk_that_is_written_to_are_not_taken_for_the_tables() ->
         ValueError(),
     ):
         refuse_unreadable(error)
+
+
+def test_headers_of_a_file_that_are_no_headers_are_damage_though_no_file_is_named() -> None:
+    for error in (duckdb.Error("Invalid Error: TProtocolException: Invalid data"), OSError("TProtocolException: x")):
+        with pytest.raises(StorageError, match="TProtocolException") as told:
+            refuse_unreadable(error)
+        assert "damaged" in told.value.hint
