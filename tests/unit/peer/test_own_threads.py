@@ -125,7 +125,8 @@ def test_a_bootstrap_that_fails_is_told_and_tried_again(
     ledger.rules.define(peer(), 0)
     for spec in ledger.tables.all():
         ledger.rules.enable("north", spec.uuid, ("default",), spec.name, 0, bootstrap=True)
-    keeper = BootstrapKeeper(MemoryTables(), ledger, LocalFiles(), "h0", str(tmp_path), "boot")
+    keeper, clock = BootstrapKeeper(MemoryTables(), ledger, LocalFiles(), "h0", str(tmp_path), "boot"), Clock()
+    monkeypatch.setattr("peer.bootstrap.keeper.time", clock)
     tried: list[str] = []
 
     def fails(*given: object) -> int:
@@ -135,5 +136,6 @@ def test_a_bootstrap_that_fails_is_told_and_tried_again(
     monkeypatch.setattr("peer.bootstrap.keeper.export", fails)
     for _ in range(2):
         keeper.turn()
+        clock.now += 1.0
     assert sorted(tried) == ["ops.one", "ops.one", "ops.two", "ops.two"]
     assert keeper.state == dict.fromkeys(("north ops.one", "north ops.two"), "OSError: what nobody foresaw")
