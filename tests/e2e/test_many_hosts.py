@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 from replication import config as configuration
+from replication.tables.jars import POSTGRESQL, ensure_jars
 from shell.role_process import RoleState
 from tests import netns
 from tests import postgresql as pg
@@ -142,6 +143,12 @@ class Host:
             self.loads.append(subprocess.Popen(command, stdout=out, stderr=out, cwd=ROOT, env=env))
         return folder
 
+    def runs(self, word: str) -> bool:
+        """Whether a process here has a word in its command line."""
+        found = subprocess.run(["ip", "netns", "pids", self.inside[-1]], capture_output=True, text=True, check=True)
+        lines = (Path(f"/proc/{pid}/cmdline") for pid in found.stdout.split())
+        return any(word.encode() in line.read_bytes() for line in lines if line.exists())
+
     def said(self) -> str:
         return self.file.with_name("up.out").read_text(errors="replace")[-4000:]
 
@@ -175,6 +182,7 @@ class Lab:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     if why := netns.why_not():
         pytest.skip(why)
+    ensure_jars(also=POSTGRESQL)  # the hosts reach nothing to fetch them from
     os.chmod(tmp_path, 0o755)
     authority = Authority(tmp_path / "authority")
     with ExitStack() as stack:
@@ -210,7 +218,12 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
                     receiver={"listen": f"{address}:7070"},
                     tls=pem,
                     catalog={"warehouse": f"file://{tmp_path}/shared/{cluster}"},
-                    replay={"fold_interval_s": 10.0, "driver_memory": "512m", "enabled": not is_keeper},
+                    replay={
+                        "fold_interval_s": 10.0,
+                        "driver_memory": "512m",
+                        "driver_bytes_max": 1,  # executors decode everything, and fetch what lies on the other host
+                        "enabled": not is_keeper,
+                    },
                     worker={"retry_max_s": 3.0},
                 )
                 (folder / "walship.toml").write_text(text)
@@ -247,6 +260,9 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
 
     until(lambda: all((folder / "rows").exists() for folder in loads), MOMENT_S, "both writers to write")
     catches_up(w2, "rows of both writers, read on w2")
+    for one, other in ((e1, e2), (w1, w2)):
+        leads = one if _first(one, "replay") == one.slot else other
+        assert leads.runs("pyspark.daemon"), "executors decode what lies on both hosts"
 
     # the active master is killed; the other host's takes over
     leader = _first(e1, "master")
