@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePath
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +37,7 @@ from replication.core.schema import TS, SchemaVersion, TableSpec
 from replication.files.base import AppendFile, Files, append
 from replication.ledger.base import Bootstrap, FileRow, Ledger
 from replication.tables.base import Tables
+from replication.writer.importing import ENCODERS
 from replication.writer.wal_file import refuse_others
 
 _INDEX_BYTES = 1 << 20
@@ -60,12 +65,13 @@ def export(
         hold = f"{HOLD}{row.file.number}"
         with held(tables, spec, hold, commit) as rows:
             coverages = _told(ledger, spec, coverages)
-            for batch in rows(coverages):
-                for coverage in coverages:
-                    writing.rows(spec.versions[coverage.group], _of_group(batch, coverage.group))
+            for encoded in _encoded(rows(coverages), [spec.versions[coverage.group] for coverage in coverages]):
+                for content in encoded:
+                    writing.add(content)
                 room.grow(writing.length)
         for coverage in coverages:
-            writing.coverage(coverage)
+            for content in _covered(coverage):
+                writing.add(content)
         writing.finish()
         files.sync_directory(directory)
         return writing.length
@@ -89,6 +95,58 @@ def _told(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> lis
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a frame is to hold of one group: its rows, with the span of their commit times, or coverage."""
+
+    kind: Kind
+    codec: Codec
+    table: UUID
+    group: str
+    payload: memoryview
+    digest: bytes
+    schema: bytes = _NO_SCHEMA
+    rows: int = 0
+    commits: tuple[int, int] = (0, 0)
+
+
+def _encoded(batches: Iterable[pa.RecordBatch], versions: Sequence[SchemaVersion]) -> Iterator[list[_Content]]:
+    """Each batch in its turn, for every group, encoded by a few threads while the next ones are read."""
+    waiting: deque[Future[list[_Content]]] = deque()
+    encoders = ThreadPoolExecutor(ENCODERS, "bootstrap")
+    try:
+        for batch in batches:
+            waiting.append(encoders.submit(_rows, batch, versions))
+            while len(waiting) > ENCODERS:
+                yield waiting.popleft().result()
+        for future in waiting:
+            yield future.result()
+    finally:
+        encoders.shutdown(cancel_futures=True)
+
+
+def _rows(batch: pa.RecordBatch, versions: Sequence[SchemaVersion]) -> list[_Content]:
+    made: list[_Content] = []
+    for version in versions:
+        for piece in _pieces(_shaped(_of_group(batch, version.group), version)):
+            commits = pc.min_max(piece.column("_commit"))
+            span = (commits["min"].as_py(), commits["max"].as_py())
+            payload = memoryview(encode_payload(piece, Codec.LZ4))
+            digest, place = sha256(payload).digest(), (version.table, version.group)
+            made.append(
+                _Content(Kind.BOOTSTRAP, Codec.LZ4, *place, payload, digest, version.hash, piece.num_rows, span)
+            )
+    return made
+
+
+def _covered(coverage: Coverage) -> Iterator[_Content]:
+    """The last frame of a group's stream, or frames."""
+    for part in coverage.parts():
+        payload = memoryview(part.encode())
+        place = (coverage.table, coverage.group)
+        yield _Content(Kind.COVERAGE, Codec.NONE, *place, payload, sha256(payload).digest())
+
+
 class _Writing:
     """An open bootstrap file: a stream of frames per group."""
 
@@ -100,59 +158,37 @@ class _Writing:
         self.length = FILE_HEADER_BYTES
         append(handle, [encode_file_header(row.file, row.created)])
 
-    def rows(self, version: SchemaVersion, batch: pa.RecordBatch) -> None:
-        """Frames of one batch of rows."""
-        for piece in _pieces(_shaped(batch, version)):
-            commits = pc.min_max(piece.column("_commit"))
-            payload = encode_payload(piece, Codec.LZ4)
-            span = (commits["min"].as_py(), commits["max"].as_py())
-            stream = StreamId(self._row.file, version.table, version.group)
-            self._frame(Kind.BOOTSTRAP, stream, version.hash, Codec.LZ4, memoryview(payload), piece.num_rows, span)
-
-    def coverage(self, coverage: Coverage) -> None:
-        """The last frame of a group's stream, or frames."""
-        stream = StreamId(self._row.file, coverage.table, coverage.group)
-        for part in coverage.parts():
-            self._frame(Kind.COVERAGE, stream, _NO_SCHEMA, Codec.NONE, memoryview(part.encode()), 0, (0, 0))
-
-    def finish(self) -> None:
-        """Write the end record; everything is durable when this returns."""
-        append(self._handle, [encode_end_record(EndRecord(self._streams, tuple(self._index)))])
-        self._handle.sync()
-
-    def _frame(
-        self,
-        kind: Kind,
-        stream: StreamId,
-        schema: bytes,
-        codec: Codec,
-        payload: memoryview,
-        rows: int,
-        commits: tuple[int, int],
-    ) -> None:
+    def add(self, content: _Content) -> None:
+        """The next frame of its stream."""
+        stream = StreamId(self._row.file, content.table, content.group)
         sequence, previous = self._streams.get(stream, (-1, ZERO_HASH))
         header = encode_sealed_header(
             SealedHeader(
-                kind,
-                codec,
-                stream.table,
-                stream.group,
+                content.kind,
+                content.codec,
+                content.table,
+                content.group,
                 self._row.file,
                 sequence + 1,
                 1,
-                *commits,
-                rows,
-                schema,
+                *content.commits,
+                content.rows,
+                content.schema,
                 previous,
-                sha256(payload).digest(),
-                payload.nbytes,
+                content.digest,
+                content.payload.nbytes,
             )
         )
         self._streams[stream] = (sequence + 1, stream_hash(header))
         if not self._index or self.length - self._index[-1] >= _INDEX_BYTES:
             self._index.append(self.length)
-        envelope = encode_envelope((self._row.file.cluster,), len(header) + payload.nbytes)
-        self.length += append(self._handle, [envelope, header, payload])
+        envelope = encode_envelope((self._row.file.cluster,), len(header) + content.payload.nbytes)
+        self.length += append(self._handle, [envelope, header, content.payload])
+
+    def finish(self) -> None:
+        """Write the end record; everything is durable when this returns."""
+        append(self._handle, [encode_end_record(EndRecord(self._streams, tuple(self._index)))])
+        self._handle.sync()
 
 
 def _of_group(batch: pa.RecordBatch, group: str) -> pa.RecordBatch:
