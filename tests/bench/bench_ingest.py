@@ -1,4 +1,9 @@
-"""Durable ingest: against writing the same bytes with the same syncs, rows a second, acks a second, memory."""
+"""Durable ingest: against writing the same bytes with the same syncs, rows a second, acks a second, memory.
+
+On a fast disk it is the CPU that counts: a batch of 10,000 rows takes 1.1 ms of compressing and hashing, whoever does
+it. So beside writing the bytes stands the least that these rows need in any case: Arrow's LZ4 and SHA-256 in as many
+threads as there are cores, and writes and syncs in the same groups.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from unittest import mock
 from uuid import uuid4
@@ -36,6 +43,7 @@ from tests.bench.measure import (
     at_least,
     at_most,
     percentile,
+    ratio,
     seeded_rows,
 )
 
@@ -49,22 +57,26 @@ ACK_SECONDS = 1.0 if QUICK else 4.0
 def run() -> list[Figure]:
     """The figures; files go to a temporary directory."""
     batches = [seeded_rows(BATCH_ROWS, seed, seed * BATCH_ROWS) for seed in range(16)]
-    ratios: list[float] = []
-    rates: list[float] = []
+    took: list[float] = []
+    written: list[float] = []
+    least: list[float] = []
     with _writer() as (writer, spec, directory):
         _ingest(writer, spec, batches, BATCHES // 4)
         with PeakMemory() as memory:
             for _ in range(PAIRS):
                 with _Groups() as groups:
-                    ours_s = _ingest(writer, spec, batches, BATCHES)
-                rates.append(BATCHES * BATCH_ROWS / ours_s)
-                ratios.append(groups.write_again(directory / "same-bytes") / ours_s)
+                    took.append(_ingest(writer, spec, batches, BATCHES))
+                written.append(groups.write_again(directory / "same-bytes"))
+                least.append(groups.encode_and_write(batches, directory / "same-rows"))
         _acks(writer, spec, ACK_SECONDS / 4)
         acks, latencies = _acks(writer, spec, ACK_SECONDS)
-    spread = f"{min(ratios):.2f}–{max(ratios):.2f}"
+    rates = [BATCHES * BATCH_ROWS / seconds for seconds in took]
+    against_bytes, spread = ratio(written, took)
+    against_least, least_spread = ratio(least, took)
     rate_spread = f"{min(rates) / 1e6:.2f}–{max(rates) / 1e6:.2f} M"
     return [
-        at_least("durable ingest against writing the same bytes", statistics.median(ratios), "×", 0.8, spread),
+        at_least("durable ingest against writing the same bytes", against_bytes, "×", 0.8, spread),
+        at_least("durable ingest against the least (see bench_ingest.py)", against_least, "×", 0.8, least_spread),
         at_least("durable ingest, one writer", statistics.median(rates), "rows/s", 2_000_000, rate_spread),
         at_least(f"{ACK_THREADS} threads, one row each, waiting for the ack", acks, "acks/s", 12_000),
         Figure("the same, ack latency p50", percentile(latencies, 0.5) * 1e3, "ms"),
@@ -120,6 +132,34 @@ class _Groups:
         os.close(fd)
         path.unlink()
         return seconds
+
+    def encode_and_write(self, batches: list[pa.Table], path: Path) -> float:
+        """Seconds to compress and hash as many batches, and to write and sync them in the same groups."""
+        fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
+        of_all = sum(size for _, size in self.sizes)
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            payloads = pool.map(_payload, (batches[n % len(batches)] for n in range(BATCHES)))
+            due = done = 0.0
+            for reserved, size in self.sizes:
+                if reserved and sys.platform == "linux":
+                    os.posix_fallocate(fd, os.fstat(fd).st_size, reserved)
+                due += size / of_all * BATCHES
+                while done < due - 0.5:
+                    os.write(fd, next(payloads))
+                    done += 1
+                os.fdatasync(fd)
+        seconds = time.perf_counter() - begin
+        os.close(fd)
+        path.unlink()
+        return seconds
+
+
+def _payload(rows: pa.Table) -> memoryview:
+    (batch,) = rows.to_batches()
+    payload = memoryview(batch.serialize(options=pa.ipc.IpcWriteOptions(compression="lz4")))
+    sha256(payload).digest()
+    return payload
 
 
 def _ingest(writer: Writer, spec: TableSpec, batches: list[pa.Table], count: int) -> float:
