@@ -91,6 +91,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
             west.await_roles()
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
     sites: tuple[Site, Site], tmp_path: Path
 ) -> None:
