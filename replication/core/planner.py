@@ -62,8 +62,8 @@ class Snapshot:
     peers: tuple[PeerView, ...] = ()
     files: tuple[FileView, ...] = ()
     assigned: Mapping[str, Assignment] = field(default_factory=dict)
-    outdated: frozenset[str] = frozenset()
     retirable: tuple[FileId, ...] = ()
+    outdated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
