@@ -123,8 +123,8 @@ def test_a_dropped_column_and_an_added_group_arrive_and_the_rows_there_were_stay
         assert shown({"id": 1, "v": 1}, {"id": 2, "v": 2})
         east.shell("altertable", table, "--add", "note bigint")
         east.shell("altertable", table, "--add-group", "seen=by string,seats int")
-        here.upsert(table, [{"id": 1, "by": "ann", "seats": 4}])
-        position = here.upsert(table, [{"id": 3, "v": 3, "note": 33}])
+        position = here.upsert(table, [{"id": 1, "by": "ann", "seats": 4}])
+        position = position.join(here.upsert(table, [{"id": 3, "v": 3, "note": 33}]))
         for peer in (None, "west"):
             here.wait(position, cluster=peer, until="visible", timeout_s=120)
         assert shown(
