@@ -156,8 +156,12 @@ class _Groups:
 
 
 def _payload(rows: pa.Table) -> memoryview:
-    (batch,) = rows.to_batches()
-    payload = memoryview(batch.serialize(options=pa.ipc.IpcWriteOptions(compression="lz4")))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(
+        sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    ) as stream:
+        stream.write_table(rows)
+    payload = memoryview(sink.getvalue())
     sha256(payload).digest()
     return payload
 
