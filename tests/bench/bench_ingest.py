@@ -157,9 +157,8 @@ class _Groups:
 
 def _payload(rows: pa.Table) -> memoryview:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(
-        sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    ) as stream:
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
         stream.write_table(rows)
     payload = memoryview(sink.getvalue())
     sha256(payload).digest()
