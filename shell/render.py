@@ -111,7 +111,7 @@ class Printer:
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Leave it to the caller what follows when nobody reads any more: Rich would end the process."""
-        raise  # noqa: PLE0704  called while the BrokenPipeError is handled
+        raise  # it is called while the BrokenPipeError is handled
 
 
 def console(stderr: bool = False) -> Console:
