@@ -17,7 +17,7 @@ import pyarrow as pa
 from peer.latest import Folded, Merge
 from peer.replay.decode import FrameRef, plan_decode, through
 from peer.replay.hosts import HostReader, Hosts
-from peer.replay.select import select_level
+from peer.replay.select import Selector
 from replication.core.frame import scan
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.schema import OP, TS, TableSpec
@@ -149,8 +149,7 @@ def _pending(
 ) -> Iterator[dict[str, Any]]:
     """Versions that have landed and wait for replay."""
     with HostReader(hosts) as reader:
-        pending = ledger.replay.pending()
-        selected = select_level(reader, pending, {}, frozenset(), lambda *_: False, PENDING_BYTES_MAX)
+        selected = Selector(reader, ledger.replay.pending(), PENDING_BYTES_MAX).level()
     untold += [f"{file.local} cannot be read: {error.what}" for file, error in selected.broken.items()]
     if selected.more:
         untold.append(_NOT_ALL)

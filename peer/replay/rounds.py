@@ -7,7 +7,7 @@ back-off on a pass of its own, and rejoins when level; it never holds the others
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from peer.establish import establish
 from peer.quarantine import Quarantine
 from peer.replay.commit import Stamp, TableReplay
 from peer.replay.hosts import HostReader, Hosts
-from peer.replay.select import Selection, apart, select_level, select_own, select_readable
+from peer.replay.select import Selection, Selector, apart
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.schema import TableSpec
@@ -145,9 +145,7 @@ class Replayer:
             self._take_bootstraps(reader, bootstraps, result)
         if pending:
             self._passed = {part.row.file: self._passed.get(part.row.file, 0) for part in pending}
-            selection = select_level(
-                reader, pending, self._passed, frozenset(self._held), self._quarantine.holds, self._round_bytes
-            )
+            selection = self._selector(reader, pending).level(frozenset(self._held))
             self._report_broken(selection, result)
             self._apply(selection, result)
             for file, (_, end) in selection.ranges.items():
@@ -157,6 +155,9 @@ class Replayer:
         if pending or self._held:
             self._own_passes(reader, result)
         self._look(_LOOKED_AT if pending else _LOOKED_AT_IDLE)
+
+    def _selector(self, reader: HostReader, pending: Sequence[Pending]) -> Selector:
+        return Selector(reader, pending, self._round_bytes, self._passed, self._quarantine.holds)
 
     def _spec_name(self, table: UUID) -> str:
         spec = self._spec(table)
@@ -352,13 +353,12 @@ class Replayer:
             if held.again > time.monotonic():
                 continue
             fresh, _ = apart(self._ledger.replay.pending())  # opening the table may have rewound it
-            selection = select_own(reader, fresh, self._passed, table, self._quarantine.holds, self._round_bytes)
+            selector = self._selector(reader, fresh)
+            selection = selector.own(table)
             if selection.frames.get(table):
                 outcome = self._apply_one(table, selection)
                 if isinstance(outcome, StorageError):
-                    rest = select_readable(
-                        reader, fresh, self._passed, table, self._quarantine.holds, self._round_bytes, selection
-                    )
+                    rest = selector.readable(table, selection)
                     applied = self._apply_one(table, rest) if rest.frames else 0
                     if isinstance(applied, int):
                         result.frames += applied

@@ -15,7 +15,7 @@ from peer.replay.decode import FrameRef, find_poison, plan_decode
 from peer.replay.hosts import HostReader, Hosts
 from peer.replay.loop import stretched
 from peer.replay.report import ReplayReport
-from peer.replay.select import Selection, select_level, select_own
+from peer.replay.select import Selection, Selector
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.schema import TableSpec
@@ -48,10 +48,6 @@ def origin(tmp_path: Path) -> Origin:
     return Origin(tmp_path)
 
 
-def never(file: FileId, begin: int) -> bool:
-    return False
-
-
 def counts(selection: Selection) -> dict[object, int]:
     return {table: len(frames) for table, frames in selection.frames.items()}
 
@@ -63,14 +59,14 @@ def test_level_tables_share_a_pass_and_a_held_one_catches_up_on_its_own(origin: 
     pending = origin.ledger.replay.pending()
     file = origin.wal.row.file
     end = origin.wal.registered
-    both = select_level(LOCAL, pending, {}, frozenset(), never, 1 << 20)
+    both = Selector(LOCAL, pending, 1 << 20).level()
     assert counts(both) == {origin.one.uuid: 2, origin.two.uuid: 2}
     assert both.ranges == {file: (FILE_HEADER_BYTES, end)} and not both.more
-    level = select_level(LOCAL, pending, {}, frozenset({origin.one.uuid}), never, 1 << 20)
+    level = Selector(LOCAL, pending, 1 << 20).level(frozenset({origin.one.uuid}))
     assert counts(level) == {origin.two.uuid: 2}
-    own = select_own(LOCAL, pending, {file: end}, origin.one.uuid, never, 1 << 20)
+    own = Selector(LOCAL, pending, 1 << 20, {file: end}).own(origin.one.uuid)
     assert counts(own) == {origin.one.uuid: 2}
-    assert not select_own(LOCAL, pending, {}, origin.one.uuid, never, 1 << 20).frames
+    assert not Selector(LOCAL, pending, 1 << 20).own(origin.one.uuid).frames
 
 
 def test_a_pass_stops_at_its_bytes_and_goes_on_where_it_stopped(origin: Origin) -> None:
@@ -80,7 +76,7 @@ def test_a_pass_stops_at_its_bytes_and_goes_on_where_it_stopped(origin: Origin) 
     passed: dict[FileId, int] = {}
     seen = []
     for _ in range(3):
-        part = select_level(LOCAL, pending, passed, frozenset(), never, 1)
+        part = Selector(LOCAL, pending, 1, passed).level()
         seen += part.frames[origin.one.uuid]
         passed = {file: end for file, (_, end) in part.ranges.items()}
     assert [frame.sequence for frame in seen] == [0, 1, 2]
@@ -90,9 +86,8 @@ def test_a_pass_stops_at_its_bytes_and_goes_on_where_it_stopped(origin: Origin) 
 def test_quarantined_frames_are_passed_over(origin: Origin) -> None:
     origin.put(origin.one, 1)
     origin.put(origin.one, 2)
-    selection = select_level(
-        LOCAL, origin.ledger.replay.pending(), {}, frozenset(), lambda file, begin: begin == FILE_HEADER_BYTES, 1 << 20
-    )
+    pending = origin.ledger.replay.pending()
+    selection = Selector(LOCAL, pending, 1 << 20, skip=lambda file, begin: begin == FILE_HEADER_BYTES).level()
     assert [frame.sequence for frame in selection.frames[origin.one.uuid]] == [1]
 
 
@@ -106,14 +101,14 @@ def test_a_damaged_header_breaks_only_its_file(origin: Origin, tmp_path: Path) -
     raw = bytearray(origin.wal.path.read_bytes())
     raw[begin] ^= 0xFF
     origin.wal.path.write_bytes(raw)
-    selection = select_level(LOCAL, origin.ledger.replay.pending(), {}, frozenset(), never, 1 << 20)
+    selection = Selector(LOCAL, origin.ledger.replay.pending(), 1 << 20).level()
     assert counts(selection) == {origin.one.uuid: 1, origin.two.uuid: 1}
     assert selection.ranges[origin.wal.row.file] == (FILE_HEADER_BYTES, begin)
     assert list(selection.broken) == [origin.wal.row.file]
 
 
 def refs(origin: Origin, spec: TableSpec) -> list[FrameRef]:
-    return select_level(LOCAL, origin.ledger.replay.pending(), {}, frozenset(), never, 1 << 20).frames[spec.uuid]
+    return Selector(LOCAL, origin.ledger.replay.pending(), 1 << 20).level().frames[spec.uuid]
 
 
 def test_frames_decode_to_rows_with_their_place_and_labels(origin: Origin) -> None:

@@ -15,7 +15,7 @@ from peer.receive import range_reads
 from peer.replay import hosts
 from peer.replay.decode import FrameRef, find_poison, plan_decode
 from peer.replay.hosts import HostReader, Hosts
-from peer.replay.select import select_level
+from peer.replay.select import Selector
 from peer.wal_check import check_file, open_wal
 from replication.core.frame import FILE_HEADER_BYTES, FrameView
 from replication.errors import StorageError
@@ -143,7 +143,7 @@ def test_a_file_that_cannot_be_opened_holds_nothing_else_up(
         return open(path, *rest)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(hosts, "open", opened, raising=False)
-    made = select_level(LOCAL, wal.ledger.replay.pending(), {}, frozenset(), lambda file, begin: False, 1 << 30)
+    made = Selector(LOCAL, wal.ledger.replay.pending(), 1 << 30).level()
     assert [error.what for error in made.broken.values()] == [f"{wal.path} cannot be read: {os.strerror(code)}"]
     assert list(made.broken) == [wal.row.file] and len(made.frames[spec.uuid]) == 1
 
