@@ -14,7 +14,7 @@ from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Rule
 from replication.worker.roads import roads_of
 
-_POLL_S = 0.1
+_POLL_S = 0.05
 
 
 def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: Room) -> list[Rule]:

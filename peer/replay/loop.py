@@ -235,7 +235,7 @@ def replay_until(
     else:
         replayer = Replayer(ledger, tables, quarantine, epoch, hosts=watch.hosts, failed=watch.failed, scratch=scratch)
     report = ReplayReport(host=host, pid=os.getpid())
-    threads = [again(housekeeping.turn, "housekeeping", 1.0), again(bootstraps.turn, "bootstraps", 0.2)]
+    threads = [again(housekeeping.turn, "housekeeping", 1.0), again(bootstraps.turn, "bootstraps", 0.1)]
     for thread in threads:
         thread.start()
     try:

@@ -20,7 +20,7 @@ from replication.link.base import PeerLink
 from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
 
-_SOON_S = 0.2
+_SOON_S = 0.05
 _ASK_MAX = 1000
 _ALL_EVERY = 30
 _log = structlog.get_logger(__name__)
@@ -107,12 +107,14 @@ class AppliedThread:
         every = self._turn % _ALL_EVERY == 0  # what is applied there may still be lost for clusters after it
         self._turn += 1
         asked = [f for f, row in rows.items() if f in known and (every or known[f].applied < row.needed)]
+        arrived = False  # a bootstrap, whose end somebody awaits
         for some in _chunks(asked):
             for file, applied in link.progress(some).items():
                 was = known[file]
                 if applied > was.applied:
                     report = Progress(file, peer, Ranges(), applied, losses=was.losses, tells_error=False)
                     self._progress.report(report)
+                    arrived |= rows[file].kind is FileKind.BOOTSTRAP
             for file, loss in link.lost(some).items():
                 was = known[file]
                 if loss.count > was.losses:
@@ -121,7 +123,7 @@ class AppliedThread:
                     _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=loss.count, kept=str(kept))
                     report = Progress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
                     self._progress.report(report)
-        if self._has_news and self._progress.flush():
+        if (self._has_news or arrived) and self._progress.flush() and self._has_news:
             self._has_news = False
             for tell in self._on_loss:
                 tell()
