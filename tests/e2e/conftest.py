@@ -1,4 +1,4 @@
-"""Two whole clusters as processes, east sending to west, for all end-to-end tests of a session."""
+"""Two whole clusters as processes, east sending to west, for all end-to-end tests of a test process."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def plugged_in(clock: Path | None = None) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
     """East and west, up; west is defined as east's peer."""
     folder = tmp_path_factory.mktemp("clusters")
@@ -234,11 +234,11 @@ def masters(sites: tuple[Site, Site]) -> Iterator[tuple[Site, Site]]:
     west.shell("deletecluster", east.name)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def east(sites: tuple[Site, Site]) -> Site:
     return sites[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def west(sites: tuple[Site, Site]) -> Site:
     return sites[1]
