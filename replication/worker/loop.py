@@ -47,7 +47,7 @@ from replication.worker.roads import Inflow
 from replication.worker.spill import Spiller
 from replication.worker.tail import TailThread
 from replication.worker.throttle import Throttle
-from replication.writer.bell import Ear
+from replication.writer.bell import Bell, Ear
 from replication.writer.recovery import Recovery, recover_file
 
 _CALL_TIMEOUT_S = 5.0
@@ -123,6 +123,7 @@ class Worker:
             self._every(section.closed_time_interval_s, "closed time", self._closed_time.run_once),
             self._every(_RECOVER_S, "recovery", self._recovery.run_once),
         ]
+        threads.append(threading.Thread(target=self._wake_to_stop, name="stop", daemon=True))
         if self._ear.hears:
             threads.append(threading.Thread(target=self._listen, name="bell", daemon=True))
         if self._spiller is not None:
@@ -273,6 +274,12 @@ class Worker:
                     troubled = True
 
         return threading.Thread(target=run, name=name, daemon=True)
+
+    def _wake_to_stop(self) -> None:
+        self._stop.wait()
+        self._news.set()
+        with contextlib.closing(Bell(str(self._config.wal_dir))) as bell:
+            bell.ring()
 
     def _listen(self) -> None:
         """Have tails look as soon as a writer says that there is something new."""

@@ -113,8 +113,9 @@ def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
 
 def test_what_was_started_in_a_session_of_its_own_goes_on() -> None:
     started = "import subprocess; from shell.interrupting import end_children;"
-    started += "away = subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL);"
-    started += "near = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL);"
+    started += "silent = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL);"
+    started += "away = subprocess.Popen(['sleep', '60'], start_new_session=True, **silent);"
+    started += "near = subprocess.Popen(['sleep', '60'], **silent);"
     started += "end_children(); print(near.wait(), away.poll(), away.pid)"
     home = Path(__file__).parents[2]
     told = subprocess.run([sys.executable, "-c", started], capture_output=True, text=True, cwd=home)
