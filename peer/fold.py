@@ -7,7 +7,9 @@ that says how far it has come. Only keys that changed are touched. When replicat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 import duckdb
 import pyarrow as pa
@@ -37,7 +39,31 @@ class FoldResult:
     folded: Folded
 
 
-def fold(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: float) -> FoldResult | None:
+@dataclass(slots=True)
+class Settled:
+    """Tables of which everything is folded, as they were then: until they change there is nothing to look for.
+
+    Of tables whose rows grow too old none is noted.
+    """
+
+    _tables: dict[UUID, tuple[TableSpec, int | None, int | None]] = field(default_factory=dict)
+
+    def has(self, spec: TableSpec, changes: History, table: History) -> bool:
+        """Whether all of ``changes`` is in ``table``."""
+        return self._tables.get(spec.uuid) == (spec, changes.current, table.current)
+
+    def note(self, spec: TableSpec, changes: History, table: History) -> None:
+        """All of ``changes`` is in ``table``."""
+        self._tables[spec.uuid] = (spec, changes.current, table.current)
+
+    def keep(self, known: Container[UUID]) -> None:
+        """Forget all tables but ``known`` ones."""
+        self._tables = {table: noted for table, noted in self._tables.items() if table in known}
+
+
+def fold(
+    tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: float, settled: Settled | None = None
+) -> FoldResult | None:
     """Fold one keyed table; None when there is nothing to do.
 
     Args:
@@ -46,6 +72,7 @@ def fold(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: floa
         spec: the table.
         now: microseconds since 1970.
         hold_s: fold past a replicated time that has stood for longer.
+        settled: what this process knows of its tables.
 
     Raises:
         CommitConflictError: maintenance committed meanwhile; try again.
@@ -56,7 +83,7 @@ def fold(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: floa
     upto = min((replicated.t for replicated in times.values()), default=0)
     held = now - upto > hold_s * 1e6
     try:
-        result = merge_changes(tables, spec, None if held else upto)
+        result = merge_changes(tables, spec, None if held else upto, settled)
     except duckdb.Error as error:
         refuse_unreadable(error)
         raise
@@ -68,7 +95,9 @@ def fold(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: floa
     return result
 
 
-def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResult | None:
+def merge_changes(
+    tables: Tables, spec: TableSpec, upto: int | None, settled: Settled | None = None
+) -> FoldResult | None:
     """Merge the changes with commit times up to ``upto``, or all with a hold for readers of cuts when None.
 
     Returns None, and commits nothing, when there are no such changes, no hold that may end, and no rows that have grown
@@ -81,6 +110,8 @@ def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResu
     reached = _newest_replay(changes)
     is_level = reached is not None and reached <= before.replay
     if changes.current is None or (is_level and (upto is None or upto <= before.upto)):
+        return None
+    if settled is not None and settled.has(spec, changes, table):
         return None
     if not tables.fits(spec):
         tables.create(spec)
@@ -102,6 +133,8 @@ def merge_changes(tables: Tables, spec: TableSpec, upto: int | None) -> FoldResu
         versions, newest, deletes, late = counted
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
         if not versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
+            if settled is not None and _is_settled(connection, here):
+                settled.note(spec, changes, table)
             return None
         if _fits_here(connection, spec, where, versions):
             if late:
@@ -133,6 +166,13 @@ class _Merged:
     gone: Rows
     rows: Rows
     buried: Rows | None
+
+
+def _is_settled(connection: duckdb.DuckDBPyConnection, merge: Merge) -> bool:
+    """Whether nothing waits to be folded, whatever the replicated time; and nothing will but by a commit."""
+    if merge.folded.holds or not merge.folded.known or horizon(merge.spec, 1 << 62) is not None:
+        return False
+    return not connection.execute(f"select 1 from changes where {merge.changes_where()} limit 1").fetchall()
 
 
 def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: Merge, upto: int) -> bool:

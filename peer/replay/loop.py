@@ -20,7 +20,7 @@ import structlog
 
 from peer.bootstrap.keeper import BootstrapKeeper
 from peer.establish import establish
-from peer.fold import fold
+from peer.fold import Settled, fold
 from peer.maintenance import Retention, tidy, trim
 from peer.quarantine import Quarantine
 from peer.replay.host_watch import HostWatch
@@ -67,6 +67,7 @@ class Housekeeping:
         self._due: dict[tuple[UUID, str], float] = {}
         self._shaped: dict[UUID, TableSpec] = {}
         self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
+        self._settled = Settled()
         self.errors: dict[str, str] = {}
         self.fold_interval_s = settings.fold_interval_s
 
@@ -80,6 +81,7 @@ class Housekeeping:
         known = {spec.uuid for spec in specs}
         self._due = {key: due for key, due in self._due.items() if key[0] in known}
         self._costs = {table: costs for table, costs in self._costs.items() if table in known}
+        self._settled.keep(known)
         for spec in specs:
             if stop():
                 return
@@ -144,7 +146,7 @@ class Housekeeping:
             raise
 
     def _fold(self, spec: TableSpec) -> None:
-        fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s)
+        fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s, self._settled)
 
     def _tidy(self, spec: TableSpec) -> None:
         tidy(self._tables, self._ledger, spec, _now())
