@@ -24,6 +24,7 @@ from replication.ledger.sql_moving import Piece, fill, replace_claim
 from replication.ledger.sql_names import Names, check_term, file_row, missing, stream_id
 from replication.ledger.sql_owing import Owed, Place, carry_over, need_bootstraps
 from replication.ledger.sql_replay import advance
+from replication.ledger.sql_replayers import awaits_replay
 from replication.ledger.sql_rule_book import RuleBook
 from replication.ledger.sql_runs import drop_file
 from replication.ledger.sql_store import Store, chunked, execute_many
@@ -80,6 +81,7 @@ class SqlGivingUp(SqlLanding):
     def at_risk(self, file: FileId, *, keeps_tables: bool = True) -> AtRisk:
         """See ``base.Landing``."""
         with self._store.read() as connection:
+            keeps_tables = awaits_replay(connection, keeps_tables)
             key, row = _landing_file(connection, file)
             reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
             sequences: dict[StreamId, Ranges] = {}
@@ -113,6 +115,7 @@ class SqlGivingUp(SqlLanding):
         copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # of one sequence the first
         with self._store.write() as connection:
             check_term(connection, term)
+            keeps_tables = awaits_replay(connection, keeps_tables)
             names = self._names.session(connection)
             key, row = _landing_file(connection, file)
             target = fill(connection, names, into, saved) if into is not None else None

@@ -236,6 +236,15 @@ def test_on_a_cluster_without_tables_what_has_landed_counts_for_the_sender(ledge
     assert given_up.lacking == {"north": {FLIGHTS.uuid: 2}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
 
 
+def test_a_host_that_replays_waits_for_what_has_landed_though_zookeeper_forgot_it(ledger: Ledger, road: Road) -> None:
+    ledger.replay.note_replayer("h1", True)
+    road.land(claims(S, 0, 2, 0))
+    close(ledger, road)
+    assert ledger.landing.at_risk(road.file, keeps_tables=False).sequences == {S: Ranges.of((0, 2))}
+    given_up = ledger.landing.give_up(road.file, 0, keeps_tables=False)
+    assert given_up.dropped == {S: Ranges.of((0, 2))} and given_up.again == Ranges.of((HEADER, at(2)))
+
+
 def test_only_closed_landing_files_can_be_given_up_and_under_the_current_term(ledger: Ledger, road: Road) -> None:
     road.land(claims(S, 0, 1, 0))
     with pytest.raises(RequestError, match="still OPEN"):
