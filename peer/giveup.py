@@ -35,7 +35,7 @@ from replication.files.store import store_of
 from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp, Ledger, ReplayMark
 from replication.tables.base import Catalog
 from replication.tables.catalog import IcebergCatalog, configured_catalog
-from replication.tables.layout import landing_name
+from replication.tables.layout import UNSYNCED_TAG, landing_name
 
 _log = structlog.get_logger(__name__)
 
@@ -122,15 +122,20 @@ def settle(catalog: Catalog, ledger: Ledger, table: UUID) -> None:
     """Mark what a table's commits have applied and their replayer died before it could mark.
 
     Raises:
-        RequestError: the table was rolled back, and only replay can tell what it has.
+        RequestError: the table was rolled back, and only replay can tell what it has; or the disk may have lost some.
     """
     spec = ledger.tables.by_uuid(table)
     if spec is None or not catalog.has(spec):
         return
     mark = ledger.replay.mark(table)
     marked = mark.commit if mark is not None else 0
-    chain = catalog.history(landing_name(spec)).chain()
-    stamps = [(snapshot, stamp) for snapshot in chain if (stamp := Stamp.of(snapshot)) is not None]
+    history = catalog.history(landing_name(spec))
+    if UNSYNCED_TAG in history.tags:
+        raise RequestError(
+            f"the disk failed when it was to hold {spec.name}, so what it has applied is not known",
+            "Run walship replay first: it says what to do",
+        )
+    stamps = [(snapshot, stamp) for snapshot in history.chain() if (stamp := Stamp.of(snapshot)) is not None]
     if stamps and max(stamp.number for _, stamp in stamps) < marked:
         raise RequestError(
             f"{spec.name} was rolled back, so what it has applied is not known", "Run walship replay first"

@@ -31,6 +31,7 @@ from replication.tables.evolve import check_columns, check_shape
 from replication.tables.fold_branch import abandoned, check_branch, head, new_branch
 from replication.tables.key_index import KeyIndex
 from replication.tables.key_ranges import key_ranges
+from replication.tables.layout import UNSYNCED_TAG
 from replication.tables.local_io import sync_commits
 from replication.tables.refusals import refusals
 from replication.tables.row_delta import replace_rows
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
     from pyspark.sql.types import StructType
 
-#: Names the last snapshot before one that a failed sync may have lost; while it is there nothing after it is trusted.
-UNSYNCED_TAG = "walship_unsynced"
 _NOTHING = pa.table({})
 _SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20

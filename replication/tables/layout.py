@@ -21,6 +21,8 @@ from replication.core.schema import Column, TableSpec
 CHANGES, TOMBSTONES, LATEST = "__changes", "__tombstones", "__latest"
 VERSION = ("_ts", "_commit", "_origin", "_wal", "_seq", "_row")
 CELL_GROUP = "cell"
+#: Names the last snapshot before one that a failed sync may have lost; while it is there nothing after it is trusted.
+UNSYNCED_TAG = "walship_unsynced"
 OWNER = "walship.table"  # the property that has the table's uuid
 SPEC = "walship.spec"  # the property that has a table's definition, for a ledger that was lost
 _TYPES = {

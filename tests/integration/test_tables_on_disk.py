@@ -22,7 +22,8 @@ from replication.files import local
 from replication.tables import local_io
 from replication.tables.base import Decode
 from replication.tables.catalog import IcebergCatalog
-from replication.tables.iceberg import UNSYNCED_TAG, IcebergTables
+from replication.tables.iceberg import IcebergTables
+from replication.tables.layout import UNSYNCED_TAG
 from replication.tables.local_io import local_path
 from tests.integration.replay_site import Site, settle
 from tests.tables_made import as_decode, keyed
