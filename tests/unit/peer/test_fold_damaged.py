@@ -8,9 +8,7 @@ import duckdb
 import pytest
 
 from peer import fold as folding
-from replication.core.schema import TableSpec
 from replication.errors import StorageError
-from replication.tables.base import Tables
 from replication.tables.memory import MemoryTables
 from tests.sites import Site
 from tests.tables_made import keyed
@@ -20,7 +18,7 @@ from tests.tables_made import keyed
 def test_a_fold_names_the_file_that_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: duckdb.Error
 ) -> None:
-    def merge(tables: Tables, spec: TableSpec, upto: int | None) -> None:
+    def merge(*given: object) -> None:
         raise error
 
     monkeypatch.setattr(folding, "merge_changes", merge)
