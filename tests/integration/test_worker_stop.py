@@ -1,0 +1,23 @@
+"""A worker that is told to stop does, however seldom it looks for new work."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from replication.coordination.paths import Kind
+from replication.worker.loop import Worker
+from tests.sites import Site, until
+
+
+def test_a_worker_that_sleeps_until_its_next_look_wakes_to_stop(tmp_path: Path) -> None:
+    with closing(Site(tmp_path, "east", worker={"heartbeat_interval_s": 600.0})) as site:
+        stop = threading.Event()
+        worker = Worker(site.config, site.ledger, site.coordination, stop)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        until(lambda: site.coordination.members(Kind.WORKERS), what="the worker")
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
