@@ -46,14 +46,14 @@ $(READY): constraints.txt pyproject.toml | preflight
 	@$(BIN)/python -m pip check --quiet
 	@touch $@
 
-$(JARS): replication/tables/jars.sha256 $(READY)
+$(JARS): replication/tables/spark/jars.sha256 $(READY)
 	@echo "Looking for the jars (fetched once per user) ..."
 	@$(BIN)/python deploy/preflight.py --jars
 	@touch $@
 
 $(ARCHIVE): $(JARS)
 	@echo "Archiving Spark's classes, so that it starts faster (once per environment) ..."
-	@$(BIN)/python -m replication.tables.class_archive
+	@$(BIN)/python -m replication.tables.spark.class_archive
 	@touch $@
 
 demo: $(JARS) ## two clusters on this machine keep flight data the same

@@ -12,14 +12,14 @@
 This module re-exports the public API and nothing else; everything not named here may change.
 """
 
-from peer.cluster import Cluster
-from peer.connect import connect
-from peer.verify import Verdict
+from peer.client.cluster import Cluster
+from peer.client.connect import connect
+from peer.verify.compare import Verdict
 from replication import __version__
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.mutation import Mutation
 from replication.core.position import Position
-from replication.core.schema import TableSpec
+from replication.core.rows.mutation import Mutation
 from replication.errors import (
     BackpressureError,
     BatchConflictError,

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from replication.errors import ReplicationError  # noqa: E402  (after the path is set)
-from replication.tables.jars import ensure_jars, java_home_check  # noqa: E402
+from replication.tables.spark.jars import ensure_jars, java_home_check  # noqa: E402
 
 #: .venv takes 1.3 GiB and the jars 60 MiB; the rest is for PySpark, which is unpacked and built on the way.
 NEEDED_BYTES = 5 << 29

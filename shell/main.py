@@ -17,12 +17,12 @@ import typer
 
 from replication import __version__, log
 from replication.errors import ConfigError, NoSpaceError, ReplicationError, one_line
-from shell.descriptors import have_standard
-from shell.find import Found
-from shell.help import Sections
-from shell.interrupting import INTERRUPTED, leave_now, say
-from shell.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
-from shell.render import Printer
+from shell.cli.find import Found
+from shell.cli.help import Sections
+from shell.cli.interrupting import INTERRUPTED, leave_now, say
+from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
+from shell.cli.render import Printer
+from shell.processes.descriptors import have_standard
 
 _WrongLine = cast("type[Exception]", typer.BadParameter.__base__)  # of all that is wrong with a command line
 
@@ -60,7 +60,7 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
 
 def shell(invocation: Invocation) -> None:
     """Type verbs one after the other, with history and completion."""
-    from shell.shell import Shell, interact  # deferred: only this verb needs a prompt
+    from shell.interactive import Shell, interact  # deferred: only this verb needs a prompt
 
     found: Found | None = None
     try:
@@ -144,7 +144,7 @@ def main() -> None:
     """The ``walship`` command."""
     have_standard()
     if sys.argv[1:2] == ["_role"]:
-        from shell.role_process import leave, serve_arguments
+        from shell.processes.role_process import leave, serve_arguments
 
         leave(serve_arguments(sys.argv[2:]))
     gc.set_threshold(50_000, 20, 50)  # collecting while modules load took a fifth of a short command's time

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from peer.receive.receiver import Receiver
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.ledger.base import FileKind, FileRow, Phase
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table, until

@@ -13,8 +13,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.paths import Quorum
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from replication.tables.iceberg import IcebergTables
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.spark.iceberg import IcebergTables
 from tests import postgresql as pg
 
 # Tests' Sparks do little each: what the JVM's second compiler costs they do not earn back.
@@ -48,7 +48,7 @@ def postgresql() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergTables]:
     """Iceberg tables of a real session: JDBC catalog on SQLite, files in a temporary directory."""
-    from replication.tables.spark import open_session
+    from replication.tables.spark.session import open_session
 
     directory = Path(tmp_path_factory.mktemp("warehouse"))
     properties = catalog_properties(directory)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from peer.client.waiting import Waiting
 from peer.derive.define import derive_table
 from peer.derive.turn import Deriver, Writing
-from peer.waiting import Waiting
 from replication.coordination.paths import Kind
-from replication.core.batch import LogBatch
+from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import LogBatch
 from replication.ledger.base import Derivation
 from replication.writer.writer import Writer
 from tests.replaying import TableSite

@@ -10,18 +10,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from peer.contacts import Contacts
-from peer.digest import content_hash
-from peer.peering import Peering
-from peer.quarantine import Quarantine
-from peer.read import read
+from peer.client.contacts import Contacts
+from peer.client.peering import Peering
+from peer.client.waiting import Waiting
+from peer.frames.quarantine import Quarantine
 from peer.receive.receiver import Receiver
 from peer.replay.rounds import Replayer
-from peer.waiting import Waiting
+from peer.tables.read import read
+from peer.verify.digest import content_hash
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FrameView, scan
 from replication.core.ids import NIL_UUID, StreamId
 from replication.core.position import Position
-from replication.core.schema import TableSpec
 from replication.errors import PeerUnavailableError
 from replication.ledger.base import FileKind, Peer
 from replication.link.base import PeerLink

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from replication.core.batch import LogBatch, cells, deletes, encode_payload, upserts_from_rows
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import (
     FILE_HEADER_BYTES,
     ZERO_HASH,
@@ -21,11 +21,11 @@ from replication.core.frame import (
     encode_sealed_header,
     stream_hash,
 )
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import ClusterId, StreamId
-from replication.core.schema import TableSpec
+from replication.core.routes.freshness import ClosedNotice
+from replication.core.rows.batch import LogBatch, cells, deletes, encode_payload, upserts_from_rows
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
 from tests.ledgers import ledger_url
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from peer.bootstrap.keeper import BootstrapKeeper
-from peer.fold import merge_changes
-from peer.quarantine import Quarantine
-from peer.read import read
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer, RoundResult
+from peer.tables.fold import merge_changes
+from peer.tables.read import read
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.ledger.base import Phase
 from replication.tables.base import Tables
 from replication.tables.memory import MemoryTables

@@ -17,9 +17,8 @@ import pyarrow as pa
 from peer.receive.receiver import Receiver
 from replication import config as configuration
 from replication.coordination.memory import MemoryEnsemble
-from replication.core.batch import LogBatch, cells, deletes, upserts_from_arrow
-from replication.core.chunk import Assignment, ChunkAssignment, Tail
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import (
     FILE_HEADER_BYTES,
     ZERO_HASH,
@@ -34,12 +33,13 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import LogBatch, cells, deletes, upserts_from_arrow
+from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
 from replication.files.base import append
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, Peer, Rule
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.worker.loop import Worker
 from replication.writer.durable_length import DurableLength
 from replication.writer.part import Part

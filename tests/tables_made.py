@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from replication.core.define import cell_table, typed_table
-from replication.core.schema import TableSpec
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.schema import TableSpec
 from replication.tables.base import LABEL, Decode
 
 SIMPLE = pa.schema([("k", pa.string()), ("v", pa.int64())])

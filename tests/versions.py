@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from peer.read import read
-from peer.replay.commit import Stamp
-from replication.core.schema import TableSpec
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.read import read
+from replication.core.definition.schema import TableSpec
 from replication.tables.base import Catalog, Tables
 from replication.tables.layout import CHANGES, merge_groups
 from tests.tables_made import as_decode
@@ -84,4 +84,4 @@ def append(tables: Tables, spec: TableSpec, versions: Sequence[Version], number:
     """What replay commit ``number`` does with these versions."""
     rows = as_decode(as_rows(spec, versions), {"_replay": number})
     name = spec.name + CHANGES
-    tables.append(name, rows, tables.history(name).current, Stamp(1, number, {}).to_summary())
+    tables.append(name, rows, tables.history(name).current, CommitMetadata(1, number, {}).to_summary())

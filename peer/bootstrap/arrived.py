@@ -6,12 +6,12 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from peer.replay.decode import FrameRef
-from peer.replay.hosts import HostReader
-from replication.core.bootstrap import Coverage
+from peer.frames.decode import FrameRef
+from peer.frames.hosts import HostReader
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES, Kind, check_payload
 from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.routes.bootstrap import Coverage
 from replication.errors import ReplicationError
 from replication.ledger.base import Pending
 

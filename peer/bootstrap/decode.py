@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from peer.bootstrap.arrived import Arrived
-from peer.replay.decode import Decoder, bins, check_known, row_fields
-from peer.replay.hosts import Hosts
-from replication.core.bootstrap import decode_rows
+from peer.frames.decode import Decoder, bins, check_known, row_fields
+from peer.frames.hosts import Hosts
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import Buffer
 from replication.core.ids import StreamId
-from replication.core.schema import SchemaVersion, TableSpec
+from replication.core.routes.bootstrap import decode_rows
 from replication.tables.base import LABEL, Decode
 
 

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from peer.bootstrap.room import DiskRoom
-from peer.bootstrap.snapshot import HOLD, held
-from peer.maintenance import forgotten
-from replication.core.batch import FRAME_PAYLOAD_BYTES, encode_payload
-from replication.core.bootstrap import Coverage, bootstrap_schema
+from peer.bootstrap.snapshot import held
+from peer.tables.maintenance import HOLD, forgotten
+from replication.core.definition.schema import TS, SchemaVersion, TableSpec
 from replication.core.frame import (
     FILE_HEADER_BYTES,
     ZERO_HASH,
@@ -33,7 +32,8 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import StreamId
-from replication.core.schema import TS, SchemaVersion, TableSpec
+from replication.core.routes.bootstrap import Coverage, bootstrap_schema
+from replication.core.rows.batch import FRAME_PAYLOAD_BYTES, encode_payload
 from replication.files.base import AppendFile, Files, append
 from replication.ledger.base import Bootstrap, FileRow, Ledger
 from replication.tables.base import Tables

@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from peer.bootstrap.arrived import Arrived
 from peer.bootstrap.decode import BootstrapDecoder, plan_bootstrap
-from peer.digest import bound
-from peer.latest import group_of_family
-from peer.read import attach_latest
-from peer.replay.hosts import Hosts
-from replication.core.bootstrap import FORGOTTEN_ROW, Forgotten
+from peer.frames.hosts import Hosts
+from peer.tables.latest import group_of_family
+from peer.tables.read import attach_latest
+from peer.verify.digest import bound
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import SchemaVersion, TableSpec, user_field
 from replication.core.ids import StreamId
-from replication.core.schema import SchemaVersion, TableSpec, user_field
+from replication.core.routes.bootstrap import FORGOTTEN_ROW, Forgotten
 from replication.ledger.base import Ledger
 from replication.tables.base import DUCKDB, LABEL, Tables, open_duckdb
 from replication.tables.layout import CELL_GROUP, VERSION, version_column

@@ -16,7 +16,7 @@ import structlog
 
 from peer.bootstrap.export import export
 from peer.bootstrap.room import DiskRoom
-from replication.core.backoff import Backoff
+from replication.core.shipping.backoff import Backoff
 from replication.errors import EngineLostError, ReplicationError, RequestError, one_line
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger

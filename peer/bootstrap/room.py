@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peer.kept import folder_bytes
+from peer.status.disk_use import folder_bytes
 from replication.config import Config
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.errors import NoSpaceError, ReplicationError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, Ledger
 from replication.tables.layout import layouts

@@ -14,17 +14,16 @@ from typing import TypeAlias
 import duckdb
 import pyarrow as pa
 
-from peer.latest import Folded, Merge, group_of_family
-from peer.replay.commit import Stamp
-from replication.core.bootstrap import FORGOTTEN_ROW, Coverage
-from replication.core.schema import Column, TableSpec
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.latest import Folded, Merge, group_of_family
+from replication.core.definition.schema import Column, TableSpec
+from replication.core.routes.bootstrap import FORGOTTEN_ROW, Coverage
 from replication.errors import CommitConflictError, ForeignMaintenanceError
 from replication.tables.base import DUCKDB, History, Tables, open_duckdb
-from replication.tables.damage import refuse_unreadable
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
+from replication.tables.pyiceberg.damage import refuse_unreadable
 
 BATCH_ROWS = 65_536
-HOLD = "walship_bootstrap_"  # the number of the file that is written follows
 _TRIES = 10
 RowsOf: TypeAlias = Callable[[Sequence[Coverage]], Iterator[pa.RecordBatch]]
 
@@ -101,7 +100,7 @@ def _check_has(
     tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, landed: History, commit: int
 ) -> None:
     """Raise ForeignMaintenanceError unless what replay appends to has its commit ``commit``."""
-    numbers = [stamp.number for snapshot in landed.chain() if (stamp := Stamp.of(snapshot)) is not None]
+    numbers = [stamp.number for snapshot in landed.chain() if (stamp := CommitMetadata.of(snapshot)) is not None]
     if numbers:
         has_it = commit in numbers or commit < min(numbers)  # snapshots expire oldest first
     else:  # all replay snapshots have expired: the rows of the newest commit are never trimmed

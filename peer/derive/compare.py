@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from peer.derive.hooks import Hook
 from peer.derive.names import fitted, shown_schema
-from peer.latest import Folded, Merge, now_us
-from peer.read import attach_latest
-from replication.core.aging import horizon
-from replication.core.batch import FRAME_ROWS_MAX, LogBatch, deletes, upserts_from_arrow
-from replication.core.schema import TableSpec
+from peer.tables.latest import Folded, Merge, now_us
+from peer.tables.read import attach_latest
+from replication.core.definition.aging import horizon
+from replication.core.definition.schema import TableSpec
+from replication.core.rows.batch import FRAME_ROWS_MAX, LogBatch, deletes, upserts_from_arrow
 from replication.errors import HookError
 from replication.ledger.base import Derivation
 from replication.tables.base import DUCKDB, Catalog

@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 from peer.derive.hooks import LOST, Hook, load, lost_place, version_of
 from peer.derive.names import as_known, check_key, fitted, shown_schema
-from replication.core.aging import MAX_AGE
-from replication.core.define import cell_table, typed_table
-from replication.core.schema import DEFAULT_GROUP, TableSpec
+from replication.core.definition.aging import MAX_AGE
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.schema import DEFAULT_GROUP, TableSpec
 from replication.errors import HookError, RequestError, SchemaError
 from replication.ledger.base import Derivation, Ledger
 

@@ -16,8 +16,8 @@ from importlib.metadata import entry_points
 import pyarrow as pa
 
 from peer.derive.select import select
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.errors import HookError, ReplicationError, RequestError
 
 GROUP = "walship.hooks"

@@ -13,10 +13,10 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from replication.core.batch import convert
-from replication.core.evolution import widened
-from replication.core.schema import TableSpec
-from replication.core.storable import storable_type
+from replication.core.definition.evolution import widened
+from replication.core.definition.schema import TableSpec
+from replication.core.definition.types import storable_type
+from replication.core.rows.batch import convert
 from replication.errors import HookError, SchemaError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.ledger.base import Ledger
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
 import structlog
 
-from peer.cluster import Cluster
 from peer.derive.turn import Deriver
 from replication.config import Config
 from replication.coordination.paths import Kind, Office
@@ -39,7 +39,8 @@ class DeriveRole:
         ledger: of the cluster; kept by the caller.
         coordination: a session; kept by the caller.
         stop: when set, steps that are under way are finished, and it ends.
-        catalog: where the tables are; that of ``config`` when None.
+        catalog: where the tables are.
+        wait: returns when a position is visible here, or raises ``WaitTimeoutError`` after so many seconds.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class DeriveRole:
         ledger: Ledger,
         coordination: Coordination,
         stop: threading.Event,
-        catalog: Catalog | None = None,
+        catalog: Catalog,
+        wait: Callable[[Position, float], object],
     ) -> None:
         self._catalog = catalog
+        self._wait = wait
         self._config = config
         self._ledger = ledger
         self._coordination = coordination
@@ -88,13 +91,11 @@ class DeriveRole:
         return any(member.name == self._config.cluster.host for member in self._coordination.members(Kind.WORKERS))
 
     def _deriver(self) -> Deriver:
-        cluster = Cluster(self._config, self._ledger)
-
         def wait(position: Position) -> None:
             deadline = time.monotonic() + _WAIT_S
             while True:
                 try:
-                    cluster.wait(position, timeout_s=_LOOK_S)
+                    self._wait(position, _LOOK_S)
                     return
                 except WaitTimeoutError:
                     if self._stop.is_set() or time.monotonic() > deadline:
@@ -102,7 +103,7 @@ class DeriveRole:
 
         return Deriver(
             self._ledger,
-            self._catalog or cluster.reader.catalog,
+            self._catalog,
             self._open_writer,
             wait,
             self._config.run_dir / "derive",

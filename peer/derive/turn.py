@@ -20,12 +20,12 @@ import structlog
 from peer.derive.compare import Pair, compare
 from peer.derive.hooks import LOST, Hook, is_restored, load, lost_place, version_of
 from peer.derive.names import as_known, widenings
-from peer.digest import bound
-from replication.core.aging import horizon
-from replication.core.alter import widen_column
-from replication.core.batch import LogBatch
+from peer.verify.digest import bound
+from replication.core.definition.aging import horizon
+from replication.core.definition.alter import widen_column
+from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import LogBatch
 from replication.errors import HookError, RequestError
 from replication.ledger.base import Derivation, Ledger
 from replication.tables.base import Catalog, open_duckdb

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from replication.core.frame import FRAME_BYTES_MAX, FrameView, Kind, check_payload, scan
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import NIL_UUID, ClusterId
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, VersionError
 from replication.link.base import Data, Reason, Refusal
 

@@ -10,9 +10,9 @@ from peer.receive.arrival import Known, RefusedData, check
 from peer.receive.landing import Landing
 from peer.receive.landing_queue import Item
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FrameView
 from replication.core.ids import FileId
-from replication.core.schema import SchemaVersion, TableSpec
 from replication.errors import PeerRefusedError
 from replication.link.base import Data, Reason, Refusal, Reply
 

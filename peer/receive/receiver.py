@@ -7,11 +7,11 @@ import threading
 
 import structlog
 
-from peer.conversation import Conversations
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.range_reads import RangeReads
 from peer.receive.reception import Reception
+from peer.verify.conversation import Conversations
 from replication import __version__
 from replication.config import Config
 from replication.coordination.base import Public, RoleRead, keeps_tables

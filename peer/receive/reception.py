@@ -12,22 +12,22 @@ from uuid import UUID
 
 import structlog
 
-from peer.clock_watch import ClockWatch
 from peer.receive.arrival import Known
+from peer.receive.clock_watch import ClockWatch
 from peer.receive.inbound import Gate, InboundStream
 from peer.receive.landing import Landing
 from peer.receive.range_reads import RangeReads
 from peer.receive.received import REMEMBERED
-from peer.replay.report import silence
+from peer.status.replay_report import silence
 from replication import __version__
 from replication.core.coverage import Span
-from replication.core.define import unusable_name
-from replication.core.evolution import join, lacking
-from replication.core.freshness import Reach
+from replication.core.definition.define import unusable_name
+from replication.core.definition.evolution import join, lacking
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.roads import InboundRoad
 from replication.core.roles import RoleState
-from replication.core.schema import SchemaVersion, TableSpec
+from replication.core.routes.freshness import Reach
+from replication.core.routes.routes import InboundRoad
 from replication.errors import PeerRefusedError, SchemaError, TableExistsError, UnknownTableError
 from replication.ledger.base import Ledger
 from replication.link.base import PROTOCOL, Conversation, Description, Hello, Loss, Opened, Reason, Refusal, Reply, Road

@@ -9,7 +9,7 @@ from uuid import UUID
 import structlog
 
 from peer.receive.limits import LandingLimits
-from peer.replay.report import ReplayReport
+from peer.status.replay_report import ReplayReport
 from replication.ledger.base import FileKind, Ledger
 
 _LOOK_S = 1.0

@@ -8,22 +8,21 @@ lost; when neither can be told replay stops.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
 import structlog
 
-from peer.latest import show_late, show_latest
-from peer.quarantine import Quarantine
-from peer.replay.decode import FrameRef, Poison, find_poison, plan_decode
-from peer.replay.hosts import HostReader, Hosts
+from peer.frames.decode import FrameRef, Poison, find_poison, plan_decode
+from peer.frames.hosts import HostReader, Hosts
+from peer.frames.quarantine import Quarantine
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.latest import show_late, show_latest
+from replication.core.definition.schema import OP, TableSpec
 from replication.core.ids import FileId
-from replication.core.schema import OP, TableSpec
 from replication.errors import (
     CommitConflictError,
     ForeignMaintenanceError,
@@ -35,7 +34,6 @@ from replication.ledger.base import Ledger, ReplayMark
 from replication.tables.base import LABEL, Decode, History, Snapshot, Tables
 from replication.tables.layout import landing_name
 
-REPLAY_SUMMARY = "walship.replay"
 _RETRIES = 3
 _Run: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 _CONTROL = pa.schema([(LABEL, pa.int32()), (OP, pa.int32())])
@@ -44,32 +42,6 @@ _ROLLED_BACK = (
     " rebuildledger), and a peer send the rest (enablereplication --bootstrap)"
 )
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What a replay snapshot says of itself: epoch, number, and the range of each file with rows that it applied.
-
-    A range begins where the first of these rows lies: what is before it in the file came with earlier commits.
-    """
-
-    epoch: int
-    number: int
-    applied: Mapping[FileId, tuple[int, int]]
-
-    def to_summary(self) -> dict[str, str]:
-        """As the snapshot's summary carries it."""
-        ranges = {str(file): span for file, span in self.applied.items()}
-        return {REPLAY_SUMMARY: json.dumps([self.epoch, self.number, ranges], separators=(",", ":"))}
-
-    @staticmethod
-    def of(snapshot: Snapshot) -> Stamp | None:
-        """Read a snapshot's summary; None when replay did not make it."""
-        text = snapshot.summary.get(REPLAY_SUMMARY)
-        if text is None:
-            return None
-        epoch, number, ranges = json.loads(text)
-        return Stamp(epoch, number, {FileId.parse(file): (span[0], span[1]) for file, span in ranges.items()})
 
 
 class TableReplay:
@@ -136,7 +108,7 @@ class TableReplay:
         snapshot = 0
         damage: StorageError | None = None
         while left:
-            stamp = Stamp(self._epoch, self.number + 1, _spanned(left, ranges))
+            stamp = CommitMetadata(self._epoch, self.number + 1, _spanned(left, ranges))
             decode = plan_decode(
                 self.spec,
                 self._ledger.tables.schemas(self.spec.uuid),
@@ -182,7 +154,7 @@ class TableReplay:
             CommitConflictError: as ``apply``.
             PoisonFrameError: a frame cannot be decoded; nothing was changed.
         """
-        stamp = Stamp(self._epoch, self.number + 1, ranges)
+        stamp = CommitMetadata(self._epoch, self.number + 1, ranges)
         self._mark(self._append(plan(stamp.number), stamp), ranges)
         show_latest(self._tables, self.spec)
 
@@ -206,7 +178,7 @@ class TableReplay:
         row = self._ledger.files.get(frame.file)
         return row is not None and row.source is not None
 
-    def _append(self, rows: Decode, stamp: Stamp) -> int:
+    def _append(self, rows: Decode, stamp: CommitMetadata) -> int:
         """Commit; 0 where there is no row, and so no commit: its number could not be told from the rows."""
         snapshot = self._tables.append(self.name, rows, self._expect, stamp.to_summary())
         if snapshot is None:
@@ -222,7 +194,8 @@ class TableReplay:
     def _settle(self) -> bool:
         mark = self._ledger.replay.mark(self.spec.uuid)  # first: another replayer may commit and mark meanwhile
         history = self._tables.history(self.name)
-        stamped = [(snapshot, stamp) for snapshot in history.chain() if (stamp := Stamp.of(snapshot)) is not None]
+        found = ((snapshot, CommitMetadata.of(snapshot)) for snapshot in history.chain())
+        stamped = [(snapshot, stamp) for snapshot, stamp in found if stamp is not None]
         marked = mark.commit if mark is not None else 0
         newest = max((stamp.number for _, stamp in stamped), default=0)
         for _, stamp in stamped:
@@ -232,7 +205,7 @@ class TableReplay:
                 )
         self._owned = any(stamp.number == newest and stamp.epoch == self._epoch for _, stamp in stamped)
         self._expect = history.current
-        every = [stamp for s in history.snapshots.values() if (stamp := Stamp.of(s)) is not None]
+        every = [stamp for s in history.snapshots.values() if (stamp := CommitMetadata.of(s)) is not None]
         self.number = max([newest, marked, *(stamp.number for stamp in every)])
         if not stamped:
             if marked:
@@ -246,7 +219,7 @@ class TableReplay:
         self._remark(stamped, marked)
         return newest > marked
 
-    def _remark(self, stamped: Sequence[tuple[Snapshot, Stamp]], marked: int) -> None:
+    def _remark(self, stamped: Sequence[tuple[Snapshot, CommitMetadata]], marked: int) -> None:
         """Mark commits whose replayer died before it could, once the disk has them: then their WALs may go."""
         if any(stamp.number > marked for _, stamp in stamped):
             self._tables.settle(self.name)
@@ -266,7 +239,7 @@ class TableReplay:
                 _ROLLED_BACK,
             )
 
-    def _rewind(self, history: History, every: Sequence[Stamp], newest: int, marked: int) -> None:
+    def _rewind(self, history: History, every: Sequence[CommitMetadata], newest: int, marked: int) -> None:
         """The table was rolled back to before marked commits: have their ranges pending again."""
         lost = [stamp for stamp in every if stamp.number > newest]
         missing = set(range(newest + 1, marked + 1)) - {stamp.number for stamp in lost}
@@ -294,7 +267,7 @@ class TableReplay:
         self._commit_own(_control_rows, _CONTROL, {})
 
     def _commit_own(self, run: _Run, schema: pa.Schema, constants: Mapping[str, int]) -> None:
-        stamp = Stamp(self._epoch, self.number + 1, {})
+        stamp = CommitMetadata(self._epoch, self.number + 1, {})
         given = {"_replay": stamp.number, **constants}
         rows = Decode(pa.table({"row": [0]}), run, schema, (), ((),), given, size=0)
         self._mark(self._append(rows, stamp), {})

@@ -19,16 +19,16 @@ from uuid import UUID
 import structlog
 
 from peer.bootstrap.keeper import BootstrapKeeper
-from peer.establish import establish
-from peer.fold import Settled, fold
-from peer.maintenance import Retention, tidy, trim
-from peer.quarantine import Quarantine
-from peer.replay.host_watch import HostWatch
-from peer.replay.report import ReplayReport
+from peer.frames.host_watch import HostWatch
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer
+from peer.status.replay_report import ReplayReport
+from peer.tables.establish import establish
+from peer.tables.fold import Settled, fold
+from peer.tables.maintenance import Retention, tidy, trim
 from replication.config import Config
 from replication.coordination.session import Coordination
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.errors import (
     CommitConflictError,
     CoordinationError,
@@ -172,10 +172,10 @@ def run_replay(
         SupersededError: a replayer elsewhere has taken over.
         EngineLostError: Spark went away; start again.
     """
-    from replication.tables.catalog import IcebergCatalog, configured_catalog
-    from replication.tables.iceberg import IcebergTables
-    from replication.tables.scratch import own_scratch
-    from replication.tables.spark import open_session
+    from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+    from replication.tables.spark.iceberg import IcebergTables
+    from replication.tables.spark.scratch import own_scratch
+    from replication.tables.spark.session import open_session
 
     settings = config.replay
     with alone(config.run_dir):

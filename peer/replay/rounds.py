@@ -19,14 +19,15 @@ import structlog
 from peer.bootstrap.arrived import Arrivals, Arrived
 from peer.bootstrap.decode import plan_bootstrap
 from peer.bootstrap.forgotten import buried, forgotten_of, is_awaited
-from peer.establish import establish
-from peer.quarantine import Quarantine
-from peer.replay.commit import Stamp, TableReplay
-from peer.replay.hosts import HostReader, Hosts
-from peer.replay.select import Selection, Selector, apart
+from peer.frames.hosts import HostReader, Hosts
+from peer.frames.quarantine import Quarantine
+from peer.frames.select import Selection, Selector, apart
+from peer.replay.commit import TableReplay
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.establish import establish
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, FileId, StreamId
-from replication.core.schema import TableSpec
 from replication.errors import (
     CommitConflictError,
     EngineLostError,
@@ -252,7 +253,7 @@ class Replayer:
             history = self._tables.history(landing_name(spec))
         except UnknownTableError:
             return True
-        numbers = [stamp.number for snapshot in history.chain() if (stamp := Stamp.of(snapshot)) is not None]
+        numbers = [stamp.number for snapshot in history.chain() if (stamp := CommitMetadata.of(snapshot)) is not None]
         return history.current is None or bool(numbers) and max(numbers) < mark.commit
 
     def _was_applied(self, table: UUID, selected: Iterable[tuple[FileId, int]]) -> bool:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, CoordinationError
-from replication.tables.jars import java_home_check
+from replication.tables.spark.jars import java_home_check
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JARS = ("zookeeper", "slf4j-api", "log4j", "metrics-core", "snappy-java")

@@ -12,16 +12,15 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId
-from replication.core.lineage import Lineage
 from replication.core.phase import Phase
 from replication.core.roles import RoleState
-from replication.core.schema import SchemaVersion, TableSpec
-from replication.ledger.applying import Replay
+from replication.core.routes.forks import Lineage
 from replication.ledger.batches import Batches, BatchPart
 from replication.ledger.bootstraps import Bootstraps
-from replication.ledger.deriving import Derivation, Derivations
-from replication.ledger.filing import KEEP, Files
+from replication.ledger.derivations import Derivation, Derivations
+from replication.ledger.files import KEEP, Files
 from replication.ledger.landing import Landing
 from replication.ledger.records import (
     AheadClock,
@@ -51,8 +50,9 @@ from replication.ledger.records import (
     Waiver,
     WriterRow,
 )
+from replication.ledger.replay import Replay
 from replication.ledger.sending import Attempt, HeldTable, Sending
-from replication.ledger.timing import Time
+from replication.ledger.time import Time
 
 __all__ = [
     "KEEP",

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from replication.core.bootstrap import Coverage, Forgotten
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
+from replication.core.routes.bootstrap import Coverage, Forgotten
 from replication.ledger.records import Bootstrap, FileRow, PassedOn
 
 

@@ -7,10 +7,10 @@ from typing import Protocol
 from uuid import UUID
 
 from replication.core.coverage import Ranges
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.roads import Carried, InboundRoad
+from replication.core.routes.freshness import ClosedNotice
+from replication.core.routes.routes import Carried, InboundRoad
 from replication.ledger.records import AtRisk, Claim, Divergence, FileRow, GivenUp, Landed, OwnLoss, Readable, Waiver
 
 

@@ -11,11 +11,11 @@ from enum import StrEnum
 from uuid import UUID
 
 from replication.core.coverage import Ranges
-from replication.core.evolution import without_properties
-from replication.core.freshness import ClosedNotice
+from replication.core.definition.evolution import without_properties
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.schema import TableSpec
+from replication.core.routes.freshness import ClosedNotice
 
 
 class FileKind(StrEnum):

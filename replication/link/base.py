@@ -14,13 +14,13 @@ from typing import Protocol
 from uuid import UUID
 
 from replication.core.coverage import Ranges, Span
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import Buffer
-from replication.core.freshness import Reach
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.lineage import Lineage
 from replication.core.phase import Phase
-from replication.core.roads import Carried
-from replication.core.schema import SchemaVersion, TableSpec
+from replication.core.routes.forks import Lineage
+from replication.core.routes.freshness import Reach
+from replication.core.routes.routes import Carried
 from replication.errors import PeerRefusedError
 
 PROTOCOL = 2

@@ -16,9 +16,9 @@ import grpc
 
 from replication import __version__
 from replication.core.coverage import Span
-from replication.core.freshness import Reach
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.schema import SchemaVersion, TableSpec
+from replication.core.routes.freshness import Reach
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
 from replication.link import channel, ranges, wire
 from replication.link._pb import walship_pb2 as pb

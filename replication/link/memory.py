@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from replication.core.coverage import Span
-from replication.core.freshness import Reach
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.schema import SchemaVersion, TableSpec
+from replication.core.routes.freshness import Reach
 from replication.errors import PeerUnavailableError
 from replication.link import ranges, wire
 from replication.link.base import Conversation, Data, Description, Hello, Known, Loss, ReceiverService, Reply, Road

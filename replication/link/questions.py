@@ -12,7 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.errors import FormatError, PeerRefusedError
 from replication.link import wire
 from replication.link._pb import walship_pb2 as pb
@@ -94,7 +94,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The reading's buckets as ``peer/digest.py`` packs them."""
+    """The reading's buckets as ``peer/verify/digest.py`` packs them."""
 
     buckets: bytes
 

@@ -12,12 +12,12 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from replication.core.coverage import Ranges, Span
-from replication.core.freshness import Reach
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.lineage import Lineage
 from replication.core.phase import Phase
-from replication.core.roads import Carried
-from replication.core.schema import SchemaVersion, TableSpec
+from replication.core.routes.forks import Lineage
+from replication.core.routes.freshness import Reach
+from replication.core.routes.routes import Carried
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Ack, Data, Description, Hello, Known, Loss, Opened, Reason, Refusal, Reply, Road

@@ -22,8 +22,8 @@ from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect_public
-from replication.core.chunk import ChunkAssignment, Tail
-from replication.core.planner import Assign, Limits, PeerView, Plan, Retire, RetryLater, Revoke, plan
+from replication.core.shipping.chunk import ChunkAssignment, Tail
+from replication.core.shipping.planner import Assign, Limits, PeerView, Plan, Retire, RetryLater, Revoke, plan
 from replication.errors import CoordinationError, ReplicationError, StaleTermError
 from replication.files.base import Files
 from replication.files.local import LocalFiles

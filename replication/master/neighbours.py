@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from replication import log
 from replication.coordination.base import Public
-from replication.core.backoff import Backoff
+from replication.core.shipping.backoff import Backoff
 from replication.errors import ReplicationError
 from replication.ledger.base import Peer
 

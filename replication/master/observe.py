@@ -9,10 +9,10 @@ from replication import log
 from replication.coordination.base import HostRecord, keeps_tables
 from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
-from replication.core.chunk import Assignment
 from replication.core.ids import FileId
-from replication.core.planner import FileView, HostView, Limits, PeerView, Snapshot
-from replication.core.retention import RetentionPolicy
+from replication.core.shipping.chunk import Assignment
+from replication.core.shipping.planner import FileView, HostView, Limits, PeerView, Snapshot
+from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import FormatError
 from replication.ledger.base import FileRow, Ledger
 from replication.master.neighbours import Neighbours

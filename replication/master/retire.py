@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from replication import log
-from replication.core.retention import RetentionPolicy
+from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import RequestError, StorageError
 from replication.files.base import Files
 from replication.files.store import store_of

@@ -15,7 +15,7 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 
-from replication.core.schema import Column, TableSpec
+from replication.core.definition.schema import Column, TableSpec
 
 LABEL = "_label"
 Rows: TypeAlias = pa.Table | str  # rows, or the query for them

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
+from replication.core.definition.schema import Column, TableSpec
 from replication.core.ids import NIL_UUID
-from replication.core.schema import Column, TableSpec
 
 CHANGES, TOMBSTONES, LATEST = "__changes", "__tombstones", "__latest"
 VERSION = ("_ts", "_commit", "_origin", "_wal", "_seq", "_row")

@@ -15,9 +15,9 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 
-from replication.core.evolution import carried_uuids
+from replication.core.definition.evolution import carried_uuids
+from replication.core.definition.schema import Column, TableSpec
 from replication.core.ids import NIL_UUID
-from replication.core.schema import Column, TableSpec
 from replication.errors import CommitConflictError, SchemaError, UnknownTableError
 from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot
 from replication.tables.layout import LATEST, layouts

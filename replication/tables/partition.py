@@ -10,7 +10,7 @@ from pyiceberg.catalog import Catalog as PyCatalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, UnknownTransform, parse_transform
 
-from replication.core.storable import storable_type
+from replication.core.definition.types import storable_type
 from replication.errors import SchemaError
 
 _EXAMPLES = "For example day(t), bucket(16, k), truncate(4, k) or a column itself"

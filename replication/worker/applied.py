@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import structlog
 
-from replication.core.chunk import Tail
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
+from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
 from replication.ledger.base import FileKind, Ledger, Progress
 from replication.link.base import PeerLink

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import structlog
 
-from replication.core.chunk import ChunkAssignment, Tail
-from replication.core.streams import TRIAL_S, Streams
+from replication.core.shipping.chunk import ChunkAssignment, Tail
+from replication.core.shipping.streams import TRIAL_S, Streams
 from replication.worker.chunks import ChunkThread
 
 Chunks = tuple[ChunkAssignment, ...]

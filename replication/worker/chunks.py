@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import structlog
 
-from replication.core.chunk import ChunkAssignment, Tail
 from replication.core.coverage import Ranges
-from replication.core.shipping import Window
+from replication.core.shipping.chunk import ChunkAssignment, Tail
+from replication.core.shipping.window import Window
 from replication.errors import FormatError, ReplicationError, StorageError
 from replication.ledger.base import FileRow, Ledger, Progress
 from replication.link.base import PeerLink

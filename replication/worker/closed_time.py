@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replication.core.frame import Kind
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import FileKind, Ledger
 from replication.worker.control_log import ControlLog
 from replication.worker.host_files import HostFiles

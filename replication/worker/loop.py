@@ -23,8 +23,8 @@ from replication.coordination.keeper import Subscription
 from replication.coordination.membership import Membership
 from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
-from replication.core.chunk import Assignment
 from replication.core.roles import RoleState
+from replication.core.shipping.chunk import Assignment
 from replication.errors import CoordinationError, FormatError, ReplicationError, StorageError
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles

@@ -13,7 +13,7 @@ from uuid import UUID
 import structlog
 
 from replication.core.frame import FrameView, Kind
-from replication.core.freshness import ClosedNotice
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
 from replication.worker.host_files import HostFiles, Source

@@ -11,12 +11,12 @@ from uuid import UUID
 import structlog
 
 from replication import __version__
-from replication.core.chunk import Tail
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.roads import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward, waived_onward
-from replication.core.schema import TableSpec
-from replication.core.shipping import Window
+from replication.core.routes.routes import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward, waived_onward
+from replication.core.shipping.chunk import Tail
+from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger, PassedOn, Phase, Progress, Rule
 from replication.link.base import Hello, Loss, PeerLink, Reason, Road, ShipSession

@@ -15,10 +15,10 @@ from uuid import UUID
 import structlog
 
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.core.schema import SchemaVersion, TableSpec
-from replication.core.shipping import Window
+from replication.core.shipping.window import Window
 from replication.errors import CorruptFrameError, FormatError, PeerUnavailableError, ReplicationError
 from replication.ledger.base import FileKind, FileRow, Progress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession

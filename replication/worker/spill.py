@@ -14,7 +14,7 @@ from pathlib import PurePath
 import structlog
 
 from replication.core.ids import FileId
-from replication.core.retention import past_budget
+from replication.core.shipping.retention import past_budget
 from replication.errors import MissingFileError, StorageError
 from replication.files.base import Files
 from replication.files.store import Store

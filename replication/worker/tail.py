@@ -13,11 +13,11 @@ from uuid import UUID
 
 import structlog
 
-from replication.core.chunk import Tail
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.core.shipping import Window
+from replication.core.shipping.chunk import Tail
+from replication.core.shipping.window import Window
 from replication.errors import FormatError, ReplicationError, StorageError
 from replication.ledger.base import Ledger, Progress
 from replication.link.base import PeerLink

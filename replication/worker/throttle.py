@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from replication.core.throttle import TokenBucket
+from replication.core.shipping.throttle import TokenBucket
 
 
 class Throttle:

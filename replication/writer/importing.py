@@ -20,11 +20,11 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from replication.core.batch import LogBatch, cells, split, upserts_from_arrow
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import Codec
-from replication.core.mutation import check_history
 from replication.core.position import Position
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import LogBatch, cells, split, upserts_from_arrow
+from replication.core.rows.mutation import check_history
 from replication.errors import (
     CoordinationError,
     FormatError,
@@ -34,7 +34,7 @@ from replication.errors import (
     StorageError,
 )
 from replication.files.base import Files
-from replication.files.row_files import RowFile
+from replication.files.rows.row_files import RowFile
 from replication.ledger.base import FileKind, Ledger
 from replication.writer.batch_ids import BatchIds
 from replication.writer.bulk_file import BulkFile

@@ -10,9 +10,9 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from replication.core.batch import LogBatch, deletes, split, upserts_from_rows
+from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import Codec
-from replication.core.schema import SchemaVersion
+from replication.core.rows.batch import LogBatch, deletes, split, upserts_from_rows
 from replication.errors import ReplicationError, SchemaError
 from replication.writer.part import Part
 from replication.writer.ticket import Entry, Rows, Ticket

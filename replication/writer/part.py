@@ -7,10 +7,10 @@ from hashlib import sha256
 
 import pyarrow as pa
 
-from replication.core.batch import LogBatch, encode_payload
+from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import Codec, Kind, SealedHeader, encode_sealed_header
 from replication.core.ids import FileId
-from replication.core.schema import SchemaVersion
+from replication.core.rows.batch import LogBatch, encode_payload
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from replication.core.batch import LogBatch, split
-from replication.core.canonical import canonical
 from replication.core.frame import Codec
+from replication.core.rows.batch import LogBatch, split
+from replication.core.rows.canonical import canonical
 from replication.writer.part import Part
 
 

@@ -9,9 +9,9 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
-from replication.core.batch import LogBatch
+from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import LogBatch
 from replication.errors import ReplicationError, WaitTimeoutError
 from replication.writer.part import Part
 

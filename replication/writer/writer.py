@@ -20,7 +20,10 @@ from typing import Any
 import pyarrow as pa
 
 from replication.coordination.session import Coordination
-from replication.core.batch import (
+from replication.core.definition.schema import TableSpec
+from replication.core.frame import Codec
+from replication.core.position import Position
+from replication.core.rows.batch import (
     FRAME_ROWS_MAX,
     LogBatch,
     cells,
@@ -29,11 +32,8 @@ from replication.core.batch import (
     upserts_from_arrow,
     upserts_from_rows,
 )
-from replication.core.frame import Codec
-from replication.core.given import given, kept, sliced
-from replication.core.mutation import Mutation, cells_of, check_history
-from replication.core.position import Position
-from replication.core.schema import TableSpec
+from replication.core.rows.given import given, kept, sliced
+from replication.core.rows.mutation import Mutation, cells_of, check_history
 from replication.errors import ReplicationError, RequestError, SchemaError, StorageError
 from replication.files.base import Files
 from replication.files.boot import boot_id

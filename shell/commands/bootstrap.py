@@ -9,12 +9,12 @@ import typer
 
 from replication.coordination.base import keeps_tables
 from replication.errors import RequestError
-from shell.invocation import Invocation, add_verb, timeout_option
+from shell.cli.invocation import Invocation, add_verb, timeout_option
 
 if TYPE_CHECKING:
     from peer.bootstrap.room import Room
-    from peer.cluster import Cluster
-    from shell.render import Printer
+    from peer.client.cluster import Cluster
+    from shell.cli.render import Printer
 
 WaitOption = Annotated[float, timeout_option("Return when all those rows are there; fail after so long.", "--wait")]
 
@@ -31,7 +31,7 @@ def bootstrap(
     wait_s: WaitOption = 0.0,
 ) -> None:
     """Send a peer the rows it lacks of a table that goes there, from before; what is written meanwhile goes on."""
-    from peer.bootstrap.begin import begin_bootstrap
+    from peer.client.bootstrap import begin_bootstrap
 
     with invocation.connect() as (cluster, printer):
         rules = begin_bootstrap(cluster.peering, table, cluster_name, room_for(cluster, printer, [table], cluster_name))
@@ -45,7 +45,7 @@ def bootstrap(
 
 def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str, wait_s: float) -> None:
     """Return when all rows from before are at the peer, and say so; errors as ``await_bootstrap``."""
-    from peer.bootstrap.begin import await_bootstrap
+    from peer.client.bootstrap import await_bootstrap
 
     await_bootstrap(cluster.peering, tables, peer, wait_s)
     printer.line(f"{peer} has taken all rows of {', '.join(tables)} that it had not had")

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from shell.invocation import Invocation, UntilOption, add_verb, timeout_option
-from shell.render import bytes_text
+from shell.cli.invocation import Invocation, UntilOption, add_verb, timeout_option
+from shell.cli.render import bytes_text
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +33,8 @@ def import_(
     Columns are matched by name. The same content again changes nothing, so an import that was interrupted is simply
     repeated.
     """
-    from shell.awaiting import await_written, look_for
-    from shell.importing import import_files
+    from shell.cli.awaiting import await_written, look_for
+    from shell.rows.importing import import_files
 
     with invocation.connect() as (cluster, printer):
         look_for(cluster, wait_for)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import RequestError
+from shell.cli.interrupting import GRACE_S, apart
+from shell.cli.invocation import Invocation, UntilOption, add_verb, timeout_option
+from shell.cli.render import bytes_text
 from shell.commands.tables import TableArgument, listed
-from shell.interrupting import GRACE_S, apart
-from shell.invocation import Invocation, UntilOption, add_verb, timeout_option
-from shell.render import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyarrow import RecordBatch
 
-    from shell.render import Printer
+    from shell.cli.render import Printer
 
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write CSV or Parquet, by suffix.")
@@ -60,8 +60,8 @@ def write(
     timeout_s: Annotated[float, timeout_option("The longest to wait.")] = 60.0,
 ) -> None:
     """Write a file's rows through the WAL; they are durable here when it returns."""
-    from shell.awaiting import await_written, look_for  # deferred: only this verb writes
-    from shell.writing import write_file
+    from shell.cli.awaiting import await_written, look_for  # deferred: only this verb writes
+    from shell.rows.writing import write_file
 
     with invocation.connect() as (cluster, printer):
         look_for(cluster, wait_for)
@@ -119,7 +119,7 @@ def sql(
         raise RequestError("sql takes a QUERY, or --settings", 'For instance: walship sql "show tables"')
     with invocation.connect(grace_s=0 if spark else GRACE_S) as (cluster, printer):
         if settings:
-            from peer.on_demand import spark_settings
+            from peer.client.on_demand import spark_settings
 
             shown = spark_settings(cluster.config)
             printer.value(shown, "\n".join(f"{key} {value}" for key, value in shown.items()))
@@ -127,7 +127,7 @@ def sql(
         if not spark:
             _give(printer, iter(cluster.sql(query)), output)
             return
-        from peer.on_demand import spark_sql  # deferred: most queries need none of it
+        from peer.client.on_demand import spark_sql  # deferred: most queries need none of it
 
         found = apart(lambda: spark_sql(cluster.config, cluster.tables(), query))
         _give(printer, iter(found.to_batches()), output)
@@ -135,7 +135,7 @@ def sql(
 
 def _give(printer: Printer, batches: Iterator[RecordBatch], output: Path | None) -> None:
     """Print rows, or save them in a file and say how many."""
-    from shell.reading import print_rows, save_rows  # deferred: it loads Arrow
+    from shell.rows.reading import print_rows, save_rows  # deferred: it loads Arrow
 
     if output is None:
         print_rows(printer, batches)

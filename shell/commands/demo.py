@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shell.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_verb
 
 
 class Graph(StrEnum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from shell.render import Printer, moment_text, seconds_text
+from shell.cli.render import Printer, moment_text, seconds_text
 
 if TYPE_CHECKING:
     from peer.derive.progress import DerivedHere
-    from peer.members import Members
+    from peer.status.members import Members
     from replication.ledger.base import Standing
 
 

@@ -10,15 +10,15 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.core.phase import Phase
-from replication.core.throttle import parse_rate
+from replication.core.shipping.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
-from shell.invocation import Invocation, add_verb, timeout_option
-from shell.render import Printer, bytes_text, moment_text, seconds_text
+from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
-    from peer.outlook import DiskOutlook, Outlook
-    from peer.sending import PeerSending
-    from peer.status import TableAtPeer
+    from peer.status.collect import TableAtPeer
+    from peer.status.forecasts import DiskOutlook, Outlook
+    from peer.status.sending import PeerSending
     from replication.ledger.base import Gap
 
 PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]

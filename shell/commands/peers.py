@@ -8,7 +8,7 @@ import typer
 
 from replication.core.ids import check_name
 from replication.errors import RequestError
-from shell.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_verb
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name.")]
 ZooKeepers = Annotated[
@@ -43,7 +43,7 @@ def deletecluster(
     zookeepers: Annotated[str, typer.Argument(metavar="[ZOOKEEPERS]", help="To be sure that it is that one.")] = "",
 ) -> None:
     """Forget a peer and what is owed to it."""
-    from peer.contacts import known_peer, meant_by, with_root
+    from peer.client.contacts import known_peer, meant_by, with_root
 
     with invocation.connect() as (cluster, printer):
         defined = known_peer(cluster.ledger, name).zookeepers

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from replication.errors import RequestError
-from shell.invocation import Invocation, add_verb
-from shell.render import bytes_text, moment_text
+from shell.cli.invocation import Invocation, add_verb
+from shell.cli.render import bytes_text, moment_text
 
 FramesArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[FRAME]…", help="slot/number:offset, as `quarantine list` shows it.")
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def quarantine_list(invocation: Invocation) -> None:
     """List quarantined frames, those given up included, with reasons and copies."""
-    from peer.second_chance import name_of
+    from peer.repair.quarantine_actions import name_of
 
     with invocation.connect() as (cluster, printer):
         specs = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
@@ -53,7 +53,7 @@ def quarantine_retry(
     every: Annotated[bool, typer.Option("--all", help="Every frame that nobody has discarded.")] = False,
 ) -> None:
     """Have frames applied after all, for instance after an upgrade or once a schema has arrived."""
-    from peer.second_chance import find, name_of, retry
+    from peer.repair.quarantine_actions import find, name_of, retry
     from replication.files.local import LocalFiles
 
     if bool(frames) == every:
@@ -79,7 +79,7 @@ def quarantine_discard(
     yes: Annotated[bool, typer.Option("--yes", help="Their rows will be missing here: accept that.")] = False,
 ) -> None:
     """Give frames up, so that they no longer hold their tables' replicated time. Their copies are kept."""
-    from peer.second_chance import discard, find, name_of
+    from peer.repair.quarantine_actions import discard, find, name_of
 
     with invocation.connect() as (cluster, printer):
         known = cluster.ledger.replay.quarantined()

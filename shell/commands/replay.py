@@ -10,9 +10,9 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.errors import RequestError
-from shell.interrupting import apart
-from shell.invocation import Invocation, add_verb, timeout_option
-from shell.render import bytes_text, moment_text
+from shell.cli.interrupting import apart
+from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.render import bytes_text, moment_text
 
 
 def register(app: typer.Typer) -> None:
@@ -26,8 +26,8 @@ def replay(
     timeout_s: Annotated[float, timeout_option("The longest it may take.")] = 600.0,
 ) -> None:
     """Bring the tables up to date with what has landed; in Spark here when no replay process runs."""
-    from peer.on_demand import backlog_bytes, catch_up
-    from shell.preflight import check_moved
+    from peer.client.on_demand import backlog_bytes, catch_up
+    from shell.processes.preflight import check_moved
 
     with invocation.connect(grace_s=0) as (cluster, printer):
         check_moved(cluster.config)
@@ -58,8 +58,8 @@ def fold(
     ] = None,
 ) -> None:
     """Merge changes into the tables that other engines read, now (in a Spark session here)."""
-    from peer.on_demand import fold_now
-    from shell.preflight import check_moved
+    from peer.client.on_demand import fold_now
+    from shell.processes.preflight import check_moved
 
     with invocation.connect(grace_s=0) as (cluster, printer):
         check_moved(cluster.config)

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from peer.contacts import known_peer
-from peer.inflow import broken
-from peer.members import await_writers
-from peer.standing import end_standing, stand, to_enable
+from peer.client.contacts import known_peer
+from peer.client.pattern_rules import end_standing, stand, to_enable
+from peer.status.members import await_writers
+from peer.status.paths import broken
 from replication.coordination.base import keeps_tables
-from replication.core.choice import chosen, is_chosen, is_pattern
+from replication.core.definition.choice import chosen, is_chosen, is_pattern
 from replication.core.roles import Role
 from replication.errors import CoordinationError, ReplicationError, RequestError
 from replication.ledger.base import Standing
+from shell.cli.invocation import Invocation, add_verb
+from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 from shell.commands.bootstrap import WaitOption, await_rows, room_for
 from shell.commands.derived import show_derived, show_standing
 from shell.commands.operate import for_each, gap_text, show_missing, show_outlooks, show_sending
-from shell.invocation import Invocation, add_verb
-from shell.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
     from peer.bootstrap.room import Room
-    from peer.cluster import Cluster
-    from peer.status import ClusterStatus, TableAtPeer
-    from replication.core.schema import TableSpec
+    from peer.client.cluster import Cluster
+    from peer.status.collect import ClusterStatus, TableAtPeer
+    from replication.core.definition.schema import TableSpec
     from replication.ledger.base import Rule
 
 TablesOption = Annotated[

@@ -9,7 +9,7 @@ import typer
 from replication import config as configuration
 from replication.config import Config
 from replication.errors import ConfigError, RequestError
-from shell.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_verb
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def reincarnate(
     yes: Annotated[bool, typer.Option("--yes", help="It was restored, and what it is a copy of is gone.")] = False,
 ) -> None:
     """Give a cluster that was restored from a backup a new id; for the stopped cluster, before it starts again."""
-    from peer.restored import reincarnate as change
+    from peer.repair.reincarnate import reincarnate as change
 
     config = _stopped(invocation, sure=yes)
     done = change(config)
@@ -44,9 +44,9 @@ def rebuildledger(
     yes: Annotated[bool, typer.Option("--yes", help="The ledger is lost, or so old that a new one is better.")] = False,
 ) -> None:
     """Make a lost ledger anew from tables, WALs and landing files, under a new id; for the stopped cluster."""
-    from peer.rebuilt import damage_lines, rebuild_ledger
+    from peer.repair.rebuild import damage_lines, rebuild_ledger
     from replication.files.local import LocalFiles
-    from replication.tables.catalog import IcebergCatalog, configured_catalog
+    from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 
     config = _stopped(invocation, sure=yes)
     if config.shares_ledger:
@@ -70,7 +70,7 @@ def rebuildledger(
 
 def _stopped(invocation: Invocation, *, sure: bool) -> Config:
     """The configuration of a cluster that does not run on this host, once its header is printed."""
-    from shell.preflight import running_pid
+    from shell.processes.preflight import running_pid
 
     found = invocation.find()
     if not found.target.endswith(".toml"):

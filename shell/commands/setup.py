@@ -14,11 +14,11 @@ import typer
 from replication import config as configuration
 from replication.core.ids import check_name
 from replication.errors import ConfigError, RequestError, WaitTimeoutError
-from shell.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_verb
 
 if TYPE_CHECKING:
-    from shell.render import Printer
-    from shell.supervise import RoleEvent
+    from shell.cli.render import Printer
+    from shell.processes.supervise import RoleEvent
 
 FILE_NAME = "walship.toml"
 _START_TIMEOUT_S = 240.0
@@ -93,7 +93,7 @@ def up(
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a cluster's processes on this host, restarting those that end, until Ctrl-C."""
-    from shell.up import up as run_up
+    from shell.processes.up import up as run_up
 
     file = _file(invocation, config)
     printer = invocation.printer
@@ -118,9 +118,9 @@ def up(
 
 def _detached(printer: Printer, file: Path, roles: str) -> None:
     """Start ``walship up`` and let go of it once every role is ready; stop it when that fails."""
-    from shell.launched import Launched, await_ready
-    from shell.preflight import DataDirLock
-    from shell.up import chosen_roles
+    from shell.processes.launched import Launched, await_ready
+    from shell.processes.preflight import DataDirLock
+    from shell.processes.up import chosen_roles
 
     loaded = configuration.load(file)
     with DataDirLock(loaded):
@@ -145,7 +145,7 @@ def _detached(printer: Printer, file: Path, roles: str) -> None:
 
 def down(invocation: Invocation, config: ConfigOption = None) -> None:
     """Stop the cluster's processes on this host, as Ctrl-C would."""
-    from shell.preflight import running_pid
+    from shell.processes.preflight import running_pid
 
     loaded = configuration.load(_file(invocation, config))
     printer = invocation.printer

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from replication.core.evolution import clashes
+from replication.core.definition.evolution import clashes
 from replication.errors import RequestError, SchemaError
-from shell.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_verb
 
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from peer.cluster import Cluster
-    from replication.core.schema import TableSpec
+    from peer.client.cluster import Cluster
+    from replication.core.definition.schema import TableSpec
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="namespace.name")]
 
@@ -67,7 +67,7 @@ def createtable(
     if like is not None and not Path(like).is_file() and _may_be_cluster(like):
         from_cluster = like
     elif like is not None:
-        from shell.rowfiles import schema_of
+        from shell.rows.files import schema_of
 
         columns = schema_of(Path(like))
     with invocation.connect() as (cluster, printer):

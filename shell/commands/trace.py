@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow as pa
 import typer
 
-from replication.core.escaped import unescaped
+from replication.core.rows.escaped import unescaped
 from replication.errors import FormatError, RequestError
-from shell.invocation import Invocation, add_verb
-from shell.render import Printer, moment_text, plain, seconds_text
+from shell.cli.invocation import Invocation, add_verb
+from shell.cli.versions import show_trace
 
 if TYPE_CHECKING:
-    from peer.trace import Trace, Version
-    from replication.core.schema import TableSpec
+    from replication.core.definition.schema import TableSpec
 
 _ZONE = re.compile(r"(Z|:\d\d(\.\d+)?[+-]\d\d(:?\d\d)?)$")
 
@@ -88,43 +87,3 @@ def _value(text: str, wanted: pa.DataType, name: str) -> Any:
         raise RequestError(f"{text!r} is no value of key column {name} ({wanted}): it is no number") from None
     except (pa.ArrowException, ValueError) as error:
         raise RequestError(f"{text!r} is no value of key column {name} ({wanted}): {error}") from None
-
-
-def show_trace(printer: Printer, found: Trace, *, values: bool) -> None:
-    """Print a trace as a table; ``values`` with each version's values."""
-    several = len({version.group for version in found.versions}) > 1
-    rows = [_row(version, found.cluster, values) for version in found.versions]
-    stamped = any(version.timestamp != version.commit for version in found.versions)
-    more = (*(("timestamp",) if stamped else ()), "what", *(("group",) if several else ()))
-    columns = ("counts", "committed", *more, "wal", "way", "applied")
-    printer.rows(rows, (*columns, *(("values",) if values else ())), f"{found.cluster} has no version of this key")
-    for text in found.untold:
-        printer.note(text)
-
-
-def _row(version: Version, cluster: str, values: bool) -> dict[str, object]:
-    waited = "-" if version.applied is None else f"+{seconds_text((version.applied - version.commit) / 1e6)}"
-    way = " → ".join(version.way or (version.origin, *(("…", cluster) if version.origin != cluster else ())))
-    return {
-        "counts": "✔" if version.is_winner else "",
-        "committed": moment_text(version.commit),
-        "timestamp": _stamp_text(version.timestamp),
-        "what": "delete" if version.is_delete else "upsert",
-        "group": version.group,
-        "wal": f"{version.wal} #{version.sequence}",
-        "way": "; again ".join([way, *(" → ".join(again) for again in version.again)]),
-        "applied": "not yet" if version.kept == "landed" else waited,
-        "values": ", ".join(f"{name}={_text(value)}" for name, value in version.values.items()) if values else "",
-    }
-
-
-def _text(value: object) -> object:
-    return "NULL" if value is None else plain(value)
-
-
-def _stamp_text(micros: int) -> str:
-    """A user's timestamp may be any number; one that is no date shows as itself."""
-    try:
-        return moment_text(micros)
-    except (ValueError, OverflowError, OSError):
-        return str(micros)

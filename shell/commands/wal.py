@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
-from shell.invocation import Invocation, add_verb
-from shell.render import Printer, bytes_text, moment_text
+from shell.cli.invocation import Invocation, add_verb
+from shell.cli.render import Printer, bytes_text, moment_text
 
 if TYPE_CHECKING:
-    from peer.cluster import Cluster
-    from peer.wal_check import WalView
+    from peer.client.cluster import Cluster
+    from peer.frames.check import WalView
     from replication.coordination.session import Coordination
     from replication.core.frame import FrameView
     from replication.ledger.base import FileRow
@@ -68,7 +68,7 @@ def wal_dump(
     limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many frames; 0 for all.")] = 0,
 ) -> None:
     """Print every frame of a file."""
-    from peer.wal_check import open_wal
+    from peer.frames.check import open_wal
 
     with invocation.connect() as (cluster, printer):
         path, row = _found_here(cluster, file)
@@ -93,7 +93,7 @@ def wal_verify(
     ] = None,
 ) -> None:
     """Check every byte: headers, payloads, hash chains, end records. Exits with 3 when something is wrong."""
-    from peer.wal_check import Checked, check_file
+    from peer.frames.check import Checked, check_file
 
     with invocation.connect() as (cluster, printer):
         checked: list[Checked] = []
@@ -161,7 +161,7 @@ def wal_giveup(
 def _give_up_landed(
     cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
 ) -> None:
-    from peer.giveup import give_up, lacking_lines
+    from peer.repair.salvage import give_up, lacking_lines
     from replication.files.local import LocalFiles
 
     if not yes:
@@ -200,7 +200,7 @@ def _give_up_landed(
 def _give_up_own(
     cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
 ) -> None:
-    from peer.giveup_own import by_table, give_up_own, own_loss, told
+    from peer.repair.salvage_own import by_table, give_up_own, own_loss, told
     from replication.files.local import LocalFiles
 
     where = (cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
@@ -301,7 +301,7 @@ def _frame(cluster: Cluster, frame: FrameView) -> dict[str, object]:
 
 
 def _content(cluster: Cluster, view: WalView, frame: FrameView) -> list[dict[str, object]]:
-    from replication.core.batch import decode_payload
+    from replication.core.rows.batch import decode_payload
 
     version = cluster.ledger.tables.schema(frame.header.schema)
     if version is None:

@@ -16,20 +16,20 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from peer.cluster import Cluster
-from peer.comparison import compare_clusters
-from peer.connect import connect
-from peer.digest import content_hash
-from peer.verify import Verdict
+from peer.client.cluster import Cluster
+from peer.client.comparison import compare_clusters
+from peer.client.connect import connect
+from peer.verify.compare import Verdict
+from peer.verify.digest import content_hash
 from replication.core.position import Position
 from replication.errors import DivergenceError, ReplicationError
-from shell.commands.verify import show_verdicts
+from shell.cli.render import Printer
+from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
 from shell.demo.display import Display, Flow, Progress
 from shell.demo.running import interruptible, pace, stop_all
 from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
-from shell.launched import await_ready
-from shell.render import Printer
+from shell.processes.launched import await_ready
 
 START_TIMEOUT_S = 90.0
 VISIBLE_TIMEOUT_S = 120.0

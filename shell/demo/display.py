@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from shell.render import bytes_text, seconds_text
+from shell.cli.render import bytes_text, seconds_text
 
 _REFRESH_S = 0.25
 _PLAIN_EVERY_S = 2.0

@@ -20,22 +20,22 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from peer.cluster import Cluster
-from peer.comparison import compare_clusters
-from peer.connect import connect
-from peer.trace import Trace
-from peer.verify import Verdict
+from peer.client.cluster import Cluster
+from peer.client.comparison import compare_clusters
+from peer.client.connect import connect
+from peer.tables.trace import Trace
+from peer.verify.compare import Verdict
 from replication.core.position import Position
 from replication.errors import DivergenceError, ReplicationError
-from shell.commands.trace import show_trace
-from shell.commands.verify import show_verdicts
+from shell.cli.render import Printer, bytes_text, seconds_text
+from shell.cli.verdicts import show_verdicts
+from shell.cli.versions import show_trace
 from shell.demo.data import DemoTable, load
 from shell.demo.display import Display, Flow, Progress, sparkline
 from shell.demo.picture import SHAPES, NodeState, RoadLag, Shape, draw
 from shell.demo.running import interruptible, pace, stop_all
 from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
-from shell.launched import await_ready
-from shell.render import Printer, bytes_text, seconds_text
+from shell.processes.launched import await_ready
 
 START_TIMEOUT_S = 240.0
 VISIBLE_TIMEOUT_S = 180.0

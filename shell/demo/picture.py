@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from shell.render import bytes_text, seconds_text
+from shell.cli.render import bytes_text, seconds_text
 
 BOX_WIDTH, BOX_HEIGHT = 28, 5
 _LEFT_WIDTH = 10

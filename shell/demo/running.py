@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from shell.cli.render import Printer
 from shell.demo.sites import DemoSite
-from shell.render import Printer
 
 
 def pace(due: float) -> None:

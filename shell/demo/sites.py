@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError, ReplicationError
-from shell.launched import Launched
-from shell.preflight import running_pid
-from shell.up import chosen_roles
+from shell.processes.launched import Launched
+from shell.processes.preflight import running_pid
+from shell.processes.up import chosen_roles
 
 MARK = ".walship-demo"
 _STOP_TIMEOUT_S = 40.0

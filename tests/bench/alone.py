@@ -16,23 +16,23 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from peer.quarantine import Quarantine
-from peer.read import Reader
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer
+from peer.tables.read import Reader
 from replication import config as configuration
 from replication.config import Config
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
-from replication.ledger.sql import initialise, open_ledger
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from replication.tables.iceberg import IcebergTables
-from replication.tables.spark import open_session
+from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.spark.iceberg import IcebergTables
+from replication.tables.spark.session import open_session
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
 from replication.writer.writer import Writer

@@ -19,8 +19,8 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from peer.bootstrap.begin import await_bootstrap
 from peer.bootstrap.room import room
+from peer.client.bootstrap import await_bootstrap
 from replication.tables.layout import layouts
 from tests.bench.bench_ship import rsync_daemon
 from tests.bench.clusters import Pair, pair

@@ -20,8 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replication.tables.catalog import catalog_properties
-from replication.tables.spark import open_session
+from replication.tables.catalog.catalog import catalog_properties
+from replication.tables.spark.session import open_session
 from tests.bench.bench_ship import rsync_daemon
 from tests.bench.clusters import TABLE, Pair, pair
 from tests.bench.measure import (

@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from uuid import uuid4
 
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from tests.bench.clusters import until

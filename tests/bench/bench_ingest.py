@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import Kind
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.files.base import Buffer
 from replication.files.local import LocalFile
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.settings import WriterSection
 from replication.writer.writer import Writer
 from tests.bench.measure import (

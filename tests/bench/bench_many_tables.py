@@ -24,11 +24,11 @@ from pathlib import Path
 from uuid import uuid4
 
 from replication.coordination.paths import Kind
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
 from replication.core.position import Position
-from replication.core.schema import TableSpec
 from replication.ledger.base import Peer, Standing
 from replication.writer.writer import Writer
 from tests.bench.arrivals import paced, sleep_until

@@ -24,14 +24,14 @@ from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.paths import Kind, Quorum
 from replication.coordination.zookeeper import connect
 from replication.core.coverage import Ranges
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
-from replication.core.planner import Limits
-from replication.core.schema import TableSpec
+from replication.core.shipping.planner import Limits
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Peer, Progress
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.budget import Budgets
 from replication.master.loop import Master, MasterTimes, read_public
 from replication.master.retire import Sweeper

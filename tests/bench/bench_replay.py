@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from peer.fold import fold
-from replication.core.schema import TableSpec
+from peer.tables.fold import fold
+from replication.core.definition.schema import TableSpec
 from replication.tables.layout import CHANGES, LATEST
 from tests.bench.alone import Alone, alone
 from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, ratio, seeded_rows

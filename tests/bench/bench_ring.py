@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import walship
-from peer.comparison import compare_clusters
+from peer.client.comparison import compare_clusters
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.position import Position
 from replication.ledger.base import FileKind, FileRow

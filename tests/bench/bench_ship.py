@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from replication.core.chunk import ChunkAssignment, Tail
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.ids import ClusterId
+from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.ledger.base import Peer
 from replication.link.grpc_client import connect
 from replication.worker.attempts import AttemptLog
@@ -24,7 +24,7 @@ from replication.worker.chunks import ChunkThread
 from replication.worker.limits import ShippingLimits
 from replication.worker.progress import ProgressLog
 from replication.worker.throttle import Throttle
-from shell.heap import keep_freed
+from shell.processes.heap import keep_freed
 from tests.bench.measure import QUICK, SCHEMA, Figure, PeakMemory, at_least, at_most, pairs, percentile, seeded_rows
 from tests.bench.resident import PeakOfProcesses, over_idle
 from tests.bench.shipping_process import started

@@ -113,7 +113,7 @@ class Site:
     def roles(self) -> tuple[str, ...]:
         """Those that ``walship up`` runs when none are named."""
         from replication import config
-        from shell.up import chosen_roles
+        from shell.processes.up import chosen_roles
 
         return chosen_roles(config.load(self.file), "")
 

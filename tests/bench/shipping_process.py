@@ -21,7 +21,7 @@ from typing import Any
 from replication import log
 from replication.core.ids import ClusterId
 from replication.ledger.base import Divergence, Landed
-from shell.heap import keep_freed
+from shell.processes.heap import keep_freed
 from tests.sites import Site
 
 

@@ -13,13 +13,13 @@ from uuid import UUID
 import pyarrow as pa
 import sqlalchemy as sa
 
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.schema import TableSpec
 from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger, Peer, ReplayMark
-from replication.ledger.memory import MemoryLedger
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.memory import MemoryLedger
 
 EAST = ClusterId("east", UUID(int=1))
 WEST = ClusterId("west", UUID(int=2))

@@ -12,11 +12,11 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 
 from replication.core.coverage import Ranges
-from replication.core.define import typed_table
-from replication.core.freshness import Reach
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import SchemaVersion
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.roads import Carried
-from replication.core.schema import SchemaVersion
+from replication.core.routes.freshness import Reach
+from replication.core.routes.routes import Carried
 from replication.errors import PeerUnavailableError
 from replication.link import ranges
 from replication.link.base import (

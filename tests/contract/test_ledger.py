@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from replication.core.coverage import Ranges
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import FileId
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import (
     ClosedFileError,
     ConfigError,
@@ -21,8 +21,8 @@ from replication.errors import (
     VersionError,
 )
 from replication.ledger.base import Divergence, FileKind, Landed, Ledger
-from replication.ledger.sql import initialise, open_ledger
-from replication.ledger.sql_store import Store
+from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.store import Store
 from tests.contract.ledger_stores import (
     EAST,
     FRAME,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from replication.core.bootstrap import Coverage, Forgotten
 from replication.core.coverage import Interval, Ranges
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import FileId
+from replication.core.routes.bootstrap import Coverage, Forgotten
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import DivergenceError, MissingFileError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, Ledger, Phase, Progress, Quarantined
 from tests.contract.ledger_stores import (

@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
-from replication.core.retention import RetentionPolicy
-from replication.core.schema import TableSpec
+from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import StaleTermError
 from replication.ledger.base import FileKind, Ledger, Progress
 from tests.contract.ledger_stores import FRAME, HEADER, Road, applied, claims, peer, stream, table, wal

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.alter import add_group
-from replication.core.schema import TableSpec
+from replication.core.definition.alter import add_group
+from replication.core.definition.schema import TableSpec
 from replication.errors import UnknownPeerError
 from replication.ledger.base import Ledger, Phase, Standing
 from tests.contract.ledger_stores import peer

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.ids import FileId
 from replication.core.phase import Phase
 from replication.errors import MissingFileError, RequestError, StaleTermError

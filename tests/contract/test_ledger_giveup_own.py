@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.define import typed_table
-from replication.core.freshness import ClosedNotice
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.retention import RetentionPolicy
-from replication.core.schema import TableSpec
+from replication.core.routes.freshness import ClosedNotice
+from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import MissingFileError, RequestError, StaleTermError
 from replication.ledger.base import BatchPart, Claim, FileKind, Grown, Ledger, OwnLoss, Progress, Readable
 from tests.contract.ledger_stores import (

@@ -9,7 +9,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.planner import FileView
+from replication.core.shipping.planner import FileView
 from replication.core.status import ranges_needing_replication
 from replication.ledger.base import FileKind, Ledger, Progress
 from tests.contract.ledger_stores import FRAME, HEADER, Road, Stores, applied, claims, peer, stream, table
@@ -103,7 +103,7 @@ def test_rules_that_were_undone_are_not_remembered(stores: Stores, monkeypatch: 
     other.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
     before = ledger.rules.all()
     with monkeypatch.context() as patch:
-        patch.setattr("replication.ledger.sql_rules.gaps_of_new", _fail)
+        patch.setattr("replication.ledger.sql.rules.gaps_of_new", _fail)
         with pytest.raises(RuntimeError, match="the disk is full"):
             ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
             ledger.rules.disable("north", FLIGHTS.uuid, ["default"], 0)

@@ -8,7 +8,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
-from replication.core.retention import RetentionPolicy, held_by
+from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError, StaleTermError, UnknownPeerError
 from replication.ledger.base import FileKind, Ledger, Phase, Progress, Rule
 from tests.contract.ledger_stores import (

@@ -18,9 +18,9 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId, StreamId
 from replication.errors import CoordinationError, LedgerBusyError
 from replication.ledger.base import Claim, FileKind
-from replication.ledger.sql import initialise, open_ledger
-from replication.ledger.sql_rebuild import Found, adopt
-from replication.ledger.sql_store import Store
+from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.rebuild import Found, adopt
+from replication.ledger.sql.store import Store
 from tests import postgresql as pg
 from tests.contract.ledger_stores import WEST, peer, table
 

@@ -22,11 +22,11 @@ from replication.core.ids import ClusterId
 from replication.errors import ConfigError, CoordinationError, LedgerBusyError, NoSpaceError
 from replication.ledger.base import FileKind, Ledger, Progress
 from replication.ledger.batches import BatchPart
-from replication.ledger.memory import MemoryLedger
-from replication.ledger.sql import SqlLedger, initialise, open_ledger
-from replication.ledger.sql_reincarnate import reincarnate
-from replication.ledger.sql_store import Store
-from shell.roles import make_ledger
+from replication.ledger.sql.ledger import SqlLedger, initialise, open_ledger
+from replication.ledger.sql.memory import MemoryLedger
+from replication.ledger.sql.reincarnate import reincarnate
+from replication.ledger.sql.store import Store
+from shell.processes.roles import make_ledger
 from tests.contract.ledger_stores import (
     FRAME,
     HEADER,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import FileId
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim, FileKind, Ledger, Quarantined
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, Road, applied, claims, stream, table, wal

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, StreamId
-from replication.core.schema import TableSpec
 from replication.ledger.base import Landed, Ledger, Quarantined, ReplayMark
 from tests.contract.ledger_stores import (
     FRAME,

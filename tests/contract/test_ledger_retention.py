@@ -6,7 +6,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
-from replication.core.retention import RetentionPolicy, held_by
+from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError
 from replication.ledger.base import FileKind, Ledger, Progress
 from tests.contract.ledger_stores import FRAME, HEADER, Road, applied, claims, peer, stream, table, wal

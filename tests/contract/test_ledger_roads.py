@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.core.freshness import ClosedNotice, Reach, Replicated
 from replication.core.ids import StreamId
-from replication.core.roads import Carried
+from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
+from replication.core.routes.routes import Carried
 from replication.ledger.base import Claim, Ledger, Quarantined
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Road, applied, claims, table, wal
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.alter import add_column, drop_column, rename_column, set_properties
+from replication.core.definition.alter import add_column, drop_column, rename_column, set_properties
 from replication.errors import SchemaError, TableExistsError, UnknownTableError
 from replication.ledger.base import Ledger
 from tests.contract.ledger_stores import WEATHER, peer, table

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from replication.core.coverage import Ranges
-from replication.core.freshness import ClosedNotice, Replicated
 from replication.core.ids import NIL_UUID, FileId, StreamId
-from replication.ledger import sql_schema as schema
+from replication.core.routes.freshness import ClosedNotice, Replicated
 from replication.ledger.base import FileKind, Grown, Ledger, Quarantined
-from replication.ledger.sql_freshness import NOTICES_MAX
+from replication.ledger.sql import schema
+from replication.ledger.sql.freshness import NOTICES_MAX
 from tests.contract.ledger_stores import (
     EAST,
     FLIGHTS,

@@ -11,8 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from replication.core.freshness import Reach
 from replication.core.ids import FileId, StreamId
+from replication.core.routes.freshness import Reach
 from replication.errors import (
     ConfigError,
     CoordinationError,

@@ -13,13 +13,13 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from replication.core.alter import add_column, drop_column, rename_column, set_properties, widen_column
-from replication.core.schema import TableSpec, user_field
+from replication.core.definition.alter import add_column, drop_column, rename_column, set_properties, widen_column
+from replication.core.definition.schema import TableSpec, user_field
 from replication.errors import CommitConflictError, SchemaError, UnknownTableError
 from replication.tables.base import Rows, Tables
-from replication.tables.iceberg import IcebergTables
 from replication.tables.layout import LATEST, TOMBSTONES
 from replication.tables.memory import MemoryTables
+from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import as_decode, keyed
 
 FOREVER = 10**16

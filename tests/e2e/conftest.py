@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from peer.cluster import Cluster
-from peer.connect import connect
+from peer.client.cluster import Cluster
+from peer.client.connect import connect
 from replication import config as configuration
 from replication.config import Config
-from shell.launched import Launched, await_ready
-from shell.role_process import RoleState
+from shell.processes.launched import Launched, await_ready
+from shell.processes.role_process import RoleState
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"

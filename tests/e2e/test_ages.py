@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from peer.cluster import Cluster
-from replication.core.mutation import Mutation
+from peer.client.cluster import Cluster
+from replication.core.rows.mutation import Mutation
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
 from replication.tables.layout import TOMBSTONES

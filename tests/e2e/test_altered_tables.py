@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 
-from peer.cluster import Cluster
-from replication.core.schema import TableSpec
+from peer.client.cluster import Cluster
+from replication.core.definition.schema import TableSpec
 from replication.errors import ReplicationError
 from tests.e2e.conftest import Site, until
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.comparison import compare_clusters
+from peer.client.comparison import compare_clusters
 from tests.e2e.conftest import until
 from tests.e2e.test_two_clusters import Load
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from peer.cluster import Cluster
-from peer.comparison import compare_clusters
+from peer.client.cluster import Cluster
+from peer.client.comparison import compare_clusters
 from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, await_ready, define, plugged_in, start, until
 
 HOUR_S = 3600

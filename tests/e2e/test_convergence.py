@@ -12,10 +12,10 @@ from uuid import uuid4
 
 import pytest
 
-from peer.cluster import Cluster
-from peer.comparison import compare_clusters
-from replication.core.mutation import Mutation
+from peer.client.cluster import Cluster
+from peer.client.comparison import compare_clusters
 from replication.core.position import Position
+from replication.core.rows.mutation import Mutation
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
 from tests.e2e.conftest import Site, await_fold, until

@@ -19,7 +19,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.cluster import Cluster
+from peer.client.cluster import Cluster
 from replication.core.position import Position
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb

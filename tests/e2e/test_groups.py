@@ -15,10 +15,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.cluster import Cluster
-from peer.comparison import compare_clusters
+from peer.client.cluster import Cluster
+from peer.client.comparison import compare_clusters
 from replication.core.frame import scan
-from replication.core.mutation import Mutation
+from replication.core.rows.mutation import Mutation
 from replication.errors import UnknownPeerError
 from replication.ledger.base import FileKind
 from tests.e2e.conftest import Site, await_fold

@@ -13,8 +13,8 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
-from peer.comparison import compare_clusters
-from replication.core.chunk import Assignment
+from peer.client.comparison import compare_clusters
+from replication.core.shipping.chunk import Assignment
 from tests.e2e.conftest import RANGE_BYTES, until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -20,8 +20,8 @@ import psycopg
 import pytest
 
 from replication import config as configuration
-from replication.tables.jars import POSTGRESQL, ensure_jars
-from shell.role_process import RoleState
+from replication.tables.spark.jars import POSTGRESQL, ensure_jars
+from shell.processes.role_process import RoleState
 from tests import netns
 from tests import postgresql as pg
 from tests.certificates import Authority

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from replication.tables.jars import ensure_jars
+from replication.tables.spark.jars import ensure_jars
 from tests.e2e.conftest import Site, threads_of
 
 ROWS = 'id,name,v,at\n1,a,1.5,2013-01-01T10:00:00Z\n2,"b, c",,1969-12-31T23:59:59Z\n3,,2.5,\n'

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from peer.comparison import compare_clusters
+from peer.client.comparison import compare_clusters
 from tests.e2e.conftest import Site, until
 
 BUDGET = 1_000_000

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.comparison import compare_clusters
+from peer.client.comparison import compare_clusters
 from replication.core.position import Position
 from replication.errors import CoordinationError, ReplicationError
 from tests.e2e.conftest import ROLES, until

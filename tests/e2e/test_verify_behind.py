@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from replication.tables.catalog import catalog_properties
+from replication.tables.catalog.catalog import catalog_properties
 from tests.e2e.conftest import ROOT, Site
 
 ROWS = 2000

@@ -12,8 +12,8 @@ import pytest
 
 from peer.receive.receiver import Receiver
 from replication.tables.base import Tables
-from replication.tables.iceberg import IcebergTables
 from replication.tables.memory import MemoryTables
+from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.receiving import Pair
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from peer.receive.receiver import Receiver
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import scan
 from replication.core.ids import FileId
-from replication.core.schema import TableSpec
 from replication.link.base import Data, Hello, PeerLink, Refusal, Reply, Road, ShipSession
 from replication.link.grpc_client import connect
 from tests.sites import Site, rows, table

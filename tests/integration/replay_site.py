@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peer.latest import latest_query, show_latest
-from peer.quarantine import Quarantine
-from peer.read import read
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer, RoundResult
-from replication.core.schema import TableSpec
+from peer.tables.latest import latest_query, show_latest
+from peer.tables.read import read
+from replication.core.definition.schema import TableSpec
 from replication.ledger.base import Ledger
 from replication.tables.layout import LATEST
 from tests.integration.conftest import Warehouse

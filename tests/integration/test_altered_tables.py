@@ -10,16 +10,23 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.fold import fold, merge_changes
-from peer.latest import latest_query, show_latest
-from peer.maintenance import Retention, trim
-from peer.quarantine import Quarantine
-from peer.read import read
+from peer.frames.quarantine import Quarantine
 from peer.replay.loop import Housekeeping
 from peer.replay.rounds import Replayer
-from replication.core.alter import add_column, add_group, drop_column, rename_column, set_properties, widen_column
-from replication.core.evolution import join
-from replication.core.schema import TableSpec
+from peer.tables.fold import fold, merge_changes
+from peer.tables.latest import latest_query, show_latest
+from peer.tables.maintenance import Retention, trim
+from peer.tables.read import read
+from replication.core.definition.alter import (
+    add_column,
+    add_group,
+    drop_column,
+    rename_column,
+    set_properties,
+    widen_column,
+)
+from replication.core.definition.evolution import join
+from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, SchemaError
 from replication.settings import ReplaySection
 from replication.tables.base import Tables

@@ -13,10 +13,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.contacts import Contacts
-from peer.peering import Peering
-from replication.core.alter import add_column, drop_column, rename_column, set_properties, widen_column
-from replication.core.schema import TableSpec
+from peer.client.contacts import Contacts
+from peer.client.peering import Peering
+from replication.core.definition.alter import add_column, drop_column, rename_column, set_properties, widen_column
+from replication.core.definition.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import Peer
 from replication.link.base import Road

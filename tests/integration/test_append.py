@@ -15,13 +15,13 @@ from pyiceberg.table import snapshots, update
 
 from peer.bootstrap.room import stored_bytes
 from replication import config as configuration
-from replication.core.alter import set_properties
-from replication.core.schema import TableSpec
+from replication.core.definition.alter import set_properties
+from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError
-from replication.tables import append, ordered_catalog
 from replication.tables.base import Decode
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from replication.tables.iceberg import IcebergTables
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.pyiceberg import append, ordered_catalog
+from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import as_decode, keyed
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from peer.bootstrap import keeper
-from peer.bootstrap.snapshot import HOLD
-from peer.maintenance import tidy
-from replication.core.bootstrap import Coverage
+from peer.tables.maintenance import HOLD, tidy
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
+from replication.core.routes.bootstrap import Coverage
 from replication.errors import StorageError
 from replication.ledger.base import FileKind, Phase, ReplayMark
 from replication.tables.layout import CHANGES, layouts

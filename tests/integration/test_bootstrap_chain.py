@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import FileId
-from replication.core.schema import TableSpec
 from replication.ledger.base import FileKind, Phase
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table, until

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.giveup_own import give_up_own
+from peer.repair.salvage_own import give_up_own
 from peer.replay.loop import alone
-from peer.unreadable import unreadable
-from replication.core.schema import TableSpec
+from peer.status.unreadable import unreadable
+from replication.core.definition.schema import TableSpec
 from replication.ledger.base import FileKind, FileRow, Phase
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table, until

@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.fold import merge_changes
-from peer.maintenance import Retention, forgotten, trim
-from replication.core.alter import rename_column, set_properties
-from replication.core.bootstrap import Coverage, Forgotten
+from peer.tables.fold import merge_changes
+from peer.tables.maintenance import Retention, forgotten, trim
+from replication.core.definition.alter import rename_column, set_properties
+from replication.core.routes.bootstrap import Coverage, Forgotten
 from replication.ledger.base import Bootstrap, Quarantined, ReplayMark
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from replication.core.define import typed_table
-from replication.core.schema import TableSpec
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.tables.layout import landing_name
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair

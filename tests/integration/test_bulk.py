@@ -16,14 +16,14 @@ import pytest
 
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.paths import Kind
-from replication.core.batch import decode_payload
-from replication.core.chunk import Assignment, ChunkAssignment, Tail
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FrameView, check_payload, scan
 from replication.core.ids import FileId
-from replication.core.planner import Limits
-from replication.core.schema import TableSpec
-from replication.core.streams import Streams
+from replication.core.rows.batch import decode_payload
+from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
+from replication.core.shipping.planner import Limits
+from replication.core.shipping.streams import Streams
 from replication.ledger.base import FileRow
 from replication.link.grpc_client import connect
 from replication.master.loop import Master, MasterTimes

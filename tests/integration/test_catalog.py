@@ -19,18 +19,18 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
-from peer.read import read
+from peer.tables.read import read
 from replication import config as configuration
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.errors import CommitConflictError, ConfigError, CoordinationError, MissingFileError, StorageError
-from replication.tables.append import append_decoded
-from replication.tables.catalog import CatalogProperties, IcebergCatalog, catalog_properties
-from replication.tables.key_index import KeyIndex
+from replication.tables.catalog.catalog import CatalogProperties, IcebergCatalog, catalog_properties
+from replication.tables.catalog.shared_catalog import shared_catalog
+from replication.tables.duckdb.key_index import KeyIndex
 from replication.tables.layout import layouts
-from replication.tables.row_delta import replace_rows
-from replication.tables.shared_catalog import shared_catalog
+from replication.tables.pyiceberg.append import append_decoded
+from replication.tables.pyiceberg.row_delta import replace_rows
 from shell.main import run
-from shell.preflight import check_host
+from shell.processes.preflight import check_host
 from tests.contract.ledger_stores import postgresql_database
 from tests.origin import new_ledger
 from tests.sites import table

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from peer.fold import merge_changes
-from peer.latest import Folded
-from replication.core.schema import TableSpec
-from replication.tables.iceberg import IcebergTables
+from peer.tables.fold import merge_changes
+from peer.tables.latest import Folded
+from replication.core.definition.schema import TableSpec
+from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.conftest import Warehouse, spark_warehouse
 from tests.property.convergence import HOUR, World
 from tests.tables_made import cell, grouped, keyed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from peer.restored import reincarnate
-from replication.core.schema import TableSpec
+from peer.repair.reincarnate import reincarnate
+from replication.core.definition.schema import TableSpec
 from replication.tables.memory import MemoryTables
 from tests.integration.test_restored import sites
 from tests.replaying import TableSite

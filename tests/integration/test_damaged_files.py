@@ -9,8 +9,8 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from replication.core.chunk import ChunkAssignment
 from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.shipping.chunk import ChunkAssignment
 from replication.worker import aside
 from tests.sites import Site, Wal, flip, rows, table, until
 

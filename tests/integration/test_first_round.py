@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from peer.quarantine import Quarantine
-from peer.read import read
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from replication.tables.iceberg import IcebergTables
+from peer.tables.read import read
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.spark.iceberg import IcebergTables
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError
 from replication.tables.base import Rows
-from replication.tables.fold_branch import new_branch
-from replication.tables.iceberg import IcebergTables
+from replication.tables.spark.fold_branch import new_branch
+from replication.tables.spark.iceberg import IcebergTables
 from tests.contract.test_tables import row, shown
 from tests.tables_made import keyed
 

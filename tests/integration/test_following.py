@@ -11,10 +11,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.fold import merge_changes
-from peer.read import read
-from replication.core.alter import add_group
-from replication.core.schema import TableSpec
+from peer.tables.fold import merge_changes
+from peer.tables.read import read
+from replication.core.definition.alter import add_group
+from replication.core.definition.schema import TableSpec
 from replication.ledger.base import Standing
 from tests.graphs import Graph, Node
 from tests.sites import Wal, table, until

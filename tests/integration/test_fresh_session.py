@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
-from replication.tables.iceberg import IcebergTables
+from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import keyed
 
 
@@ -23,8 +23,8 @@ def test_snapshots_expire_before_the_session_has_run_any_sql_and_in_any_thread(s
 _STARTED = """
 import sys
 from pathlib import Path
-from replication.tables.catalog import catalog_properties
-from replication.tables.spark import open_session
+from replication.tables.catalog.catalog import catalog_properties
+from replication.tables.spark.session import open_session
 folder = Path(sys.argv[1])
 spark = open_session(catalog_properties(folder), folder / "spark")
 spark._jvm.java.lang.System.err.println("said by Java")

@@ -12,17 +12,17 @@ from uuid import uuid4
 
 import pytest
 
-from peer.giveup import give_up
-from peer.members import Members
+from peer.repair.quarantine_actions import discard
+from peer.repair.salvage import give_up
 from peer.replay.commit import TableReplay
 from peer.replay.loop import alone
-from peer.second_chance import discard
-from peer.status import collect
+from peer.status.collect import collect
+from peer.status.members import Members
 from replication import config as configuration
-from replication.core.chunk import ChunkAssignment
 from replication.core.coverage import Ranges
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.frame import scan
+from replication.core.shipping.chunk import ChunkAssignment
 from replication.errors import LedgerBusyError, LockedFileError, RequestError
 from replication.ledger.base import FileKind, FileRow, Progress, ReplayMark
 from replication.worker.progress import join

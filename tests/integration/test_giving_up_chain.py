@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.giveup import give_up
+from peer.repair.salvage import give_up
 from replication import config as configuration
 from replication.ledger.base import FileRow, Phase
 from shell.main import run

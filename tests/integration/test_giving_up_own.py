@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from peer.giveup_own import give_up_own, own_loss
-from peer.members import Members
+from peer.repair.salvage_own import give_up_own, own_loss
 from peer.replay.loop import alone
-from peer.status import ClusterStatus, collect
+from peer.status.collect import ClusterStatus, collect
+from peer.status.members import Members
 from replication import config as configuration
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import StreamId
-from replication.core.schema import TableSpec
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
 from replication.worker import aside
 from replication.writer.registration import lock_path
+from shell.cli.render import Printer
 from shell.commands.replication import show_status
 from shell.main import run
-from shell.render import Printer
 from tests.replaying import TableSite
 from tests.sites import Site, flip, rows, table, until
 

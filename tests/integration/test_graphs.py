@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from peer.inflow import broken
-from peer.members import members_of
-from peer.status import collect
-from replication.core.schema import TableSpec
+from peer.status.collect import collect
+from peer.status.members import members_of
+from peer.status.paths import broken
+from replication.core.definition.schema import TableSpec
 from replication.errors import WaitTimeoutError
 from tests.graphs import Graph
 from tests.sites import table, until
@@ -249,7 +249,7 @@ def ways_to(graph: Graph, name: str, origin: str) -> list[tuple[str, bool]]:
 def test_status_says_by_which_roads_an_origin_comes_and_which_are_broken(
     draw: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replication.core.roads.SILENT_US", 4_000_000)
+    monkeypatch.setattr("replication.core.routes.routes.SILENT_US", 4_000_000)
     monkeypatch.setattr("replication.worker.roads.SILENT_US", 4_000_000)
     spec = table()
     graph = draw("a>b b>c a>c", spec)

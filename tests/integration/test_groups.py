@@ -16,15 +16,15 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.contacts import Contacts
-from peer.quarantine import Quarantine
-from peer.read import read
+from peer.client.contacts import Contacts
+from peer.client.waiting import Waiting
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer
-from peer.waiting import Waiting
-from replication.core.define import cell_table, typed_table
+from peer.tables.read import read
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import StreamId
 from replication.core.position import Position
-from replication.core.schema import TableSpec
 from replication.errors import UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import Peer
 from replication.tables.memory import MemoryTables

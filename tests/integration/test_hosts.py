@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from peer.giveup_own import give_up_own, told
-from peer.members import members_of
-from peer.operations import Operations
-from peer.quarantine import Quarantine
-from peer.read import read
-from peer.replay.decode import FrameRef, plan_decode
-from peer.replay.host_watch import HostWatch
-from peer.replay.hosts import HostReader
-from peer.replay.office import await_turn
+from peer.client.operations import Operations
+from peer.frames.decode import FrameRef, plan_decode
+from peer.frames.host_watch import HostWatch
+from peer.frames.hosts import HostReader
+from peer.frames.quarantine import Quarantine
+from peer.repair.salvage_own import give_up_own, told
+from peer.replay.election import await_turn
 from peer.replay.rounds import Replayer
-from peer.status import collect
-from peer.unreadable import unreadable
+from peer.status.collect import collect
+from peer.status.members import members_of
+from peer.status.unreadable import unreadable
+from peer.tables.read import read
 from replication.coordination.host import host_record
 from replication.coordination.paths import Kind, Office
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.frame import Kind as FrameKind
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import ClusterId
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import (
     ConfigError,
     HostAwayError,

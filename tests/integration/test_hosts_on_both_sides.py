@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from peer.giveup import give_up
-from peer.giveup_own import give_up_own, own_loss
-from peer.members import Members
-from peer.quarantine import Quarantine
-from peer.read import read
-from peer.replay.host_watch import HostWatch
+from peer.frames.host_watch import HostWatch
+from peer.frames.quarantine import Quarantine
+from peer.repair.salvage import give_up
+from peer.repair.salvage_own import give_up_own, own_loss
 from peer.replay.rounds import Replayer
-from peer.status import collect
+from peer.status.collect import collect
+from peer.status.members import Members
+from peer.tables.read import read
 from replication.coordination.host import host_record
 from replication.coordination.paths import Kind, Office
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.core.planner import Limits
+from replication.core.shipping.planner import Limits
 from replication.errors import (
     LockedFileError,
     RequestError,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.read import read
-from replication.tables.iceberg import IcebergTables
+from peer.tables.read import read
+from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.test_hosts import Hosted
 from tests.sites import SCHEMA, table, until
 

@@ -16,10 +16,10 @@ import pytest
 
 from replication import config as configuration
 from replication.config import Config
-from replication.ledger.sql import open_ledger
-from shell.interrupting import GRACE_S, INTERRUPTED
+from replication.ledger.sql.ledger import open_ledger
+from shell.cli.interrupting import GRACE_S, INTERRUPTED
 from shell.main import run
-from shell.roles import make_ledger
+from shell.processes.roles import make_ledger
 from tests.sites import table, until
 
 SOON_S = GRACE_S + 5.0

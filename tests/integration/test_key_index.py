@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
 
-from replication.core.define import typed_table
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from replication.tables.key_index import KeyIndex
-from replication.tables.row_delta import replace_rows
+from replication.core.definition.define import typed_table
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.duckdb.key_index import KeyIndex
+from replication.tables.pyiceberg.row_delta import replace_rows
 
 KEYS: dict[str, tuple[pa.DataType, Any]] = {
     "binary": (pa.binary(), lambda n: n.to_bytes(n % 4 + 2, "big")),
@@ -71,7 +71,7 @@ def test_an_index_finds_what_reading_finds_through_rounds_of_replacing(tmp_path:
         assert found["at once"].equals(found["never"]) and found["later"].equals(found["never"])
         table, expect = catalog.load("ops.t"), catalog.history("ops.t").current
         back = numbers[:40]
-        replace_rows(table, indexes["at once"], key, wanted, rows(back, turn), expect, {})
+        replace_rows(table, indexes["at once"].places, key, wanted, rows(back, turn), expect, {})
         v = {n: at for n, at in v.items() if n not in numbers} | dict.fromkeys(back, turn)
     everything = pa.concat_tables(rows([n], at) for n, at in v.items())
     assert live(catalog.load("ops.t")) == sorted(everything.to_pylist(), key=repr)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.lagging import Lacking
-from peer.members import members_of
-from peer.status import TableAtPeer, collect
+from peer.status.collect import TableAtPeer, collect
+from peer.status.lag import Lacking
+from peer.status.members import members_of
 from replication.core.coverage import Ranges
 from replication.core.status import FileState, ReplicationStatus
 from replication.ledger.base import Progress

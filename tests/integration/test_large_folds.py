@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from peer import fold
-from peer.fold import merge_changes
-from replication.core.schema import TableSpec
+from peer.tables import fold
+from peer.tables.fold import merge_changes
+from replication.core.definition.schema import TableSpec
 from tests.integration.replay_site import Site, settle
 from tests.tables_made import keyed
 

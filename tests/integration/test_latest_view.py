@@ -10,14 +10,14 @@ from uuid import uuid4
 import pytest
 from pyspark.sql import SparkSession
 
-from peer.fold import fold
-from peer.latest import show_latest
-from peer.quarantine import Quarantine
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer
-from replication.core.schema import TableSpec
-from replication.tables.catalog import CATALOG
-from replication.tables.iceberg import IcebergTables
+from peer.tables.fold import fold
+from peer.tables.latest import show_latest
+from replication.core.definition.schema import TableSpec
+from replication.tables.catalog.catalog import CATALOG
 from replication.tables.layout import LATEST
+from replication.tables.spark.iceberg import IcebergTables
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

@@ -19,11 +19,11 @@ from replication.coordination.base import HostRecord, Public
 from replication.coordination.paths import Kind, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import ZookeeperTree, connect
-from replication.core.chunk import Assignment, Tail
 from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, ClusterId, FileId
-from replication.core.planner import FileView, Limits
-from replication.core.retention import RetentionPolicy
+from replication.core.shipping.chunk import Assignment, Tail
+from replication.core.shipping.planner import FileView, Limits
+from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import CoordinationError, RequestError, StaleTermError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Attempt, FileKind, FileRow, Ledger, Peer, Rule

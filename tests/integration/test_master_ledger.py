@@ -14,15 +14,15 @@ from replication.coordination.base import HostRecord, Public
 from replication.coordination.paths import Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import connect
-from replication.core.chunk import Assignment
 from replication.core.coverage import Ranges
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.ids import ClusterId, StreamId
-from replication.core.planner import Limits
+from replication.core.shipping.chunk import Assignment
+from replication.core.shipping.planner import Limits
 from replication.errors import StaleTermError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger, Peer, Progress
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.loop import Master, MasterTimes, read_public
 from replication.master.retire import retire
 from tests.ledgers import ledger_url

@@ -12,14 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.draining import Drained, drain
-from peer.members import members_of
-from peer.operations import Operations
-from peer.status import ClusterStatus, collect, durable_lengths
+from peer.client.draining import Drained, drain
+from peer.client.operations import Operations
+from peer.status.collect import ClusterStatus, collect, durable_lengths
+from peer.status.members import members_of
 from replication.coordination.base import HostRecord
 from replication.coordination.paths import Kind, Office
 from replication.core.coverage import Ranges
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import FileKind, Progress
 from tests.sites import SCHEMA, Site, Wal, rows, table, until

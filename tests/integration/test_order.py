@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from replication.core.chunk import ChunkAssignment
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
+from replication.core.shipping.chunk import ChunkAssignment
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
 from replication.worker.ship import Shipment

@@ -12,13 +12,13 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.metadata import TableMetadata
 
-from replication.core.alter import set_properties
+from replication.core.definition.alter import set_properties
 from replication.errors import MissingFileError
-from replication.tables import parsed
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from replication.tables.key_index import KeyIndex
-from replication.tables.local_io import LocalFileIO
-from replication.tables.row_delta import replace_rows
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.duckdb.key_index import KeyIndex
+from replication.tables.pyiceberg import parsed
+from replication.tables.pyiceberg.local_io import LocalFileIO
+from replication.tables.pyiceberg.row_delta import replace_rows
 from tests.tables_made import keyed
 
 
@@ -51,7 +51,8 @@ def test_own_commits_parse_nothing_and_what_is_kept_is_what_the_files_say(
     for turn in range(1, 6):
         expect = catalog.history("ops.t").current
         rows = pa.Table.from_pylist([{"k": "a", "v": turn}], schema=arrow)
-        replace_rows(catalog.load("ops.t"), KeyIndex(None), ["k"], rows.select(["k"]), rows, expect, {"t": str(turn)})
+        table, gone = catalog.load("ops.t"), rows.select(["k"])
+        replace_rows(table, KeyIndex(None).places, ["k"], gone, rows, expect, {"t": str(turn)})
     assert not seen
     monkeypatch.undo()
     catalog.create(set_properties(spec, {"history_s": "60"}, 1))

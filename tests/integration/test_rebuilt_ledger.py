@@ -11,10 +11,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer import rebuilt
-from peer.rebuilt import damage_lines, rebuild_ledger
-from replication.core.alter import add_column
-from replication.core.schema import TableSpec
+from peer.repair import rebuild as rebuilt
+from peer.repair.rebuild import damage_lines, rebuild_ledger
+from replication.core.definition.alter import add_column
+from replication.core.definition.schema import TableSpec
 from replication.errors import NoSpaceError, RequestError
 from replication.files.local import LocalFiles
 from tests.integration.test_restored import connect, send, settle, sites

@@ -10,18 +10,18 @@ from random import Random
 
 import pytest
 
-from peer.members import Host, Members
 from peer.receive.receiver import Receiver
-from peer.replay.report import ReplayReport
-from peer.status import collect
+from peer.status.collect import collect
+from peer.status.members import Host, Members
+from peer.status.replay_report import ReplayReport
 from replication.core.coverage import Ranges
 from replication.core.frame import read_frame
 from replication.errors import LockedFileError, NoSpaceError, PeerRefusedError
 from replication.files.base import AppendFile
 from replication.files.local import LocalFiles
 from replication.link.base import Ack, Data, Reason, Refusal
+from shell.cli.render import Printer
 from shell.commands.replication import show_status
-from shell.render import Printer
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import rows, table, until
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from peer.members import Members
-from peer.status import collect
+from peer.status.collect import collect
+from peer.status.members import Members
 from replication.worker.closed_time import ClosedTime
 from replication.worker.control_log import ControlLog
 from replication.worker.host_files import HostFiles

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from peer.members import members_of
-from peer.status import collect
+from peer.status.collect import collect
+from peer.status.members import members_of
 from replication.coordination.base import HostRecord
-from replication.core.retention import RetentionPolicy
+from replication.core.shipping.retention import RetentionPolicy
 from tests.sites import Site, rows, table, until
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from peer.fold import fold, merge_changes
-from peer.latest import show_latest
-from peer.maintenance import Retention, tidy, trim
-from peer.read import read
-from replication.core.schema import TableSpec
+from peer.tables.fold import fold, merge_changes
+from peer.tables.latest import show_latest
+from peer.tables.maintenance import Retention, tidy, trim
+from peer.tables.read import read
+from replication.core.definition.schema import TableSpec
 from replication.errors import ForeignMaintenanceError
 from replication.tables.layout import LATEST
 from tests.integration.replay_site import HOUR_US, Site, settle

@@ -11,16 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.restored import reincarnate
+from peer.repair.reincarnate import reincarnate
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import Kind
-from replication.core.freshness import ClosedNotice
-from replication.core.schema import TableSpec
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ConfigError, RequestError
 from replication.ledger.base import FileKind, Phase
-from replication.ledger.sql import open_ledger
+from replication.ledger.sql.ledger import open_ledger
 from replication.tables.memory import MemoryTables
 from replication.worker.control_log import ControlLog
-from shell.preflight import check_ledger_age
+from shell.processes.preflight import check_ledger_age
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table, until
 from tests.tables_made import SIMPLE, keyed

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from peer.members import members_of
-from peer.status import TableAtPeer, collect
+from peer.status.collect import TableAtPeer, collect
+from peer.status.members import members_of
 from replication.coordination.base import Public
 from replication.coordination.host import host_record
 from replication.core.coverage import Ranges
-from replication.core.planner import Limits
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
+from replication.core.shipping.planner import Limits
 from replication.ledger.base import Rule
 from replication.master.loop import Master, MasterTimes
 from tests.sites import Site, Wal, rows, table, until

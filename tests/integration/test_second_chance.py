@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from peer.members import Members
-from peer.quarantine import Quarantine
-from peer.read import read
+from peer.frames.check import check_file
+from peer.frames.quarantine import Quarantine
 from peer.replay.rounds import Replayer
-from peer.status import TableHere, collect
-from peer.wal_check import check_file
+from peer.status.collect import TableHere, collect
+from peer.status.members import Members
+from peer.tables.read import read
 from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.ledger.base import Ledger, Quarantined
 from replication.tables.memory import MemoryTables
+from shell.cli.render import Printer
 from shell.commands.replication import show_status
 from shell.main import run
-from shell.render import Printer
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

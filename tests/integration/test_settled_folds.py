@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import peer.fold
-from peer.fold import Settled, fold
-from replication.core.alter import rename_column, set_properties
+import peer.tables.fold
+from peer.tables.fold import Settled, fold
+from replication.core.definition.alter import rename_column, set_properties
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import Site, settle
 

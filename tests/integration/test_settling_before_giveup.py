@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.giveup import settle
+from peer.repair.salvage import settle
 from replication.errors import RequestError
 from replication.tables.layout import UNSYNCED_TAG, landing_name
 from replication.tables.memory import MemoryTables

@@ -12,11 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from replication.core.chunk import ChunkAssignment
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import scan
 from replication.core.ids import NIL_UUID
-from replication.core.schema import TableSpec
+from replication.core.shipping.chunk import ChunkAssignment
 from replication.ledger.base import FileKind
 from replication.worker.reading import frame_start
 from replication.worker.ship import Shipment

@@ -13,7 +13,7 @@ from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception
 from replication.core.coverage import Ranges
 from replication.core.roles import RoleState
-from replication.core.shipping import Window
+from replication.core.shipping.window import Window
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
 from replication.link.memory import Faults, MemoryLink
 from replication.worker.progress import ProgressLog

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from peer.giveup_own import give_up_own, own_loss
-from peer.members import members_of
-from peer.status import ClusterStatus, collect
-from replication.core.chunk import ChunkAssignment
+from peer.repair.salvage_own import give_up_own, own_loss
+from peer.status.collect import ClusterStatus, collect
+from peer.status.members import members_of
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.phase import Phase
-from replication.core.retention import RetentionPolicy
-from replication.core.schema import TableSpec
+from replication.core.shipping.chunk import ChunkAssignment
+from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import StorageError
 from replication.files.base import Files
 from replication.files.local import LocalFiles

@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from peer.receive.receiver import Receiver
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
-from replication.core.shipping import Window
+from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
 from replication.link.base import Ack, Hello, PeerLink, Reason, ShipSession

@@ -16,15 +16,15 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.errors import EngineLostError, StorageError
 from replication.files import local
-from replication.tables import local_io
 from replication.tables.base import Decode
-from replication.tables.catalog import IcebergCatalog
-from replication.tables.iceberg import IcebergTables
+from replication.tables.catalog.catalog import IcebergCatalog
 from replication.tables.layout import UNSYNCED_TAG
-from replication.tables.local_io import local_path
+from replication.tables.pyiceberg import local_io
+from replication.tables.pyiceberg.local_io import local_path
+from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.replay_site import Site, settle
 from tests.tables_made import as_decode, keyed
 
@@ -107,7 +107,7 @@ def test_small_commits_are_on_the_disk_when_the_catalog_names_them(
 def test_what_executors_write_is_synced_there(spark_tables: IcebergTables, spec: TableSpec, disk: Disk) -> None:
     import pickle
 
-    from replication.tables.append import WriteFiles
+    from replication.tables.pyiceberg.append import WriteFiles
 
     catalog: IcebergCatalog = spark_tables._catalog
     table = catalog.load(spec.name)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.fold import fold
-from peer.trace import REPEATS, TRIMMED, Trace, key_table, trace
-from replication.core.schema import TableSpec
+from peer.tables.fold import fold
+from peer.tables.trace import REPEATS, TRIMMED, Trace, key_table, trace
+from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
 from shell.commands.trace import parse_key
 from tests.graphs import Graph, Node

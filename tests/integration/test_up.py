@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.connect import connect
+from peer.client.connect import connect
 from replication import config as configuration
 from replication.errors import ConfigError, CoordinationError, LockedFileError, NoWorkerError
 

@@ -13,16 +13,16 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from peer import maintenance
-from peer.fold import merge_changes
-from peer.latest import CONSISTENT_TAG, Folded
-from peer.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, Retention, tidy, trim
+from peer.tables import maintenance
+from peer.tables.fold import merge_changes
+from peer.tables.latest import CONSISTENT_TAG, Folded
+from peer.tables.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, Retention, tidy, trim
 from replication.errors import CommitConflictError
-from replication.tables import iceberg
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from replication.tables.iceberg import IcebergTables
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.layout import CHANGES
 from replication.tables.memory import MemoryTables
+from replication.tables.spark import iceberg
+from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import HOUR_US, Site
 from tests.tables_made import as_decode, keyed

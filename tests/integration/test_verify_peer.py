@@ -14,19 +14,19 @@ import pytest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.table import Table
 
-from peer.cluster import Cluster
-from peer.comparison import Asked, compare_sides, other_side, own_side, peer_side, shared_tables
-from peer.conversation import Conversations
-from peer.verify import Verdict
-from replication.core.define import typed_table
-from replication.core.freshness import ClosedNotice
-from replication.core.schema import TableSpec
+from peer.client.cluster import Cluster
+from peer.client.comparison import Asked, compare_sides, other_side, own_side, peer_side, shared_tables
+from peer.verify.compare import Verdict
+from peer.verify.conversation import Conversations
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.routes.freshness import ClosedNotice
 from replication.errors import PeerRefusedError, PeerUnavailableError, RequestError, TableExistsError, UnknownTableError
 from replication.ledger.base import Peer
-from replication.ledger.sql import open_ledger
+from replication.ledger.sql.ledger import open_ledger
 from replication.link import questions as q
 from replication.link.grpc_client import connect
-from replication.tables.catalog import IcebergCatalog, catalog_properties
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from tests.sites import Site, until
 from tests.tables_made import cell, grouped, keyed, uuids
 

@@ -12,8 +12,8 @@ import pytest
 
 from peer.receive.reception import Reception
 from peer.receive.room import Room
-from replication.core.chunk import ChunkAssignment
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
+from replication.core.shipping.chunk import ChunkAssignment
 from replication.link.base import Hello
 from replication.worker.reading import FrameReader
 from tests.integration.test_shipping import World, sequences, sequences_by_wal

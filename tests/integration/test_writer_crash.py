@@ -15,9 +15,9 @@ from uuid import UUID
 import pytest
 
 from replication.coordination.memory import MemoryEnsemble
-from replication.core.batch import decode_payload
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES, check_payload
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import decode_payload
 from replication.errors import NoSpaceError, StorageError
 from replication.files.boot import boot_id
 from replication.files.frames import frames

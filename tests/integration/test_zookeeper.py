@@ -23,7 +23,7 @@ from replication.coordination.zookeeper import connect, connect_public
 from replication.core.ids import ClusterId
 from replication.core.roles import Role
 from replication.errors import ConfigError, CoordinationError
-from replication.tables.jars import java_home_check
+from replication.tables.spark.jars import java_home_check
 from tests.certificates import Authority
 
 EAST = ClusterId("east", uuid4())

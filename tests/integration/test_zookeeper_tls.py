@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from peer.cluster import Cluster
-from peer.connect import connect, find_config
-from peer.contacts import read_public
+from peer.client.cluster import Cluster
+from peer.client.connect import connect, find_config
+from peer.client.contacts import read_public
 from replication import config as configuration
 from replication.config import Config
 from replication.coordination.paths import Kind
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect_public
-from replication.core.chunk import Assignment
+from replication.core.shipping.chunk import Assignment
 from replication.errors import CoordinationError, PeerUnavailableError
 from replication.ledger.base import Peer
-from replication.ledger.sql import open_ledger
-from shell.roles import make_ledger, run_role
+from replication.ledger.sql.ledger import open_ledger
+from shell.processes.roles import make_ledger, run_role
 from tests.certificates import Authority
 from tests.sites import table, until
 

@@ -20,11 +20,11 @@ import structlog
 
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import Kind
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.ledger.base import Ledger
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.settings import WriterSection
 from replication.writer.writer import Writer
 

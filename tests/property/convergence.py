@@ -13,14 +13,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from peer.fold import fold
-from peer.latest import latest_query
-from peer.maintenance import Retention, trim
+from peer.tables.fold import fold
+from peer.tables.latest import latest_query
+from peer.tables.maintenance import Retention, trim
 from replication.core.clock import Clock
-from replication.core.freshness import Replicated
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.mutation import check_history
-from replication.core.schema import TableSpec
+from replication.core.routes.freshness import Replicated
+from replication.core.rows.mutation import check_history
 from replication.errors import HistoryError
 from replication.ledger.base import Ledger
 from replication.tables.base import Tables

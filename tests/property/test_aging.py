@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.aging import accepted_from, horizon, longest_history_s
-from replication.core.alter import set_properties
-from replication.core.define import typed_table
-from replication.core.evolution import join
-from replication.core.schema import TableSpec
+from replication.core.definition.aging import accepted_from, horizon, longest_history_s
+from replication.core.definition.alter import set_properties
+from replication.core.definition.define import typed_table
+from replication.core.definition.evolution import join
+from replication.core.definition.schema import TableSpec
 
 BASE = typed_table("ops.t", pa.schema([("k", pa.string())]), ["k"], uuids=iter([UUID(int=n) for n in range(1, 3)]))
 SECOND = 1_000_000

@@ -11,7 +11,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.core.batch import (
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.frame import Codec
+from replication.core.rows.batch import (
     LogBatch,
     decode_payload,
     encode_payload,
@@ -19,9 +22,6 @@ from replication.core.batch import (
     upserts_from_arrow,
     upserts_from_rows,
 )
-from replication.core.define import typed_table
-from replication.core.frame import Codec
-from replication.core.schema import TableSpec
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
     (pa.bool_(), st.booleans()),

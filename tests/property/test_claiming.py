@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
-from replication.ledger.claiming import Held, Run, judge
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.decisions.claiming import Held, Run, judge
+from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FRAME, HEADER, WEST, Road, applied, claims, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)

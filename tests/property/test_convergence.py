@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.fold import merge_changes
-from peer.latest import Folded
-from peer.read import earliest
-from replication.core.schema import TableSpec
+from peer.tables.fold import merge_changes
+from peer.tables.latest import Folded
+from peer.tables.read import earliest
+from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
 from replication.tables.memory import MemoryTables
 from tests.tables_made import cell, grouped, keyed

@@ -8,7 +8,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from tests.property.convergence import HOUR, World
 from tests.tables_made import cell, grouped, keyed
 

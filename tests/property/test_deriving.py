@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from tests.deriving import DerivingSite, Killed
 from tests.tables_made import uuids
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.escaped import escaped, escaped_column, unescaped, unescaped_column
+from replication.core.rows.escaped import escaped, escaped_column, unescaped, unescaped_column
 from replication.errors import FormatError
 
 

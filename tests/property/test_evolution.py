@@ -8,10 +8,17 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.alter import add_column, add_group, drop_column, rename_column, set_properties, widen_column
-from replication.core.define import typed_table
-from replication.core.evolution import join, lacking, widened
-from replication.core.schema import TableSpec
+from replication.core.definition.alter import (
+    add_column,
+    add_group,
+    drop_column,
+    rename_column,
+    set_properties,
+    widen_column,
+)
+from replication.core.definition.define import typed_table
+from replication.core.definition.evolution import join, lacking, widened
+from replication.core.definition.schema import TableSpec
 from replication.errors import SchemaError
 
 NAMES = ("a", "b", "c", "d", "e", "A")

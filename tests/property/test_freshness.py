@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from replication.core.clock import Clock, is_far_ahead
 from replication.core.coverage import Ranges
-from replication.core.freshness import EVERYTHING, ClosedNotice, Replicated, Road, accumulate, replicated_time
 from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.routes.freshness import EVERYTHING, ClosedNotice, Replicated, Road, accumulate, replicated_time
 from replication.errors import FormatError, VersionError
 
 EAST = ClusterId("east", UUID(int=7))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.ledger.giving_up import Legible, Owing, Stretch, decide, illegible_in
+from replication.ledger.decisions.salvage import Legible, Owing, Stretch, decide, illegible_in
 from replication.ledger.records import Claim
 
 STREAM = StreamId(FileId(ClusterId("east", UUID(int=1)), "h0", 0), UUID(int=2), "default")

@@ -17,7 +17,7 @@ from peer.receive.reception import Reception
 from replication.core.coverage import Ranges
 from replication.core.frame import scan
 from replication.core.roles import RoleState
-from replication.core.shipping import Window
+from replication.core.shipping.window import Window
 from replication.ledger.base import FileKind, Peer
 from replication.link.memory import MemoryLink
 from replication.worker.host_files import HostFiles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.lineage import LINEAGE_MAX, contradiction
+from replication.core.routes.forks import LINEAGE_MAX, contradiction
 
 terms = st.integers(1, 40)
 

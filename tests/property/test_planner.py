@@ -9,11 +9,22 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.core.backoff import Backoff
-from replication.core.chunk import Assignment, ChunkAssignment
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.planner import Assign, FileView, HostView, Limits, PeerView, Plan, Revoke, Snapshot, cut, plan
+from replication.core.shipping.backoff import Backoff
+from replication.core.shipping.chunk import Assignment, ChunkAssignment
+from replication.core.shipping.planner import (
+    Assign,
+    FileView,
+    HostView,
+    Limits,
+    PeerView,
+    Plan,
+    Revoke,
+    Snapshot,
+    cut,
+    plan,
+)
 
 EAST = ClusterId("east", UUID(int=1))
 SLOTS = ("h0", "h1", "h2")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.retention import FileFacts, PeerHold, may_retire, past_budget
+from replication.core.shipping.retention import FileFacts, PeerHold, may_retire, past_budget
 from replication.core.status import FileState, ReplicationStatus, combine
 
 FILE = FileId(ClusterId("east", UUID(int=1)), "h0", 1)

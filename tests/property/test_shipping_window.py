@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping import Passage, Window
+from replication.core.shipping.window import Passage, Window
 
 FILE = FileId(ClusterId("east", UUID(int=1)), "h0", 1)
 BEGIN = 256

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.throttle import BURST_S, TokenBucket, parse_rate
+from replication.core.shipping.throttle import BURST_S, TokenBucket, parse_rate
 from replication.errors import FormatError
 from replication.worker.throttle import Throttle
 

@@ -17,14 +17,14 @@ import pyarrow as pa
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception
-from replication.core.batch import upserts_from_arrow
-from replication.core.chunk import Assignment
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES, Codec, check_payload, scan
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.planner import HostView, Limits, PeerView, Retire, Snapshot, plan
 from replication.core.roles import RoleState
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import upserts_from_arrow
+from replication.core.shipping.chunk import Assignment
+from replication.core.shipping.planner import HostView, Limits, PeerView, Retire, Snapshot, plan
 from replication.errors import (
     CoordinationError,
     LeaseLostError,
@@ -32,7 +32,7 @@ from replication.errors import (
     ReplicationError,
 )
 from replication.ledger.base import Ledger, Peer, ReplayMark
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from replication.link.memory import Faults
 from replication.master.retire import retire
 from replication.writer.commit_clock import CommitClock

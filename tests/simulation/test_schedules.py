@@ -22,11 +22,11 @@ from uuid import UUID
 import pytest
 import structlog
 
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.ids import NIL_UUID, StreamId
 from replication.errors import ReplicationError
-from replication.ledger import sql_schema as schema
+from replication.ledger.sql import schema
 from tests.simulation.cluster import SCHEMA, Cluster, claimed
 
 GRAPHS = {
@@ -179,7 +179,7 @@ def _claims(cluster: Cluster):
 
 
 def _stream(row) -> StreamId:
-    from replication.ledger.sql_names import stream_id
+    from replication.ledger.sql.keys import stream_id
 
     return stream_id(row.wal, row.table_uuid, row.grp)
 

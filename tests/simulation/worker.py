@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from replication.core.chunk import Assignment
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.core.shipping import Window
+from replication.core.shipping.chunk import Assignment
+from replication.core.shipping.window import Window
 from replication.errors import (
     PeerUnavailableError,
     ReplicationError,

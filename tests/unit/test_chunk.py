@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from replication.core.chunk import (
+from replication.core.ids import ClusterId, FileId
+from replication.core.shipping.chunk import (
     TRANSITIONS,
     Assignment,
     ChunkAssignment,
@@ -15,7 +16,6 @@ from replication.core.chunk import (
     Tail,
     step,
 )
-from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError
 
 EAST = ClusterId("east", UUID(int=1))

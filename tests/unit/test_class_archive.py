@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replication.tables import spark
-from replication.tables.jars import java_home_check
+from replication.tables.spark import session as spark
+from replication.tables.spark.jars import java_home_check
 
 
 def test_without_an_archive_java_is_told_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 from replication.config import Config, default_toml, load
 from replication.errors import ConfigError
 from replication.settings import split_address
-from replication.tables.catalog import catalog_properties
+from replication.tables.catalog.catalog import catalog_properties
 
 
 def write(folder: Path, text: str) -> Path:

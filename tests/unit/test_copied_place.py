@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from peer.opened import Opened
+from peer.client.opened import Opened
 from replication import config as configuration
 from replication.config import Config
 from replication.coordination import zookeeper
@@ -17,7 +17,7 @@ from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 
 EAST = ClusterId("east", UUID(int=1))
 

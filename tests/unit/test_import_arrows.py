@@ -25,8 +25,6 @@ FLOORS = {
     "replication.writer": 4,
     "replication.master": 4,
     "replication.worker": 4,
-    "replication.commit": 4,
-    "replication.datasets": 4,
     "peer": 5,
     "walship": 6,
     "shell": 7,
@@ -151,3 +149,40 @@ def test_a_loop_is_found_though_both_stand_on_one_floor(tmp_path: Path) -> None:
     (tmp_path / "peer" / "fold.py").write_text("def later() -> None:\n    from peer import read\n")
     (tmp_path / "peer" / "read.py").write_text("import peer.fold\n")
     assert set(loop_in(import_graph(tmp_path))) == {"peer.fold", "peer.read"}
+
+
+def folder_arrows(graph: dict[str, set[str]], root: Path) -> dict[str, set[str]]:
+    """Which folder imports which; modules beside ``replication``'s folders stand for themselves."""
+    known = modules_under(root)
+
+    def room(module: str) -> str:
+        folder = known[module].parent.relative_to(root).as_posix()
+        return module if folder in (".", "replication") else folder
+
+    arrows: dict[str, set[str]] = {}
+    for module, imported in graph.items():
+        arrows.setdefault(room(module), set()).update(room(name) for name in imported if room(name) != room(module))
+    return arrows
+
+
+def test_folders_never_import_each_other_in_a_circle() -> None:
+    assert " -> ".join(loop_in(folder_arrows(import_graph(ROOT), ROOT))) == ""
+
+
+def test_a_loop_of_folders_is_found_though_no_module_is_in_one(tmp_path: Path) -> None:
+    for name, text in {
+        "peer/replay/commit.py": "import peer.tables.latest",
+        "peer/tables/latest.py": "",
+        "peer/tables/fold.py": "import peer.replay.loop",
+        "peer/replay/loop.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    graph = import_graph(tmp_path)
+    assert loop_in(graph) == []
+    assert set(loop_in(folder_arrows(graph, tmp_path))) == {"peer/replay", "peer/tables"}
+
+
+def test_every_floor_names_what_is_there() -> None:
+    places = [ROOT / name.replace(".", "/") for name in FLOORS]
+    assert [place.name for place in places if not place.is_dir() and not place.with_suffix(".py").is_file()] == []

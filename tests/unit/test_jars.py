@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from replication.errors import ConfigError, SparkMissingError
-from replication.tables import jars
+from replication.tables.spark import jars
 
 
 def fake_java(home: Path, script: str) -> Path:
@@ -126,7 +126,7 @@ def test_the_pinned_jars_fit_the_pinned_spark() -> None:
 
 
 def test_set_up_can_look_for_java_with_nothing_installed() -> None:
-    code = "import sys; sys.path.insert(0, '.'); import replication.tables.jars"
+    code = "import sys; sys.path.insert(0, '.'); import replication.tables.spark.jars"
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from replication.tables.local_io import LocalFileIO
+from replication.tables.pyiceberg.local_io import LocalFileIO
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])

@@ -13,8 +13,8 @@ from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from replication.core.schema_text import parse_schema
-from replication.tables.append import write_data_files
+from replication.core.definition.text import parse_schema
+from replication.tables.pyiceberg.append import write_data_files
 
 ONE = {"a": 1, "b": "x"}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
-from replication.core.backoff import Backoff
-from replication.core.chunk import Assignment, ChunkAssignment, Tail
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.planner import (
+from replication.core.shipping.backoff import Backoff
+from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
+from replication.core.shipping.planner import (
     Assign,
     FileView,
     HostView,

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.errors import FormatError
-from replication.files.quotes import Quoted
-from replication.files.row_files import RowFile
+from replication.files.rows.quotes import Quoted
+from replication.files.rows.row_files import RowFile
 
 SIZES = (1, 2, 3, 5, 1 << 20)
 

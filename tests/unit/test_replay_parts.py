@@ -9,16 +9,16 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from peer.latest import Folded
-from peer.replay.commit import Stamp
-from peer.replay.decode import FrameRef, find_poison, plan_decode
-from peer.replay.hosts import HostReader, Hosts
+from peer.frames.decode import FrameRef, find_poison, plan_decode
+from peer.frames.hosts import HostReader, Hosts
+from peer.frames.select import Selection, Selector
 from peer.replay.loop import stretched
-from peer.replay.report import ReplayReport
-from peer.replay.select import Selection, Selector
+from peer.status.replay_report import ReplayReport
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.latest import Folded
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
-from replication.core.schema import TableSpec
 from replication.errors import PoisonFrameError, SchemaError
 from replication.ledger.base import Ledger
 from replication.tables.base import LABEL, History, Snapshot
@@ -158,10 +158,10 @@ def test_tasks_share_the_bytes(origin: Origin) -> None:
 
 def test_summaries_read_back() -> None:
     file = FileId(ClusterId("east", uuid4()), "h0", 3)
-    stamp = Stamp(2, 9, {file: (256, 900)})
+    stamp = CommitMetadata(2, 9, {file: (256, 900)})
     snapshot = Snapshot(1, None, 1, "append", stamp.to_summary(), 0)
-    assert Stamp.of(snapshot) == stamp
-    assert Stamp.of(Snapshot(2, 1, 2, "replace", {}, 0)) is None
+    assert CommitMetadata.of(snapshot) == stamp
+    assert CommitMetadata.of(Snapshot(2, 1, 2, "replace", {}, 0)) is None
     folded = Folded(4, 100, 3, 90)
     newest = Snapshot(3, 2, 3, "append", folded.to_summary(), 0)
     replaced = Snapshot(4, 3, 4, "replace", {}, 0)

@@ -9,7 +9,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.retention import FileFacts, PeerHold, held_by, may_retire, past_budget
+from replication.core.shipping.retention import FileFacts, PeerHold, held_by, may_retire, past_budget
 from replication.core.status import FileState, ReplicationStatus
 
 EAST = ClusterId("east", UUID(int=1))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from replication.errors import StorageError
-from replication.tables.scratch import own_scratch
+from replication.tables.spark.scratch import own_scratch
 
 _TAKE = """
 import sys
 from pathlib import Path
-from replication.tables.scratch import own_scratch
+from replication.tables.spark.scratch import own_scratch
 mine = own_scratch(Path(sys.argv[1]))
 assert own_scratch(Path(sys.argv[1])) == mine
 (mine / "blockmgr").mkdir()

@@ -7,8 +7,8 @@ from sqlalchemy.engine import make_url
 
 from replication import config as configuration
 from replication.errors import ConfigError
-from replication.tables.catalog import configured_catalog
-from replication.tables.shared_catalog import shared_catalog
+from replication.tables.catalog.catalog import configured_catalog
+from replication.tables.catalog.shared_catalog import shared_catalog
 
 
 def test_both_are_told_the_same_database_and_a_schema_of_its_own() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping import Window
+from replication.core.shipping.window import Window
 
 FILE = FileId(ClusterId("east", UUID(int=1)), "h0", 1)
 

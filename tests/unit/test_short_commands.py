@@ -6,8 +6,8 @@ import sys
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
-from replication.ledger import sql_schema
-from replication.ledger.sql_metadata import say_partial_indexes_to_postgresql
+from replication.ledger.sql import schema as sql_schema
+from replication.ledger.sql.metadata import say_partial_indexes_to_postgresql
 
 FOR_A_READ = """
 import sys, shell.main, shell.reading, peer.connect, peer.read

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from replication.errors import SparkMissingError
-from replication.tables import spark
-from replication.tables.catalog import CatalogProperties
+from replication.tables.catalog.catalog import CatalogProperties
+from replication.tables.spark import session as spark
 
 
 class _Builder:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import cast
 from uuid import UUID
 
-from replication.core.chunk import ChunkAssignment, Tail
 from replication.core.ids import ClusterId, FileId
-from replication.core.streams import GAIN, REST_S, TRIAL_S, Streams
+from replication.core.shipping.chunk import ChunkAssignment, Tail
+from replication.core.shipping.streams import GAIN, REST_S, TRIAL_S, Streams
 from replication.worker.chunk_streams import Chunks, ChunkStreams
 from replication.worker.chunks import ChunkThread
 

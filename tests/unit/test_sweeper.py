@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from replication.core.ids import ClusterId, FileId
-from replication.core.retention import RetentionPolicy
+from replication.core.shipping.retention import RetentionPolicy
 from replication.files.local import LocalFiles
 from replication.files.memory import MemoryFiles
 from replication.ledger.base import FileKind, FileRow, Ledger

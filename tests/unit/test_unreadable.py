@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from peer import giveup, wal_check
+from peer.frames import check as wal_check
+from peer.frames import hosts
+from peer.frames.check import check_file, open_wal
+from peer.frames.decode import FrameRef, find_poison, plan_decode
+from peer.frames.hosts import HostReader, Hosts
+from peer.frames.select import Selector
 from peer.receive import range_reads
-from peer.replay import hosts
-from peer.replay.decode import FrameRef, find_poison, plan_decode
-from peer.replay.hosts import HostReader, Hosts
-from peer.replay.select import Selector
-from peer.wal_check import check_file, open_wal
+from peer.repair import salvage as giveup
 from replication.core.frame import FILE_HEADER_BYTES, FrameView
 from replication.errors import StorageError
 from replication.files import mapped

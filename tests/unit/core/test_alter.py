@@ -8,9 +8,16 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.alter import add_column, add_group, drop_column, rename_column, set_properties, widen_column
-from replication.core.evolution import clashes, common, join, lacking, without_properties
-from replication.core.schema import HISTORY_S_DEFAULT, Column, TableSpec
+from replication.core.definition.alter import (
+    add_column,
+    add_group,
+    drop_column,
+    rename_column,
+    set_properties,
+    widen_column,
+)
+from replication.core.definition.evolution import clashes, common, join, lacking, without_properties
+from replication.core.definition.schema import HISTORY_S_DEFAULT, Column, TableSpec
 from replication.errors import SchemaError
 from tests.tables_made import cell, grouped, keyed
 

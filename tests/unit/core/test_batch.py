@@ -13,7 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from replication.core.batch import (
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.schema import DELETE, DELETE_AT, PUT, SchemaVersion, TableSpec
+from replication.core.frame import Codec
+from replication.core.rows.batch import (
     FRAME_PAYLOAD_BYTES,
     FRAME_ROWS_MAX,
     ROW_BYTES_MAX,
@@ -26,11 +29,8 @@ from replication.core.batch import (
     upserts_from_arrow,
     upserts_from_rows,
 )
-from replication.core.define import cell_table, typed_table
-from replication.core.frame import Codec
-from replication.core.given import given as given_rows
-from replication.core.mutation import Mutation, cells_of, check_history
-from replication.core.schema import DELETE, DELETE_AT, PUT, SchemaVersion, TableSpec
+from replication.core.rows.given import given as given_rows
+from replication.core.rows.mutation import Mutation, cells_of, check_history
 from replication.errors import ConditionalMutationError, HistoryError, NullKeyError, SchemaError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.core.choice import chosen
+from replication.core.definition.choice import chosen
 from replication.errors import RequestError
 
 NAMES = ["ops.flights", "ops.tmp_a", "ops.tmp_b", "shop.orders"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from replication.core import constant as shared
-from replication.core.constant import constant, row_numbers
+from replication.core.rows import constant as shared
+from replication.core.rows.constant import constant, row_numbers
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4096, 65_535, 65_536, 65_537])

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.define import cell_table, typed_table
+from replication.core.definition.define import cell_table, typed_table
 from replication.errors import SchemaError
 
 

@@ -12,11 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from replication.core.batch import upserts_from_arrow, upserts_from_rows
-from replication.core.define import typed_table
-from replication.core.given import given
-from replication.core.schema import TableSpec
-from replication.core.schema_text import parse_schema
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.definition.text import parse_schema
+from replication.core.rows.batch import upserts_from_arrow, upserts_from_rows
+from replication.core.rows.given import given
 from replication.errors import SchemaError
 
 NOON = dt.datetime(2020, 1, 1, 12)

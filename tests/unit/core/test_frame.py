@@ -7,7 +7,7 @@ from hashlib import sha256
 import google_crc32c
 import pytest
 
-from replication.core.batch import decode_payload
+from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import (
     FILE_HEADER_BYTES,
     FRAME_BYTES_MAX,
@@ -28,7 +28,7 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import NIL_UUID, StreamId
-from replication.core.schema import SchemaVersion
+from replication.core.rows.batch import decode_payload
 from replication.errors import CorruptFrameError, FormatError, VersionError
 from tests.unit.golden.make import CREATED, EAST, FILE, PATH, ROWS, WEST, table
 

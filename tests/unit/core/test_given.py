@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replication.core.given import kept
+from replication.core.rows.given import kept
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from replication.core import freshness
-from replication.core.bootstrap import PLACE, Coverage, bootstrap_schema
 from replication.core.coverage import Interval
-from replication.core.freshness import ClosedNotice
+from replication.core.definition.schema import TS
 from replication.core.ids import FileId, StreamId
-from replication.core.schema import TS
+from replication.core.routes import freshness
+from replication.core.routes.bootstrap import PLACE, Coverage, bootstrap_schema
+from replication.core.routes.freshness import ClosedNotice
 from tests.unit.golden.make import EAST, FILE, table
 
 TABLE, OTHER = UUID(int=7), FileId(EAST, "h1", 9)

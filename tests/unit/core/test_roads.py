@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.roads import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward, waived_onward
+from replication.core.routes.routes import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward, waived_onward
 
 TABLE = UUID(int=9)
 A, B, C, D, E = (ClusterId(name, UUID(int=n)) for n, name in enumerate("abcde"))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from replication.core.schema_text import parse_schema
-from replication.core.storable import storable_type
+from replication.core.definition.text import parse_schema
+from replication.core.definition.types import storable_type
 from replication.errors import SchemaError
 
 

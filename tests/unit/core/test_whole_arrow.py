@@ -7,11 +7,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.batch import decode_payload, deletes, encode_payload, upserts_from_arrow
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
-from replication.core.schema import TableSpec
-from replication.core.schema_text import parse_schema
+from replication.core.rows.batch import decode_payload, deletes, encode_payload, upserts_from_arrow
 from replication.errors import SchemaError
 
 NO_UTF8 = pa.array([b"\xff\xfe", b"ok"]).view(pa.string())

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.batch import decode_payload, encode_payload, upserts_from_arrow, upserts_from_rows
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
-from replication.core.schema import TableSpec
-from replication.core.schema_text import parse_schema
+from replication.core.rows.batch import decode_payload, encode_payload, upserts_from_arrow, upserts_from_rows
 from replication.errors import SchemaError
 
 DEEP = pa.struct([("a", pa.struct([("b", pa.date32())]))])

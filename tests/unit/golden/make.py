@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from replication.core.batch import LogBatch, encode_payload, upserts_from_rows
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import (
     ZERO_HASH,
     Codec,
@@ -23,7 +23,7 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import LogBatch, encode_payload, upserts_from_rows
 
 PATH = Path(__file__).with_name("version1.wal")
 EAST = ClusterId("east", UUID("11111111-2222-4333-8444-555555555555"))

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.digest import content_hash
-from peer.fold import merge_changes
-from peer.latest import show_latest
-from peer.maintenance import Retention, trim
-from peer.read import read
-from replication.core.alter import set_properties
-from replication.core.define import cell_table, typed_table
-from replication.core.schema import TableSpec
+from peer.tables.fold import merge_changes
+from peer.tables.latest import show_latest
+from peer.tables.maintenance import Retention, trim
+from peer.tables.read import read
+from peer.verify.digest import content_hash
+from replication.core.definition.alter import set_properties
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.schema import TableSpec
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table
 from tests.tables_made import grouped, uuids

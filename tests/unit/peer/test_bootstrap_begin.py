@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from peer.bootstrap.begin import await_bootstrap
-from peer.contacts import Contacts
-from peer.peering import Announcer, Peering
+from peer.client.bootstrap import await_bootstrap
+from peer.client.contacts import Contacts
+from peer.client.peering import Announcer, Peering
 from replication.errors import RequestError, WaitTimeoutError
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, WEST, peer
 
 

@@ -8,14 +8,14 @@ from uuid import uuid4
 import pytest
 
 from peer.bootstrap.room import DiskRoom, Room, room
-from peer.kept import folder_bytes
+from peer.status.disk_use import folder_bytes
 from replication import config as configuration
 from replication.core.coverage import Ranges
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.errors import CoordinationError, NoSpaceError, RequestError
 from replication.ledger.base import FileKind, Progress
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from replication.tables.base import Catalog, History, Snapshot
 from replication.tables.memory import MemoryTables
 from tests.contract.ledger_stores import EAST, WEST, peer

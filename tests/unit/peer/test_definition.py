@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from peer.cluster import Cluster
-from replication.core.mutation import Mutation, cells_of
+from peer.client.cluster import Cluster
 from replication.core.position import Position
+from replication.core.rows.mutation import Mutation, cells_of
 from replication.errors import FormatError, RequestError, SchemaError, TableExistsError
 from tests.sites import Site, table
 from tests.tables_made import keyed

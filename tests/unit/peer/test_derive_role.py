@@ -12,17 +12,18 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
+from peer.client.cluster import Cluster
 from peer.derive import hooks
 from peer.derive.role import DeriveRole
 from peer.derive.turn import Deriver
-from peer.members import members_of
-from peer.status import collect
+from peer.status.collect import collect
+from peer.status.members import members_of
 from replication.coordination.host import host_record
 from replication.coordination.paths import Kind, Office
 from replication.ledger.base import Derivation
+from shell.cli.render import Printer
 from shell.commands.replication import show_status
-from shell.render import Printer
-from shell.up import _later, chosen_roles
+from shell.processes.up import _later, chosen_roles
 from tests.deriving import DerivingSite
 from tests.sites import rows, table, until
 
@@ -37,7 +38,15 @@ def site(tmp_path: Path) -> Iterator[DerivingSite]:
 def running(site: DerivingSite) -> Iterator[DeriveRole]:
     """The role, beside what registers and replays; joined at the end."""
     stop = threading.Event()
-    role = DeriveRole(site.config, site.ledger, site.coordination, stop, site.tables)
+    cluster = Cluster(site.config, site.ledger)
+    role = DeriveRole(
+        site.config,
+        site.ledger,
+        site.coordination,
+        stop,
+        site.tables,
+        lambda position, seconds: cluster.wait(position, timeout_s=seconds),
+    )
 
     def catch_up() -> None:
         while not stop.wait(0.05):

@@ -12,12 +12,12 @@ import pytest
 
 from peer.derive import hooks
 from peer.derive.progress import derived_here
-from peer.fold import merge_changes
-from peer.maintenance import Retention, trim
-from replication.core.alter import add_column, drop_column, rename_column, set_properties, widen_column
-from replication.core.define import cell_table, typed_table
+from peer.tables.fold import merge_changes
+from peer.tables.maintenance import Retention, trim
+from replication.core.definition.alter import add_column, drop_column, rename_column, set_properties, widen_column
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import scan
-from replication.core.schema import TableSpec
 from replication.errors import HookError, ReplicationError, RequestError
 from replication.ledger.base import FileKind
 from tests.deriving import DerivingSite, Killed
@@ -362,7 +362,7 @@ def test_what_is_too_old_in_its_source_goes_from_a_derived_table_too(site: Deriv
     assert not site.derive(public), "all is compared again only once a twentieth of the age has passed"
     site.now_us += 61_000_000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("peer.read.now_us", lambda: site.now_us)
+        patch.setattr("peer.tables.read.now_us", lambda: site.now_us)
         site.derive(public)
     assert shown(site, public) == []
 

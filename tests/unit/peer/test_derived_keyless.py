@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 
 from peer.derive import hooks, turn
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.errors import RequestError
 from replication.ledger.base import ReplayMark
-from replication.ledger.sql_replay import SqlReplay
+from replication.ledger.sql.replay import SqlReplay
 from tests.deriving import DerivingSite, Killed
 from tests.sites import Wal
 from tests.tables_made import uuids

@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from peer.digest import Reading, bound
+from peer.verify.digest import Reading, bound
 
 
 def rows_hashed(folder: Path, rows: pa.Table, threads: int, memory_bytes: int, **written: int) -> int:

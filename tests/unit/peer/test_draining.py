@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from peer.draining import Drained, drain
+from peer.client.draining import Drained, drain
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.errors import RequestError, UnknownPeerError, UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, Progress
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, claims, own_wal, peer, stream
 
 END = HEADER + 2 * FRAME

@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from peer import fold as folding
+from peer.tables import fold as folding
 from replication.errors import StorageError
 from replication.tables.memory import MemoryTables
 from tests.sites import Site

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from peer.inflow import Way, broken, ways
+from peer.status.paths import Way, broken, ways
 from replication.core.ids import ClusterId
-from replication.core.roads import Carried, InboundRoad
+from replication.core.routes.routes import Carried, InboundRoad
 
 A, B, C = (ClusterId(name, UUID(int=n)) for n, name in enumerate("abc"))
 NOW, LONG_AGO = 100_000_000, 60_000_000

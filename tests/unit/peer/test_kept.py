@@ -12,14 +12,14 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from peer.kept import Kept
-from peer.members import Members
-from peer.status import collect
-from replication.core.retention import RetentionPolicy
+from peer.status.collect import collect
+from peer.status.disk_use import Kept
+from peer.status.members import Members
+from replication.core.shipping.retention import RetentionPolicy
 from replication.ledger.base import FileKind
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
 from shell.commands.replication import status
-from shell.invocation import Invocation
-from shell.render import Printer
 from tests.sites import Site, table
 
 NO_TABLES = RetentionPolicy(keeps_tables=False)

@@ -7,14 +7,14 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 import pytest
 
-from peer import known_tables
-from peer.known_tables import KnownTables
-from replication.core.alter import set_properties
-from replication.core.define import typed_table
+from peer.client import known_tables
+from peer.client.known_tables import KnownTables
+from replication.core.definition.alter import set_properties
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.errors import CoordinationError, UnknownTableError
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 
 EAST = ClusterId("east", UUID(int=1))
 

@@ -13,7 +13,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import CoordinationError, StorageError
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind
-from replication.ledger.sql import initialise, open_ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
 from tests.contract.ledger_stores import FRAME, WEST, Road, claims, stream, table, wal
 
 

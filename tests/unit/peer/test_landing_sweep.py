@@ -16,7 +16,7 @@ from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError
 from replication.files.local import LocalFiles
 from replication.files.memory import MemoryFiles
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Data
 from tests.contract.ledger_stores import wal
 from tests.sites import until

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from peer.members import Host, Members, with_files
-from peer.replay.report import ReplayReport
+from peer.status.members import Host, Members, with_files
+from peer.status.replay_report import ReplayReport
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow, Pending

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.read import Reader, named_in
+from peer.tables.read import Reader, named_in
 from tests.sites import Site
 from tests.tables_made import keyed
 

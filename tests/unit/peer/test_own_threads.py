@@ -9,10 +9,10 @@ import pytest
 
 from peer.bootstrap.keeper import BootstrapKeeper
 from peer.replay.loop import Housekeeping
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.schema import TableSpec
 from replication.files.local import LocalFiles
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import ReplaySection
 from replication.tables.memory import MemoryTables
 from tests.contract.ledger_stores import peer, table

@@ -15,16 +15,16 @@ from uuid import UUID, uuid4
 import pytest
 from rich.console import Console
 
-from peer.contacts import Contacts, known_peer, meant_by
-from peer.peering import Peering
+from peer.client.contacts import Contacts, known_peer, meant_by
+from peer.client.peering import Peering
 from replication import __version__
 from replication.core.ids import ClusterId
 from replication.errors import PeerExistsError, PeerRefusedError, PeerUnavailableError, RequestError
 from replication.ledger.base import Peer, ReplayMark
 from replication.link.base import PROTOCOL
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
 from shell.commands.peers import definecluster, deletecluster
-from shell.invocation import Invocation
-from shell.render import Printer
 from tests.contract.ledger_stores import NORTH, WEST
 from tests.sites import Site, rows, table, until
 
@@ -172,7 +172,7 @@ def test_a_peer_of_another_version_or_root_is_not_defined(
             yield SimpleNamespace(describe=lambda: described)
 
     public = SimpleNamespace(cluster=WEST, receivers=("127.0.0.1:1",))
-    monkeypatch.setattr("peer.contacts.read_public", lambda zookeepers, tls: (zookeepers, public))
+    monkeypatch.setattr("peer.client.contacts.read_public", lambda zookeepers, tls: (zookeepers, public))
     with pytest.raises(error, match=re.escape(said)):
         Reaching(east.ledger, east.config.tls).reach("west", "zk:2181/walship/west")
 

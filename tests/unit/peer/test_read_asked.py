@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peer.read import read
+from peer.tables.read import read
 from replication.errors import RequestError
 from replication.tables.memory import MemoryTables
 from tests.tables_made import keyed

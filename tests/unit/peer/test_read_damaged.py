@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from peer import read as reading
 from peer.bootstrap import snapshot
+from peer.tables import read as reading
 from replication.errors import MissingFileError, StorageError
 from replication.tables.base import open_duckdb
-from replication.tables.damage import refuse_unreadable
 from replication.tables.memory import MemoryTables
-from shell.reading import save_rows
+from replication.tables.pyiceberg.damage import refuse_unreadable
+from shell.rows.reading import save_rows
 from tests.tables_made import keyed
 
 _ROWS = 400_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peer.on_demand import catch_up, fold_now
+from peer.client.on_demand import catch_up, fold_now
 from replication import config as configuration
 from replication.errors import LockedFileError, WaitTimeoutError
 from replication.tables.memory import MemoryTables
@@ -30,7 +30,7 @@ def test_a_replay_that_is_late_goes_on_only_where_another_process_does_it(
             raise LockedFileError("a replay process runs here")
         stopped.append(stop.wait(30))
 
-    monkeypatch.setattr("peer.on_demand.run_replay", run_replay)
+    monkeypatch.setattr("peer.client.on_demand.run_replay", run_replay)
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     ledger, spec = new_ledger(tmp_path), keyed("ops.t")
     ledger.tables.create(spec)
@@ -50,7 +50,7 @@ def test_a_table_without_rows_yet_does_not_keep_the_others_from_being_folded(
     for spec in specs:
         ledger.tables.create(spec)
     tables.create(specs[1])
-    monkeypatch.setattr("peer.on_demand._tables", lambda config: nullcontext(tables))
+    monkeypatch.setattr("peer.client.on_demand._tables", lambda config: nullcontext(tables))
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     assert fold_now(config, ledger, specs) == {"ops.empty": None, "ops.full": None}
     ledger.close()

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from peer.contacts import Contacts
-from peer.peering import Peering
-from peer.standing import end_standing, stand, to_enable
+from peer.client.contacts import Contacts
+from peer.client.pattern_rules import end_standing, stand, to_enable
+from peer.client.peering import Peering
 from replication.errors import RequestError, UnknownPeerError
 from replication.ledger.base import Standing
 from tests.sites import Site, table

@@ -5,10 +5,10 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from peer.derive.progress import derived_here
-from peer.fold import fold
-from peer.members import Members
-from peer.status import age_s, collect
-from replication.core.freshness import ClosedNotice
+from peer.status.collect import age_s, collect
+from peer.status.members import Members
+from peer.tables.fold import fold
+from replication.core.routes.freshness import ClosedNotice
 from tests import sites
 from tests.deriving import DerivingSite
 from tests.replaying import TableSite

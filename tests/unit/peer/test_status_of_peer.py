@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
-from peer.members import Members
-from peer.status import ClusterStatus, collect
+from peer.status.collect import ClusterStatus, collect
+from peer.status.members import Members
 from replication.errors import UnknownPeerError
 from replication.ledger.base import Standing
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
 from shell.commands.replication import status
-from shell.invocation import Invocation
-from shell.render import Printer
 from tests.sites import Site, rows, table, until
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import uuid4
 
-from peer.unreadable import unreadable
-from replication.core.freshness import named
+from peer.status.unreadable import unreadable
+from replication.core.routes.freshness import named
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

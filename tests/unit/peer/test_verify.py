@@ -6,8 +6,8 @@ import threading
 import pyarrow as pa
 import pytest
 
-from peer.digest import BUCKETS, Reading, content_hash, decode_buckets, digest_of, encode_buckets
-from peer.verify import compare
+from peer.verify.compare import compare
+from peer.verify.digest import BUCKETS, Reading, content_hash, decode_buckets, digest_of, encode_buckets
 from replication.errors import RequestError, SchemaError
 from replication.tables.base import open_duckdb
 

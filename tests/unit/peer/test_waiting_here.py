@@ -9,18 +9,18 @@ from typing import cast
 
 import pytest
 
-from peer.contacts import Contacts, Reached
-from peer.replay.report import ReplayReport
-from peer.waiting import Waiting
+from peer.client.contacts import Contacts, Reached
+from peer.client.waiting import Waiting
+from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Public
 from replication.coordination.paths import Quorum
 from replication.core.coverage import Ranges
-from replication.core.freshness import Reach
 from replication.core.ids import StreamId
 from replication.core.position import Position
+from replication.core.routes.freshness import Reach
 from replication.errors import PeerUnavailableError, UnknownPeerError, UnknownTableError, WaitTimeoutError
 from replication.ledger.base import FileKind, Peer, Progress
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Description
 from replication.settings import TlsSection
 from tests.contract.ledger_stores import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.wal_check import check_file, open_wal
+from peer.frames.check import check_file, open_wal
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import MissingFileError
 

@@ -15,7 +15,7 @@ from replication import config as configuration
 from replication.errors import ConfigError, FormatError, ReplicationError, RequestError
 from shell import main
 from shell.commands.tables import _groups, _settings
-from shell.roles import make_ledger
+from shell.processes.roles import make_ledger
 
 VERBS = {
     "init": (),

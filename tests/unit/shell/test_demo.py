@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from peer.verify import Holding, Verdict
+from peer.verify.compare import Holding, Verdict
 from replication.errors import ConfigError, LockedFileError
 from shell import main
 from shell.demo import data

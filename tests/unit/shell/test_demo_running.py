@@ -7,8 +7,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from shell.cli.render import Printer
 from shell.demo.running import interruptible, stop_all
-from shell.render import Printer
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -13,7 +13,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 _PROGRAM = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))
-from shell.role_process import serve
+from shell.processes.role_process import serve
 try:
     serve("worker", "/nonexistent/site.toml", None)
 finally:

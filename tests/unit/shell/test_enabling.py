@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from peer.contacts import Contacts
-from peer.peering import Peering
-from replication.core.alter import add_group
+from peer.client.contacts import Contacts
+from peer.client.peering import Peering
+from replication.core.definition.alter import add_group
 from replication.errors import PeerRefusedError, ReplicationError, RequestError
 from replication.ledger.base import Peer, Standing
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
 from shell.commands.replication import disablereplication, enablereplication
-from shell.invocation import Invocation
-from shell.render import Printer
 from tests.sites import Site, table
 
 OLD = Standing("west", "ops.*", ("ops.tmp_*",), ("default",), False)

@@ -3,7 +3,7 @@
 import pytest
 
 from replication.errors import ConfigError
-from shell.find import clusters_below, find_cluster
+from shell.cli.find import clusters_below, find_cluster
 
 
 @pytest.fixture

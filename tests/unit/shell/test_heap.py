@@ -12,7 +12,7 @@ import pytest
 _ROUND = "pieces = [bytearray(b'x' * (4 << 20)) for _ in range(3)]; pieces.clear()"
 _PROGRAM = f"""
 import resource
-from shell.heap import keep_freed
+from shell.processes.heap import keep_freed
 keep_freed()
 for _ in range(3):
     {_ROUND}

@@ -10,13 +10,13 @@ from uuid import uuid4
 import pytest
 from rich.console import Console
 
-from peer.cluster import Cluster
+from peer.client.cluster import Cluster
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.errors import FormatError
 from replication.writer.importing import Imported, Report
-from shell.importing import import_files
-from shell.render import Printer
+from shell.cli.render import Printer
+from shell.rows.importing import import_files
 
 
 class Takes:

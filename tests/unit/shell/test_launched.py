@@ -12,8 +12,8 @@ import pytest
 
 from replication import config as configuration
 from replication.errors import ReplicationError, WaitTimeoutError
-from shell.launched import Launched, await_ready
-from shell.role_process import RoleState
+from shell.processes.launched import Launched, await_ready
+from shell.processes.role_process import RoleState
 
 
 def test_what_was_said_before_the_start_is_not_taken_for_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_what_was_said_before_the_start_is_not_taken_for_ready(tmp_path: Path, m
     RoleState("master", os.getpid(), "ready", at=1.0).write(config.run_dir)  # as in a copy of one that is up
     ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     ended.wait()
-    monkeypatch.setattr("shell.launched.spawn", lambda *_: (ended, None))
+    monkeypatch.setattr("shell.processes.launched.spawn", lambda *_: (ended, None))
     launched.start()
     launched.output.touch()
     with pytest.raises(ReplicationError, match="exit code 7"):

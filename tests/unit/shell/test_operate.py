@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from peer.outlook import DiskOutlook, Outlook
-from peer.sending import HeldAtPeer, PeerSending
-from peer.status import TableAtPeer
+from peer.status.collect import TableAtPeer
+from peer.status.forecasts import DiskOutlook, Outlook
+from peer.status.sending import HeldAtPeer, PeerSending
 from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import Gap
+from shell.cli.render import Printer
 from shell.commands.operate import for_each, gap_text, show_missing, show_outlooks, show_sending
-from shell.render import Printer
 
 WELL = PeerSending("west", "sending", 0, 0, 0, None, "", ())
 ROW = TableAtPeer(

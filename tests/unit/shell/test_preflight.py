@@ -14,12 +14,12 @@ from replication import config as configuration
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.ledger.base import FileKind
-from replication.ledger.sql import open_ledger
-from replication.tables import jars
-from replication.tables.catalog import IcebergCatalog, catalog_properties
-from shell.preflight import DataDirLock, check_host, running_pid
-from shell.roles import make_ledger
-from shell.up import chosen_roles
+from replication.ledger.sql.ledger import open_ledger
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.spark import jars
+from shell.processes.preflight import DataDirLock, check_host, running_pid
+from shell.processes.roles import make_ledger
+from shell.processes.up import chosen_roles
 from tests.tables_made import keyed
 
 
@@ -102,7 +102,7 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as full:
-        full.setattr("shell.preflight.os.ftruncate", fill)
+        full.setattr("shell.processes.preflight.os.ftruncate", fill)
         with pytest.raises(NoSpaceError, match=f"No space is left under {tmp_path}"), DataDirLock(config):
             pass
     with DataDirLock(config):
@@ -112,10 +112,10 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
 def test_too_little_disk_is_said_in_numbers(tmp_path, monkeypatch):
     config = config_in(tmp_path)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr("shell.preflight.shutil.disk_usage", lambda path: usage._replace(free=5 << 20))
+    monkeypatch.setattr("shell.processes.preflight.shutil.disk_usage", lambda path: usage._replace(free=5 << 20))
     with pytest.raises(NoSpaceError, match="Only 5 MiB are free"):
         check_host(config, ("master",))
-    monkeypatch.setattr("shell.preflight.shutil.disk_usage", lambda path: usage._replace(free=20 << 20))
+    monkeypatch.setattr("shell.processes.preflight.shutil.disk_usage", lambda path: usage._replace(free=20 << 20))
     with pytest.raises(NoSpaceError, match=r"disk_free_min_bytes.*--roles master,worker"):
         check_host(config, ("master", "receiver"))
     check_host(config, ("master", "worker"))  # what is sent frees space
@@ -206,7 +206,7 @@ def test_missing_java_is_said_only_where_it_is_needed(tmp_path, monkeypatch):
 def test_where_pyspark_is_missing_the_remedy_needs_none(tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyspark" else find(name))
-    monkeypatch.setattr("shell.preflight.java_home_check", lambda: "/java")
+    monkeypatch.setattr("shell.processes.preflight.java_home_check", lambda: "/java")
     outside = {"embedded": False, "servers": "zk:2181"}
     with pytest.raises(SparkMissingError, match=r"spark\]'; the embedded ZooKeeper is part of it, too$"):
         check_host(config_in(tmp_path), ("zookeeper", "replay"))

@@ -10,14 +10,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from peer.trace import Trace, Version
-from peer.verify import Difference, Holding, Verdict
+from peer.tables.trace import Trace, Version
+from peer.verify.compare import Difference, Holding, Verdict
 from replication.errors import NoSpaceError, RequestError
+from shell.cli.render import Printer
+from shell.cli.verdicts import show_verdicts
+from shell.cli.versions import show_trace
 from shell.commands.data import sql
-from shell.commands.trace import parse_key, show_trace
-from shell.commands.verify import show_verdicts
-from shell.reading import print_rows, save_rows
-from shell.render import Printer
+from shell.commands.trace import parse_key
+from shell.rows.reading import print_rows, save_rows
 from tests.tables_made import cell
 
 ROW = pa.record_batch({"x": ["a"]})
@@ -66,7 +67,7 @@ def test_a_column_that_parquet_has_no_type_for_is_named_and_nothing_is_written(t
 @pytest.mark.parametrize("spark", [False, True])
 def test_what_a_query_gives_is_saved_like_what_is_read(tmp_path, monkeypatch, capfd, spark):
     rows = pa.table({"id": [1, 2], "b": [b"\x00", b"a"]})
-    monkeypatch.setattr("peer.on_demand.spark_sql", lambda config, specs, query: rows)
+    monkeypatch.setattr("peer.client.on_demand.spark_sql", lambda config, specs, query: rows)
     cluster = SimpleNamespace(config=None, tables=list, sql=lambda query: rows.to_reader())
     invocation = SimpleNamespace(connect=lambda grace_s: nullcontext((cluster, Printer(as_json=True))))
     for name in ("rows.parquet", "rows.csv"):

@@ -14,10 +14,10 @@ from replication.coordination.memory import MemoryEnsemble
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.errors import CoordinationError
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
 from shell.commands import replication
 from shell.commands.replication import Switch, readonly
-from shell.invocation import Invocation
-from shell.render import Printer
 
 
 def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from replication.core.ids import ClusterId
 from replication.errors import NoWorkerError
-from shell.render import Printer, bytes_text, moment_text, plain, rigid_columns, seconds_text, to_json
+from shell.cli.render import Printer, bytes_text, moment_text, plain, rigid_columns, seconds_text, to_json
 
 
 def printer(as_json=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from shell.role_process import _LEAVE_S
+from shell.processes.role_process import _LEAVE_S
 
 
 def test_a_role_that_has_ended_is_not_held_up_by_idle_threads() -> None:

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from replication.coordination.paths import Kind
-from shell.roles import _told_when_member
+from shell.processes.roles import _told_when_member
 from tests.sites import Site
 
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.errors import FormatError, RequestError
-from shell.reading import save_rows
-from shell.render import to_json
-from shell.rowfiles import batches_of, schema_of
+from shell.cli.render import to_json
+from shell.rows.files import batches_of, schema_of
+from shell.rows.reading import save_rows
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 

@@ -12,10 +12,10 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 
 from replication.errors import ConfigError
 from shell import main
-from shell.find import Found
+from shell.cli.find import Found
+from shell.cli.render import Printer
+from shell.interactive import Shell, VerbCompleter, _from_lines, _history, verbs_of
 from shell.main import make_app
-from shell.render import Printer
-from shell.shell import Shell, VerbCompleter, _from_lines, _history, verbs_of
 
 
 class Recorder:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shell.spawn import spawn
+from shell.processes.spawn import spawn
 
 
 @pytest.mark.parametrize(("given", "made"), [("C", "C.UTF-8"), ("POSIX", "C.UTF-8"), ("de_DE.UTF-8", "de_DE.UTF-8")])

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from shell.stopping import DETACH, stopping_on_signals, stopping_on_thread_errors, watch_lifeline
+from shell.processes.stopping import DETACH, stopping_on_signals, stopping_on_thread_errors, watch_lifeline
 
 ROOT = Path(__file__).parents[3]
 HOLDS_THE_LOCK = """
 import signal
-from shell.stopping import stopping_on_signals
+from shell.processes.stopping import stopping_on_signals
 with stopping_on_signals() as stop:
     with stop._cond:
         signal.raise_signal(signal.SIGTERM)
@@ -24,7 +24,7 @@ print("heard")
 
 STUCK_AT_THE_END = """
 import atexit, threading, time
-from shell.role_process import leave
+from shell.processes.role_process import leave
 atexit.register(threading.Event().wait)
 threading.Thread(target=lambda: (time.sleep(0.3), print("finished"))).start()
 threading.Thread(target=threading.Event().wait, daemon=True).start()

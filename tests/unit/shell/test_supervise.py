@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from replication import config as configuration
-from shell import supervise
-from shell.render import Printer
-from shell.role_process import RoleState
-from shell.supervise import RoleEvent, RoleSupervisor, Supervisor
+from shell.cli.render import Printer
+from shell.processes import supervise
+from shell.processes.role_process import RoleState
+from shell.processes.supervise import RoleEvent, RoleSupervisor, Supervisor
 from tests.sites import until
 
 

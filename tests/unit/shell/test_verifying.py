@@ -10,20 +10,20 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from peer.verify import Holding, Verdict
+from peer.verify.compare import Holding, Verdict
 from replication.errors import WaitTimeoutError
 from shell import main
+from shell.cli.invocation import Invocation
+from shell.cli.render import Printer
 from shell.commands.verify import verify
-from shell.invocation import Invocation
-from shell.render import Printer
 
 
 def test_who_is_told_to_wait_longer_is_told_an_option_that_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     east, west = Holding("east", 1, "a"), Holding("west", 1, "b")
     moving = Verdict("ops.t", east, west, 1, moving=1)
-    monkeypatch.setattr("peer.comparison.other_side", lambda *_: nullcontext(SimpleNamespace(name="west")))
-    monkeypatch.setattr("peer.comparison.own_side", lambda *_: nullcontext())
-    monkeypatch.setattr("peer.comparison.compare_sides", lambda *_: moving)
+    monkeypatch.setattr("peer.client.comparison.other_side", lambda *_: nullcontext(SimpleNamespace(name="west")))
+    monkeypatch.setattr("peer.client.comparison.own_side", lambda *_: nullcontext())
+    monkeypatch.setattr("peer.client.comparison.compare_sides", lambda *_: moving)
 
     @contextmanager
     def connect() -> Iterator[Any]:

@@ -12,16 +12,16 @@ from uuid import UUID
 
 import pytest
 
-from peer.cluster import Cluster
+from peer.client.cluster import Cluster
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.mutation import Mutation, cells_of
 from replication.core.position import Position
-from replication.core.schema import TableSpec
+from replication.core.rows.mutation import Mutation, cells_of
 from replication.errors import RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
 from replication.writer import batch_ids
-from shell.awaiting import await_written, look_for
-from shell.render import Printer
-from shell.writing import write_file
+from shell.cli.awaiting import await_written, look_for
+from shell.cli.render import Printer
+from shell.rows.writing import write_file
 from tests.sites import until
 from tests.tables_made import cell, keyed
 

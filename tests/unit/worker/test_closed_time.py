@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from replication.core.freshness import ClosedNotice
 from replication.core.ids import FileId, StreamId
+from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import FileKind, Ledger
 from replication.worker.closed_time import ClosedTime
 from tests.contract.ledger_stores import FRAME, HEADER, at, claims, stream, table

@@ -12,7 +12,7 @@ from replication.core.frame import Kind
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, StorageError
 from replication.files.memory import MemoryFiles
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from replication.worker.control_log import ControlLog
 from replication.writer.durable_length import DurableLength
 from tests.contract.ledger_stores import at

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replication.core.schema import TableSpec
+from replication.core.definition.schema import TableSpec
 from replication.writer.importing import Imported
 from replication.writer.writer import Writer
 from tests.unit.writer.site import Site, some

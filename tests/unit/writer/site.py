@@ -14,16 +14,16 @@ import pyarrow as pa
 from replication.coordination.memory import MemoryEnsemble
 from replication.coordination.paths import Kind
 from replication.coordination.session import Coordination
-from replication.core.batch import decode_payload
-from replication.core.define import cell_table, typed_table
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload, scan
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.roles import Role
-from replication.core.schema import TableSpec
+from replication.core.rows.batch import decode_payload
 from replication.files.memory import MemoryFiles
 from replication.ledger.base import BatchPart, Claim, FileRow
-from replication.ledger.memory import MemoryLedger
+from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import WriterSection
 from replication.writer.durable_length import DurableLength
 from replication.writer.recovery import Recovered, recover_writers

@@ -10,10 +10,10 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from replication.core.batch import FRAME_ROWS_MAX, upserts_from_arrow
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
-from replication.core.schema_text import parse_schema
+from replication.core.rows.batch import FRAME_ROWS_MAX, upserts_from_arrow
 from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
 from replication.writer import batch_ids

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv, orc
 
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import (
     FormatError,
@@ -24,7 +24,7 @@ from replication.errors import (
     RequestError,
     SchemaError,
 )
-from replication.files.row_files import BATCH_ROWS, RowFile
+from replication.files.rows.row_files import BATCH_ROWS, RowFile
 from replication.writer import promising
 from replication.writer.durable_length import DurableLength
 from replication.writer.file_digest import FileDigest

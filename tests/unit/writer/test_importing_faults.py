@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from replication.core.define import cell_table
+from replication.core.definition.define import cell_table
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.roles import Role
 from replication.errors import (

@@ -9,13 +9,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from replication.core.batch import LogBatch, upserts_from_rows
-from replication.core.define import typed_table
+from replication.core.definition.define import typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec, encode_envelope, read_end_record
-from replication.core.mutation import Mutation
 from replication.core.position import Position
-from replication.core.schema import TableSpec
-from replication.core.schema_text import parse_schema
+from replication.core.rows.batch import LogBatch, upserts_from_rows
+from replication.core.rows.mutation import Mutation
 from replication.errors import (
     BackpressureError,
     ConditionalMutationError,

@@ -1,0 +1,256 @@
+"""Two clusters' tables compared: which tables and columns they share, and who answers for each side.
+
+A cluster's own side is answered in this process, a peer's by a process that its receiver starts: all that need be
+reachable there is the receiver.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import chain, repeat
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+import pyarrow as pa
+
+from peer.client.cluster import Cluster
+from peer.client.contacts import read_public
+from peer.verify.answering import Answering
+from peer.verify.compare import Verdict, compare
+from peer.verify.digest import Digest, decode_buckets
+from replication.core.definition.evolution import common
+from replication.core.definition.schema import TableSpec
+from replication.core.ids import ClusterId
+from replication.core.shipping.chunk import Assignment
+from replication.errors import FormatError, PeerUnavailableError, RequestError, TableExistsError, UnknownTableError
+from replication.link import questions as q
+from replication.link.base import Conversation, PeerLink
+from replication.settings import check_address
+
+_POLL_S = 0.2
+_FRESH_S = 10.0
+_Answer = TypeVar("_Answer", bound=q.Answer)
+
+
+class Asked:
+    """One cluster that answers questions about its tables.
+
+    Args:
+        name: the cluster's.
+        ask: gives the answers to a question.
+    """
+
+    def __init__(self, name: str, ask: Callable[[bytes], Iterator[bytes]]) -> None:
+        self.name = name
+        self._ask = ask
+
+    def tables(self) -> frozenset[UUID]:
+        """Every table that is there."""
+        return self.one(q.AskTables(), q.Tables).uuids
+
+    def about(self, spec: TableSpec) -> q.About:
+        """What a table is there, and how far it has come."""
+        return self.one(q.AskTable(spec.uuid, spec.name), q.About)
+
+    def one(self, question: q.Question, kind: type[_Answer]) -> _Answer:
+        """The one answer to a question."""
+        found = next(self.several(question))
+        if not isinstance(found, kind):
+            raise FormatError(f"{self.name} answered {type(question).__name__} with {type(found).__name__}")
+        return found
+
+    def several(self, question: q.Question) -> Iterator[q.Answer]:
+        """All answers to a question."""
+        return map(q.decode_answer, self._ask(q.encode_question(question)))
+
+
+class AskedTable:
+    """``verify.Side``: a table on a cluster that is asked."""
+
+    def __init__(self, asked: Asked, spec: TableSpec, groups: Sequence[str]) -> None:
+        self.name = asked.name
+        self._asked = asked
+        self._spec = spec
+        self._groups = tuple(groups)
+
+    def reached(self) -> tuple[int, int | None]:
+        """Replicated time, and the earliest time that the table can be read as of."""
+        about = self._asked.about(self._spec)
+        return about.replicated, about.earliest
+
+    def open(self, as_of: int | None) -> AskedReading:
+        """All live rows."""
+        question = q.AskRead(self._spec, self._groups, q.NOW if as_of is None else as_of)
+        whole = self._asked.one(question, q.Whole)
+        return AskedReading(self._asked, Digest(whole.rows, whole.content))
+
+
+class AskedReading:
+    """``verify.Opened`` of a cluster that is asked."""
+
+    def __init__(self, asked: Asked, digest: Digest) -> None:
+        self._asked = asked
+        self._digest = digest
+
+    def digest(self) -> Digest:
+        """Rows and content hash."""
+        return self._digest
+
+    def buckets(self) -> dict[int, tuple[int, int]]:
+        """Rows and content hash of every bucket that holds rows."""
+        return decode_buckets(self._asked.one(q.AskBuckets(), q.Packed).buckets)
+
+    def keys(self, buckets: Sequence[int]) -> Iterable[pa.RecordBatch]:
+        """What names the rows of some buckets, and their hashes."""
+        for answer in self._asked.several(q.AskKeys(tuple(buckets))):
+            if isinstance(answer, q.Rows):
+                yield answer.batch
+
+
+@contextmanager
+def own_side(cluster: Cluster, other: str) -> Iterator[Asked]:
+    """A cluster that answers in this process; ``other`` is the name of the cluster it is compared with."""
+    with tempfile.TemporaryDirectory(prefix="walship-verify-") as spill:
+        answering = Answering(cluster.config, cluster.ledger, other, Path(spill))
+        with closing(answering):
+            yield Asked(cluster.name, answering.answers)
+
+
+@contextmanager
+def peer_side(link: PeerLink, source: ClusterId, expected: ClusterId) -> Iterator[Asked]:
+    """A cluster that answers over the link.
+
+    Raises:
+        PeerUnavailableError: nobody answers there.
+        PeerRefusedError: it answers none to this cluster, or none now.
+    """
+    with closing(link.compare(source, expected)) as conversation:
+        yield Asked(expected.name, lambda question: _converse(conversation, question))
+
+
+@contextmanager
+def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str = "") -> Iterator[Asked]:
+    """Another cluster, found and asked through one of its receivers.
+
+    Args:
+        cluster: this one.
+        other: a peer of it, or any name for messages.
+        zookeepers: where to find a cluster that is no peer.
+        receiver: ``host:port`` of a peer's receiver. Without it the peer's ZooKeeper is asked where they listen, and
+            when that cannot be reached, this cluster's own, which has what its workers were told.
+
+    Raises:
+        RequestError: it is this cluster itself, or a receiver was given for no peer.
+        PeerUnavailableError, PeerRefusedError: as ``peer_side``.
+    """
+    peer = next((peer for peer in cluster.ledger.rules.peers() if peer.name == other), None)
+    if peer is None and receiver:
+        raise RequestError(f"{other} is no peer of {cluster.name}", "Define it, or leave out --receiver")
+    identity = peer.cluster if peer is not None else None
+    addresses: Sequence[str] = (receiver,)
+    if receiver:
+        check_address(receiver)
+    else:
+        try:
+            public = read_public(peer.zookeepers if peer is not None else zookeepers, cluster.contacts.zookeeper_tls)[1]
+            identity, addresses = identity or public.cluster, public.receivers
+        except PeerUnavailableError:
+            addresses = _told_to_workers(cluster, other) if peer is not None else ()
+            if not addresses:
+                raise
+    assert identity is not None
+    if identity == cluster.id:
+        raise RequestError(f"{other} is this cluster itself", "Name another")
+    with cluster.contacts.link_to(identity.name, addresses) as link, peer_side(link, cluster.id, identity) as asked:
+        yield asked
+
+
+def _told_to_workers(cluster: Cluster, peer: str) -> tuple[str, ...]:
+    """Where the master told the workers that a peer's receivers listen."""
+    reads = cluster.coordination.assignments().values()
+    tails = [Assignment.decode(read.content).tail(peer) for read in reads]
+    return tuple(sorted({address for tail in tails if tail is not None for address in tail.receivers}))
+
+
+def _converse(conversation: Conversation, question: bytes) -> Iterator[bytes]:
+    """Every answer to a question: one, or for keys those up to the end."""
+    conversation.ask(question)
+    many = isinstance(q.decode_question(question), q.AskKeys)
+    while True:
+        answer = conversation.answer()
+        yield answer
+        if not many or not isinstance(q.decode_answer(answer), q.Rows):
+            return
+
+
+def shared_tables(left: Cluster, right: Asked) -> list[str]:
+    """Names, on ``left``, of the tables that both clusters have."""
+    there = right.tables()
+    return [spec.name for spec in left.tables() if spec.uuid in there]
+
+
+def compare_clusters(left: Cluster, right: Cluster, table: str, timeout_s: float) -> Verdict:
+    """Compare a table of two clusters of which this process may read all files; see ``compare_sides``."""
+    with ExitStack() as stack:
+        here, there = (stack.enter_context(own_side(one, other.name)) for one, other in ((left, right), (right, left)))
+        return compare_sides(left, here, there, table, timeout_s)
+
+
+def _how_it_comes(cluster: Cluster, spec: TableSpec, there: str) -> str:
+    if all(peer.name != there for peer in cluster.ledger.rules.peers()):
+        return f"Define {there} as a peer of {cluster.name} first: walship definecluster"
+    if all(rule.table != spec.uuid or rule.peer != there for rule in cluster.ledger.rules.all()):
+        return f"walship enablereplication {there} -t {spec.name} --bootstrap"
+    return (
+        "It goes there: see walship status. Once dropped there it does not come back as the same table; if its rows are"
+        " wanted there, write them to a new table of another name"
+    )
+
+
+def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeout_s: float) -> Verdict:
+    """Compare a table that both clusters have.
+
+    Args:
+        cluster: one of them.
+        here: who answers for it.
+        there: who answers for the other, where the same table may have another name.
+        table: ``namespace.name`` on ``cluster``.
+        timeout_s: how long to wait for what was on its way.
+
+    Raises:
+        UnknownTableError: one side does not have it.
+        TableExistsError: the other side's table of that name is another one.
+        PeerUnavailableError, PeerRefusedError: the other side answers no more.
+    """
+    spec = cluster.table(table)
+    mine, other = here.about(spec), there.about(spec)
+    if other.is_taken:
+        raise TableExistsError(
+            f"{table} on {there.name} is another table than on {here.name}",
+            "One of them was made by hand; drop that one, then enable replication again",
+        )
+    if other.spec is None:
+        raise UnknownTableError(
+            f"{there.name} does not have the table {table} of {here.name}", _how_it_comes(cluster, spec, there.name)
+        )
+    groups = [g.name for g in spec.groups if g.name in {*mine.groups, *other.groups}] or [g.name for g in spec.groups]
+    shared = common(spec, other.spec, groups)
+    if not shared.columns:
+        raise UnknownTableError(f"{spec.name} has no column on both {here.name} and {there.name}")
+    sides = AskedTable(here, shared, groups), AskedTable(there, shared, groups)
+    patience = chain([min(timeout_s, _FRESH_S)], repeat(timeout_s))  # what is there can be compared in any case
+
+    def wait(moment: int) -> bool:
+        deadline = time.monotonic() + next(patience)
+        while min(side.reached()[0] for side in sides) < moment:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    values = [column for column in shared.by_name if column not in spec.key]
+    return compare(table, spec.key, *sides, wait, lambda: time.time_ns() // 1000, values=values)

@@ -1,0 +1,114 @@
+"""From a TOML file or a ZooKeeper address to a :class:`peer.client.cluster.Cluster`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from peer.client.cluster import Cluster
+from peer.client.contacts import read_public
+from replication import config as configuration
+from replication import log
+from replication.config import Config
+from replication.coordination.base import HostRecord
+from replication.coordination.paths import Kind, Quorum
+from replication.coordination.tls import ZookeeperTls
+from replication.errors import ConfigError, NoWorkerError, ReplicationError
+from replication.ledger.sql.ledger import open_ledger
+from replication.settings import ZooKeeperSection
+
+_REMEDY = "Connect on a host of that cluster, or give its configuration file"
+
+
+def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None, *, for_writing: bool = True) -> Cluster:
+    """Open a cluster on one of its hosts.
+
+    Args:
+        target: its TOML file, or ``zk1:2181,zk2:2181/east``: then the host's configuration is found in ZooKeeper.
+        zookeeper_tls: PEM files for such an address, of another cluster's configuration; else the environment says
+            them (``WALSHIP_ZOOKEEPER_CA``, ``_CERT``, ``_KEY``).
+        for_writing: whether this host must have a live worker, without which nothing written here would go on; False
+            opens it in any case, to read: the first append then looks for the worker.
+
+    Raises:
+        ConfigError: the configuration is not fit, or no cluster was ever started with it.
+        NoWorkerError: this host has no live worker, or, by ZooKeeper address, is no host of that cluster.
+        CoordinationError: for writing: ZooKeeper does not answer.
+    """
+    log.as_library()
+    config = find_config(target, zookeeper_tls)
+    cluster = Cluster(config, open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
+    if for_writing:
+        try:
+            from replication.writer.registration import check_worker  # deferred: who only reads needs no writer
+
+            check_worker(cluster.coordination, config.cluster.host)
+        except ReplicationError as error:
+            cluster.close()
+            error.hint += f"{'. ' if error.hint else ''}To read only: connect(…, for_writing=False)"
+            raise
+    return cluster
+
+
+def find_config(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None) -> Config:
+    """The configuration ``target`` means; as ``connect``."""
+    text = str(target)
+    if isinstance(target, Path) or text.endswith(".toml") or Path(text).is_file():
+        return configuration.load(text)
+    if ":" in text and "/" in text:
+        return _from_zookeeper(text, zookeeper_tls or _of_environment())
+    raise ConfigError(f"{text!r} names no cluster", "Give a TOML file, or zk1:2181,zk2:2181/east")
+
+
+def _of_environment() -> ZooKeeperSection:
+    return configuration.load(None, {"cluster": {"name": "unnamed"}}).zookeeper
+
+
+def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
+    tls = ZookeeperTls.of(section)
+    from replication.coordination import zookeeper
+
+    quorum, public = read_public(address, tls)
+    with zookeeper.connect(quorum, tls=tls, connect_timeout_s=10.0) as session:
+        hosts = session.hosts()
+        alive = {member.name for member in session.members(Kind.WORKERS)}
+    here = [host for host in hosts if Path(host.data_dir, "run").is_dir()]
+    if not here:
+        raise NoWorkerError(f"This machine is no host of cluster {public.cluster.name} at {address}", _REMEDY)
+    live = [host for host in here if host.slot in alive]
+    return _of_host((live or here)[0], public.cluster.name, quorum, section)
+
+
+def _of_host(host: HostRecord, name: str, quorum: Quorum, section: ZooKeeperSection) -> Config:
+    """The host's own file, as its ``up`` said or in its data directory, else what ZooKeeper tells and defaults."""
+    for file in (_started_with(host), Path(host.data_dir, "walship.toml")):
+        if file is not None and file.is_file() and _is_of(file, name, host.slot):
+            return configuration.load(file)
+    told: Mapping[str, Mapping[str, Any]] = {
+        "cluster": {"name": name, "host": host.slot, "data_dir": host.data_dir},
+        "zookeeper": {"embedded": False, "servers": quorum.servers, "root": quorum.root, **_files(section)},
+        "ledger": {"url": host.ledger_url},
+    }
+    return configuration.load(None, told)
+
+
+def _started_with(host: HostRecord) -> Path | None:
+    try:
+        return Path(Path(host.data_dir, "run", "config").read_text(encoding="utf-8").strip())
+    except OSError:
+        return None
+
+
+def _files(section: ZooKeeperSection) -> dict[str, str]:
+    named = {"ca": section.ca, "cert": section.cert, "key": section.key}
+    return {key: str(file) for key, file in named.items() if file is not None}
+
+
+def _is_of(file: Path, name: str, slot: str) -> bool:
+    try:
+        section = tomllib.loads(file.read_text(encoding="utf-8")).get("cluster", {})
+    except (OSError, tomllib.TOMLDecodeError):
+        return False
+    return bool(section.get("name") == name and section.get("host", "h0") == slot)

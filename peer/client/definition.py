@@ -1,0 +1,131 @@
+"""What a caller gives to define or alter a table, as the columns and the one change that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from uuid import uuid4
+
+import pyarrow as pa
+
+from replication.core.definition import alter
+from replication.core.definition.define import cell_table, is_system_table, typed_table
+from replication.core.definition.schema import TableSpec
+from replication.core.definition.text import parse_schema
+from replication.errors import RequestError, SchemaError, TableExistsError
+
+
+def refuse_system_name(name: str) -> None:
+    """Raise SchemaError when walship makes tables of that name for itself."""
+    if is_system_table(name):
+        raise SchemaError(f"{name!r} is a name walship keeps for tables of its own", "Choose another")
+
+
+def refuse_taken_name(name: str, specs: Iterable[TableSpec]) -> None:
+    """Raise TableExistsError when one of ``specs`` has the name, letter case aside."""
+    for spec in specs:
+        if spec.name.lower() == name.lower():
+            aside = "" if spec.name == name else " (letter case does not count)"
+            hint = f"See walship describetable {spec.name}; walship altertable changes it"
+            raise TableExistsError(f"there is a table {spec.name} already{aside}", hint)
+
+
+def definition(
+    name: str,
+    schema: object,
+    key: Sequence[str],
+    groups: Mapping[str, Sequence[str]] | None,
+    partition: Sequence[str],
+    sort: Sequence[str],
+    kind: str,
+    history_s: int,
+) -> TableSpec:
+    """A new table, as ``Cluster.create_table`` takes it; SchemaError when it cannot be."""
+    if kind == "cell":
+        if schema is not None or key or partition or sort:
+            raise SchemaError("A cell table has its columns and key already", "Give only name, groups and history_s")
+        return cell_table(name, uuids=iter(uuid4, None), groups=groups, history_s=history_s)
+    if kind != "typed":
+        raise SchemaError(f"There is no kind of table {kind!r}", "It is typed or cell")
+    columns = given_schema(schema)
+    if partition:
+        from replication.tables.partition import check_partition  # deferred: PyIceberg takes a while to load
+
+        check_partition(columns, partition)
+    return typed_table(
+        name,
+        columns,
+        [key] if isinstance(key, str) else key,
+        uuids=iter(uuid4, None),
+        groups=groups,
+        partition=partition,
+        sort=sort,
+        history_s=history_s,
+    )
+
+
+def alteration(
+    add: str | pa.Field | None,
+    group: str,
+    rename: tuple[str, str] | None,
+    widen: str | pa.Field | None,
+    drop: str | None,
+    add_group: tuple[str, str | pa.Schema] | None,
+    now: int,
+) -> Callable[[TableSpec], TableSpec]:
+    """The change that is asked for, for a definition that may be newer by then; see ``Cluster.alter_table``.
+
+    Args:
+        add: a column to add, as text or an Arrow field.
+        group: the group that it is added to; empty for the only one, or ``default``.
+        rename: a column's name and its new one.
+        widen: a column and its wider type, as ``add``.
+        drop: a column to drop.
+        add_group: a group's name and its new columns.
+        now: microseconds since 1970.
+
+    Raises:
+        RequestError: not exactly one is asked for.
+        SchemaError: a column is not given as one.
+    """
+    asked = [what for what in (add, rename, widen, drop, add_group) if what is not None]
+    if len(asked) != 1 or group and add is None:
+        raise RequestError(
+            "A table is altered by one of add (with a group or not), add_group, rename, widen, drop",
+            "Say one of --add, --add-group, --rename, --widen and --drop at a time",
+        )
+    if add is not None:
+        added = _given_field(add)
+        return partial(alter.add_column, name=added.name, kind=added.type, group=group, uuid=uuid4(), now=now)
+    if add_group is not None:
+        columns = [(field.name, field.type, uuid4()) for field in given_schema(add_group[1])]
+        return partial(alter.add_group, name=add_group[0], columns=columns, now=now)
+    if rename is not None:
+        return partial(alter.rename_column, old=rename[0], new=rename[1], now=now)
+    if widen is not None:
+        wider = _given_field(widen)
+        return partial(alter.widen_column, name=wider.name, kind=wider.type)
+    return partial(alter.drop_column, name=str(drop))
+
+
+def _given_field(given: str | pa.Field) -> pa.Field:
+    if isinstance(given, pa.Field):
+        return given
+    schema = parse_schema(given)
+    if len(schema) != 1:
+        raise SchemaError(f"{given!r} is more than one column", 'Write one, such as "seats int"')
+    return schema.field(0)
+
+
+def given_schema(given: object) -> pa.Schema:
+    """An Arrow schema, or text such as ``id long, name string``, as the schema; SchemaError when it is neither."""
+    if isinstance(given, pa.Schema):
+        return given
+    if isinstance(given, str):
+        return parse_schema(given)
+    if given is None:
+        raise SchemaError("A typed table needs a schema", 'An Arrow schema, or text such as "id long, name string"')
+    try:
+        return pa.schema(given)
+    except (TypeError, ValueError, pa.ArrowInvalid) as error:
+        raise SchemaError(f"{type(given).__name__} is no schema: {error}", "Give an Arrow schema or text") from None

@@ -1,0 +1,49 @@
+"""The tables that a handle writes to: what the ledger says of them, or said last while it cannot be reached."""
+
+from __future__ import annotations
+
+import time
+
+import structlog
+
+from replication.core.definition.schema import TableSpec
+from replication.errors import CoordinationError, UnknownTableError
+from replication.ledger.base import Ledger
+
+RETRY_S = 1.0
+RETRY_MAX_S = 10.0  # a definition is no older than that when the ledger is back
+_PATIENCE = 10  # so many times as long as a ledger that hangs held an append up, it is not asked again
+_log = structlog.get_logger(__name__)
+
+
+class KnownTables:
+    """Definitions by name, so that appends to an open WAL need no ledger. Safe for threads."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._known: dict[str, TableSpec] = {}
+        self._retry_s = 0.0
+
+    def get(self, name: str) -> TableSpec:
+        """A table's definition.
+
+        Raises:
+            UnknownTableError: there is none. CoordinationError: the ledger is out of reach, and said nothing of it yet.
+        """
+        known = self._known.get(name)
+        begun_s = time.monotonic()
+        if known is not None and begun_s < self._retry_s:
+            return known
+        try:
+            self._known[name] = spec = self._ledger.tables.get(name)
+        except UnknownTableError:
+            self._known.pop(name, None)
+            raise
+        except CoordinationError as error:
+            if known is None:
+                raise
+            now_s = time.monotonic()
+            self._retry_s = now_s + min(max(RETRY_S, _PATIENCE * (now_s - begun_s)), RETRY_MAX_S)
+            _log.warning("definition_not_read", table=name, error=str(error))
+            return known
+        return spec

@@ -1,0 +1,174 @@
+"""Replay, fold and Spark queries asked for by a person, beside or instead of the replay process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from peer.replay.loop import run_replay
+from peer.tables.fold import FoldResult, fold
+from peer.tables.latest import latest_query
+from peer.tables.read import named_in
+from replication.config import Config
+from replication.coordination.paths import Office
+from replication.coordination.session import Coordination
+from replication.core.definition.schema import TableSpec
+from replication.errors import CommitConflictError, LockedFileError, RequestError, WaitTimeoutError
+from replication.ledger.base import Ledger
+from replication.tables.base import SPARK
+from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.tables.layout import LATEST
+from replication.tables.spark.iceberg import IcebergTables
+from replication.tables.spark.scratch import own_scratch
+from replication.tables.spark.session import open_session, settings_for_others
+
+_POLL_S = 0.2
+_FOLD_TRIES = 5
+
+
+def backlog_bytes(ledger: Ledger) -> int:
+    """Registered bytes that the cluster's own replay has not passed."""
+    return sum(pending.end - pending.begin for pending in ledger.replay.pending())
+
+
+def catch_up(
+    config: Config,
+    ledger: Ledger,
+    timeout_s: float,
+    say: Callable[[int], None],
+    coordination: Coordination | None = None,
+) -> bool:
+    """Bring the tables up to date with what has landed by now.
+
+    The cluster's replay process does it when there is one; else one runs here until it is done.
+
+    Args:
+        config: the host's.
+        ledger: the cluster's.
+        timeout_s: the longest it may take.
+        say: told how many bytes are to go.
+        coordination: the cluster's, where it has several hosts.
+
+    Returns:
+        Whether replay ran here.
+
+    Raises:
+        WaitTimeoutError: not in time.
+        SparkMissingError: nobody replays, and PySpark or Java is not there.
+    """
+    if not backlog_bytes(ledger):
+        return False
+    stop, failed = threading.Event(), list[Exception]()
+    ran_here = True
+
+    def run() -> None:
+        nonlocal ran_here
+        try:
+            if coordination is not None and coordination.leader(Office.REPLAYERS) is not None:
+                ran_here = False
+            else:
+                run_replay(config, ledger, stop, lambda: None, coordination)
+        except LockedFileError:
+            ran_here = False
+        except Exception as error:  # handed to the caller below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="replay-on-demand")
+    thread.start()
+    deadline = time.monotonic() + timeout_s
+    try:
+        while (left := backlog_bytes(ledger)) and not failed and time.monotonic() <= deadline:
+            say(left)
+            time.sleep(_POLL_S)
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+    if left:
+        stopped = "It stopped: run it again with a longer --timeout-s, or start replay: walship up"
+        raise WaitTimeoutError(
+            f"{left} bytes are still to be replayed after {timeout_s:g} s",
+            stopped if ran_here else "See walship status; it goes on",
+        )
+    return ran_here
+
+
+def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict[str, FoldResult | None]:
+    """Fold keyed tables up to their replicated time now; None where there was nothing to fold.
+
+    Raises:
+        CommitConflictError: the replay process folded or maintained the table each time.
+        SparkMissingError: PySpark or Java is not there.
+    """
+    folded: dict[str, FoldResult | None] = {}
+    with _tables(config) as tables:
+        for spec in specs:
+            if not tables.has(spec):
+                folded[spec.name] = None  # no row has come yet
+                continue
+            for tries in range(1, _FOLD_TRIES + 1):
+                try:
+                    hold_s = config.replay.fold_hold_s
+                    folded[spec.name] = fold(tables, ledger, spec, time.time_ns() // 1000, hold_s)
+                    break
+                except CommitConflictError:
+                    if tries == _FOLD_TRIES:
+                        raise
+    return folded
+
+
+def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Table:
+    """Run a query in a Spark session of its own, where the tables are views of their newest rows by their names.
+
+    They are so by ``<table>__latest``, too. The cluster's catalog is ``walship``.
+
+    Raises:
+        RequestError: what Spark says of the query.
+        SparkMissingError: PySpark or Java is not there.
+    """
+    from pyspark.errors import PySparkException
+
+    with _tables(config) as tables:
+        for spec in named_in(query, specs):
+            if tables.has(spec):
+                tables.create(spec)  # as it is defined now, should replay not have come to it
+                namespace, _, name = spec.name.partition(".")
+                tables.query(f"create database if not exists spark_catalog.{SPARK.name(namespace)}")
+                newest = latest_query(tables, spec)
+                for shown in (name, name + LATEST):
+                    view = f"spark_catalog.{SPARK.name(namespace)}.{SPARK.name(shown)}"
+                    tables.query(f"create or replace view {view} as {newest}")
+        try:
+            return tables.query(query)
+        except PySparkException as error:
+            raise RequestError(str(error).strip().splitlines()[0]) from None
+
+
+def spark_settings(config: Config) -> dict[str, str]:
+    """With these any Spark session has the cluster's tables, and their views ``<table>__latest``, in ``walship``."""
+    return settings_for_others(configured_catalog(config))
+
+
+@contextmanager
+def _tables(config: Config) -> Iterator[IcebergTables]:
+    properties = configured_catalog(config)
+    catalog = IcebergCatalog(properties)
+    scratch = own_scratch(config.run_dir / "spark-on-demand")
+    session = open_session(
+        properties,
+        scratch,
+        master=config.replay.spark_master,
+        driver_memory=config.replay.driver_memory,
+        jars=config.replay.jars,
+        properties=config.replay.spark,
+    )
+    tables = IcebergTables(catalog, session, scratch, config.replay.small_bytes)
+    try:
+        yield tables
+    finally:
+        tables.close()

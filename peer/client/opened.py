@@ -1,0 +1,131 @@
+"""What a cluster's handle opens, each part when a call first needs it: ZooKeeper, a writer, a reader."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from peer.client.known_tables import KnownTables
+from replication.config import Config
+from replication.coordination.host import check_cluster, check_place
+from replication.coordination.paths import Quorum
+from replication.coordination.session import Coordination
+from replication.coordination.tls import ZookeeperTls
+from replication.errors import ReplicationError, RequestError
+from replication.ledger.base import Ledger
+
+if TYPE_CHECKING:
+    from peer.tables.read import Reader
+    from replication.writer.writer import Writer
+
+_CONNECT_TIMEOUT_S = 10.0
+
+
+class Opened:
+    """The open parts of one handle, and its ledger. Safe for threads; of the process alone that opened them."""
+
+    def __init__(self, config: Config, ledger: Ledger) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._tables = KnownTables(ledger)
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._coordination: Coordination | None = None
+        self._writer: Writer | None = None
+        self._reader: Reader | None = None
+        self._closed = False
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger; RequestError in a fork of the process that opened it."""
+        self._check_process()
+        return self._ledger
+
+    @property
+    def tables(self) -> KnownTables:
+        """Definitions of the tables that are written to."""
+        self._check_process()
+        return self._tables
+
+    @property
+    def coordination(self) -> Coordination:
+        """A session with the cluster's ZooKeeper; CoordinationError when it does not answer.
+
+        ConfigError where the configuration is of a copy of the data directory that is up.
+        """
+        from replication.coordination import zookeeper  # deferred: reads need none
+
+        self._check_process()
+        with self._lock:
+            if self._coordination is None:
+                self._check()
+                section = self._config.zookeeper
+                opened = zookeeper.connect(
+                    Quorum(self._config.zookeeper_servers, self._config.zookeeper_root),
+                    tls=ZookeeperTls.of(section),
+                    session_timeout_s=section.session_timeout_s,
+                    connect_timeout_s=_CONNECT_TIMEOUT_S,
+                )
+                try:
+                    check_cluster(self._ledger.cluster, self._ledger.former, opened)
+                    check_place(self._config, opened)
+                except ReplicationError:
+                    opened.close()
+                    raise
+                self._coordination = opened
+            return self._coordination
+
+    @property
+    def writer(self) -> Writer:
+        """Appends to the cluster's tables."""
+        from replication.writer.writer import Writer
+
+        self._check_process()
+        with self._lock:
+            if self._writer is None:
+                self._check()
+                config = self._config
+                self._writer = Writer(
+                    self._ledger, self.coordination, str(config.wal_dir), config.cluster.host, config.writer
+                )
+            return self._writer
+
+    @property
+    def reader(self) -> Reader:
+        """Reads of the cluster's tables."""
+        from peer.tables.read import Reader  # deferred: PyIceberg takes half a second that other calls need not pay
+
+        self._check_process()
+        with self._lock:
+            if self._reader is None:
+                self._check()
+                self._reader = Reader(self._config, self._ledger)
+            return self._reader
+
+    def close(self) -> None:
+        """Write what waits, and let go of everything. Idempotent; a fork leaves all to the process that opened it."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            self._closed = True
+            parts = [self._writer, self._reader, self._coordination]
+            self._writer = self._reader = self._coordination = None
+        try:
+            for part in parts:
+                if part is not None:
+                    part.close()
+        finally:
+            self._ledger.close()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RequestError(
+                f"The handle of cluster {self._ledger.cluster.name} was opened in process {self._process}, of which"
+                " this one is a fork: its threads and connections are there",
+                "Connect in this process, too; or begin processes with multiprocessing's spawn",
+            )
+
+    def _check(self) -> None:
+        if self._closed:
+            raise RequestError(f"The handle of cluster {self._ledger.cluster.name} is closed", "Connect again")

@@ -1,0 +1,61 @@
+"""Frames that cannot be applied: kept apart with their reason and a copy, so that nothing waits for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import structlog
+
+from peer.frames.decode import FrameRef
+from peer.frames.hosts import HostReader
+from replication.core.ids import FileId
+from replication.ledger.base import Quarantined, Replay
+
+_log = structlog.get_logger(__name__)
+
+
+class Quarantine:
+    """A cluster's quarantined frames. Copies lie in ``directory``, one file a frame, byte for byte as landed.
+
+    Args:
+        directory: made when missing.
+        ledger: where the frames and reasons are recorded.
+    """
+
+    def __init__(self, directory: Path, ledger: Replay) -> None:
+        self._directory = directory
+        self._ledger = ledger
+        self._held = {(frame.file, frame.begin) for frame in ledger.quarantined()}
+
+    def holds(self, file: FileId, begin: int) -> bool:
+        """Whether the frame that begins there is quarantined."""
+        return (file, begin) in self._held
+
+    def add(self, frame: FrameRef, reason: str, reader: HostReader) -> None:
+        """Copy a frame (durably), then record it; from then on it counts as applied and is passed over."""
+        copy = self._directory / f"{frame.file.slot}-{frame.file.number:012d}-{frame.begin}.frame"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        (content,) = reader.read(frame.path, [(frame.begin, frame.end)])
+        with open(copy, "wb") as target:
+            target.write(content)
+            target.flush()
+            os.fsync(target.fileno())
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        at = time.time_ns() // 1000
+        self._ledger.quarantine(Quarantined(frame.file, frame.begin, frame.end, frame.table, reason, str(copy), at))
+        self._held.add((frame.file, frame.begin))
+        _log.error(
+            "frame quarantined",
+            file=str(frame.file),
+            begin=frame.begin,
+            end=frame.end,
+            table=str(frame.table),
+            reason=reason,
+            copy=str(copy),
+        )

@@ -1,0 +1,85 @@
+"""Quarantined frames in a person's hands: listed, tried again, or given up.
+
+A frame that is tried again goes, out of its copy, through a landing file of its own like any other frame; replay takes
+it from there, once, and quarantines it anew should it fail again. One that is given up no longer holds its table's
+replicated time; its copy stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from peer.repair.salvage import claim_of, is_whole
+from peer.repair.saved_copy import copied
+from replication.config import Config
+from replication.core.frame import check_payload, read_frame
+from replication.errors import CorruptFrameError, MissingFileError, RequestError
+from replication.files.base import Files
+from replication.ledger.base import Claim, FileRow, Ledger, Quarantined
+
+
+def name_of(frame: Quarantined) -> str:
+    """How a person names it: ``slot/number:offset``."""
+    return f"{frame.file.local}:{frame.begin}"
+
+
+def find(frames: Sequence[Quarantined], name: str) -> Quarantined:
+    """The frame of that name; RequestError when there is none."""
+    for frame in frames:
+        if name == name_of(frame):
+            return frame
+    known = ", ".join(name_of(frame) for frame in frames[:5]) or "none"
+    raise RequestError(f"No frame {name} is quarantined", f"Quarantined are {known}; see walship quarantine list")
+
+
+def retry(config: Config, ledger: Ledger, files: Files, frame: Quarantined) -> FileRow:
+    """Have a frame applied after all, for instance after an upgrade; returns the landing file it now lies in.
+
+    Raises:
+        MissingFileError: its copy is not on this host.
+        CorruptFrameError: its bytes are damaged, so that it can never be applied.
+        RequestError: it is another history of its stream, or its sequence is in another file by now.
+    """
+    try:
+        content = Path(frame.copy).read_bytes()
+    except OSError as error:
+        raise MissingFileError(
+            f"The copy {frame.copy} of the frame cannot be read: {error.strerror}", "Try on the host that has it"
+        ) from None
+    remedy = f"Discard it: walship quarantine discard {name_of(frame)} --yes"
+    try:
+        view = read_frame(content, 0)
+        if view is not None:
+            check_payload(view, memoryview(content)[view.payload_begin : view.end])
+    except CorruptFrameError as error:
+        raise CorruptFrameError(f"{frame.copy}: {error.what}", remedy, offset=0, lost_bytes=len(content)) from None
+    if view is None or view.end != len(content):
+        raise CorruptFrameError(f"{frame.copy} is no whole frame", remedy, offset=0, lost_bytes=len(content))
+    row = ledger.files.get(frame.file)
+    with copied(config, ledger, files, row.source if row is not None else None, [(view, content)]) as made:
+        ledger.replay.requeue(frame.file, frame.begin, made.claims[0], made.row.file)
+    return made.row
+
+
+def discard(ledger: Ledger, frame: Quarantined) -> bool:
+    """Give a frame up for good: its rows will be missing here, and nothing waits for them any more.
+
+    Returns whether its copy is damaged: it can never be applied then, but a bootstrap brings its rows.
+    """
+    claim = _damaged(frame)
+    ledger.replay.discard(frame.file, frame.begin, time.time_ns() // 1000, claim)
+    return claim is not None
+
+
+def _damaged(frame: Quarantined) -> Claim | None:
+    """What the header of a frame says whose payload is not what that promises; None of others."""
+    try:
+        content = Path(frame.copy).read_bytes()
+        view = read_frame(content, 0, frame.begin)
+    except (OSError, CorruptFrameError):
+        return None
+    if view is None or is_whole(view, memoryview(content)):
+        return None
+    return claim_of(view)

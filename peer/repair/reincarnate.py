@@ -1,0 +1,104 @@
+"""A cluster that was restored becomes another incarnation, so that its peers give it back what it lost.
+
+Where only the ledger was restored, this host's disk has files that are newer than it. They may hold acked rows that no
+peer has, so they are taken up: what they bring beyond what the ledger knows is pending for replay, and goes to peers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from peer.repair.rebuild import of_known_tables, on_disk, save_whole
+from replication.config import Config
+from replication.core.ids import NIL_UUID, ClusterId
+from replication.errors import CorruptFrameError, MissingFileError
+from replication.files.base import Files
+from replication.files.boot import boot_id
+from replication.files.local import LocalFiles
+from replication.ledger.base import FileKind, FileRow, Ledger, Readable
+from replication.ledger.sql.ledger import open_ledger
+from replication.ledger.sql.rebuild import adopt
+from replication.ledger.sql.reincarnate import reincarnate as change_id
+from replication.worker.host_files import HostFiles
+from replication.worker.register import Registrar
+from replication.writer.recovery import recover_file, recover_writers
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reincarnated:
+    """What the cluster was and is now; how many newer files of this host were taken up, and what was not of them."""
+
+    was: ClusterId
+    now: ClusterId
+    taken_up: int
+    kept_aside: tuple[str, ...]
+
+
+def reincarnate(config: Config) -> Reincarnated:
+    """Close and register what was written here, then take a new incarnation.
+
+    Nothing of the cluster may run. From then on its earlier frames count as landed ones of another cluster: they go to
+    peers that lack them, and come back from peers that have more of them.
+
+    Raises:
+        RequestError: a file of this or another host cannot be closed and registered; nothing else was changed.
+        ConfigError: there is no ledger.
+    """
+    files, directory, host = LocalFiles(), str(config.wal_dir), config.cluster.host
+    files.make_directory(directory)
+    ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    try:
+        boot = boot_id()
+        recover_writers(ledger, files, directory, host, boot)
+        for row in ledger.files.all(host):
+            if row.kind is FileKind.CONTROL:
+                _settle_control(ledger, files, row, boot)
+        taken_up, aside = _take_up(config, ledger, files)
+        host_files = HostFiles(ledger, files, host, directory)
+        try:
+            Registrar(ledger, host_files).run_once()
+        finally:
+            host_files.close()
+    finally:
+        ledger.close()
+    return Reincarnated(*change_id(config.ledger_url), taken_up, aside)
+
+
+def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
+    """Close a control log; forget one that was retired since the backup, or is damaged: nothing is lost with it."""
+    try:
+        if not row.closed:
+            recover_file(ledger, files, row, boot)
+            return
+    except (MissingFileError, CorruptFrameError) as error:
+        _log.warning("control_log_forgotten", file=str(row.file), error=str(error))
+    else:
+        if row.is_stored or files.exists(row.path):
+            return
+    ledger.landing.give_up_own(row.file, ledger.terms.current(), Readable(row.needed))
+
+
+def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[str, ...]]:
+    """Have the ledger know files of this host that are newer than it: how many, and a line for each that is kept aside.
+
+    Of those, what can be read of tables that the ledger knows is copied.
+    """
+    found, aside, above = on_disk(config, files, ledger.files.upcoming(config.cluster.host))
+
+    def is_known(table: UUID) -> bool:
+        return table == NIL_UUID or ledger.tables.by_uuid(table) is not None
+
+    legible = of_known_tables(found, is_known, "a table that is younger than the ledger", aside)
+    known = [each for each in legible if each.claims]
+    adopt(config.ledger_url, config.cluster.host, known, above)
+    for each in known:
+        _log.warning("newer_file_taken_up", file=str(each.file), end=each.length)
+    kept = save_whole(config, config.ledger_url, files, aside, is_known)
+    for line in kept:
+        _log.error("newer_file_kept_aside", reason=line)
+    return len(known), kept

@@ -1,0 +1,335 @@
+"""What a cluster knows about itself and its peers at one moment: how far everything is, and what holds it.
+
+Positions are sums over the files a peer still needs, in bytes of this cluster's files; times are microseconds since
+1970, ages and lags seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from peer.derive.progress import DerivedHere, derived_here
+from peer.status.disk_use import Kept, kept
+from peer.status.forecasts import DiskOutlook, Outlook, disk_outlook, outlooks
+from peer.status.lag import Lacking
+from peer.status.losses import LostHere, lost_here
+from peer.status.members import Members, with_files, with_replayers
+from peer.status.paths import Way, ways
+from peer.status.replay_report import ReplayReport
+from peer.status.retained import Retained, retained
+from peer.status.sending import PeerSending, sending
+from peer.status.unreadable import Unreadable, unreadable
+from replication.config import Config
+from replication.core.definition.evolution import clashes
+from replication.core.definition.schema import TableSpec
+from replication.core.ids import FileId
+from replication.core.routes.freshness import Replicated, named
+from replication.core.shipping.retention import RetentionPolicy
+from replication.core.status import FileState, ReplicationStatus
+from replication.files.boot import boot_id
+from replication.ledger.base import FileKind, FileRow, Gap, Ledger, Peer, Phase, Progress, Quarantined, Rule, Standing
+from replication.ledger.batches import BatchConflict
+from replication.writer.durable_length import DurableLength
+
+
+@dataclass(frozen=True, slots=True)
+class TableAtPeer:
+    """How far one group of a table is at a peer.
+
+    ``state`` is ``level``, ``behind``, ``paused``, ``held`` (the peer does not take it), ``failing``,
+    ``bootstrapping`` (rows from before are on their way) or ``needs_bootstrap`` (something was lost for this peer, and
+    nothing goes until it is bootstrapped). ``needed`` bytes must get there, of which ``finished`` are durable there
+    without a gap, ``landed`` durable with gaps, ``applied`` in its tables. ``open_files`` of ``files`` still grow.
+    ``dropped``: the table was dropped here, and the peer is sent the rest. It goes there ``since`` that time; what was
+    written in ``gaps`` is not there.
+    """
+
+    peer: str
+    table: str
+    group: str
+    remote_table: str
+    state: str
+    files: int
+    open_files: int
+    needed: int
+    finished: int
+    landed: int
+    applied: int
+    lag_bytes: int
+    lag_s: float
+    last_error: str
+    dropped: bool
+    since: int
+    gaps: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableHere:
+    """A table on this cluster: what its replay has applied, and how old ``<table>`` is behind ``<table>__latest``.
+
+    ``age_s`` is None before the first fold. ``replicated`` is the time up to which every origin that feeds it is here,
+    ``held_by`` what holds it there, such as ``quarantined`` frames, unlike ``discarded`` ones; ``replay_held`` says why
+    replay or fold of this table waits to be tried again. ``clashes`` are columns that could not have the name they
+    were given, and what to do.
+    """
+
+    table: str
+    replicated: int
+    held_by: str
+    folded_upto: int
+    age_s: float | None
+    quarantined: int
+    discarded: int
+    replay_held: str
+    clashes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Replicated time of one origin over all tables, how old it is, what holds it, and the ways it comes by."""
+
+    origin: str
+    replicated: int
+    age_s: float | None
+    held_by: str
+    ways: tuple[Way, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FarAhead:
+    """An origin's commit times that are far ahead of the clock here; ``seen`` says when that was found."""
+
+    origin: str
+    commit: int
+    ahead_s: float
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """The whole status of one cluster; ``location`` is where this host stands, as its configuration says."""
+
+    cluster: str
+    id: str
+    location: str
+    members: Members
+    term: int
+    closed: int
+    replay_backlog_bytes: int
+    peers: tuple[TableAtPeer, ...]
+    standing: tuple[Standing, ...]
+    sending: tuple[PeerSending, ...]
+    tables: tuple[TableHere, ...]
+    derived: tuple[DerivedHere, ...]
+    origins: tuple[Origin, ...]
+    replay: ReplayReport | None
+    kept: Kept
+    retained: Retained
+    outlooks: tuple[Outlook, ...]
+    disk: DiskOutlook
+    quarantined: tuple[Quarantined, ...]
+    unreadable: tuple[Unreadable, ...]
+    lost: tuple[LostHere, ...]
+    far_ahead: tuple[FarAhead, ...]
+    batch_conflicts: tuple[BatchConflict, ...]
+
+    def of_peer(self, peer: str) -> ClusterStatus:
+        """The same, of peers that one alone; what concerns this cluster stays."""
+        return replace(
+            self,
+            peers=tuple(row for row in self.peers if row.peer == peer),
+            standing=tuple(row for row in self.standing if row.peer == peer),
+            sending=tuple(row for row in self.sending if row.peer == peer),
+            retained=replace(self.retained, peers=tuple(row for row in self.retained.peers if row.peer == peer)),
+            outlooks=tuple(row for row in self.outlooks if row.peer == peer),
+        )
+
+
+def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
+    """Read everything; each part is one transaction, so parts may be a moment apart."""
+    now = time.time_ns() // 1000
+    members = with_replayers(members, ledger.replay.replayers())
+    rows = {row.file: row for row in ledger.files.all()}
+    fresh = _unregistered(rows.values(), config.cluster.host)
+    specs = {spec.uuid: spec for spec in ledger.tables.all()}
+    quarantined = tuple(ledger.replay.quarantined())
+    report = ReplayReport.load(ledger.replay)
+    pending = ledger.replay.pending()
+    policy = RetentionPolicy(members.keeps_tables, config.master.peer_bytes_max)
+    return ClusterStatus(
+        cluster=ledger.cluster.name,
+        id=str(ledger.cluster),
+        location=config.cluster.location,
+        members=with_files(members, rows.values(), pending, report, config.cluster.host, now / 1e6),
+        term=ledger.terms.current(),
+        closed=ledger.time.closed(),
+        replay_backlog_bytes=sum(p.end - p.begin for p in pending),
+        peers=tuple(_at_peers(ledger, rows, fresh, specs, Lacking(config.cluster.host, now), report)),
+        standing=tuple(ledger.rules.standing()),
+        sending=sending(ledger, now),
+        tables=tuple(_here(ledger, spec, quarantined, report, now) for spec in specs.values()),
+        derived=tuple(derived_here(ledger, specs, now)),
+        origins=tuple(_origins(ledger, specs, now)),
+        replay=report,
+        kept=kept(config, rows.values(), specs.values(), ledger.files.retired_bytes()),
+        retained=retained(ledger.files.retention(policy), policy),
+        outlooks=outlooks(ledger, config, now),
+        disk=disk_outlook(ledger, config, now),
+        quarantined=quarantined,
+        unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
+        lost=tuple(lost_here(ledger.landing.waivers(), {table: spec.name for table, spec in specs.items()})),
+        far_ahead=tuple(_far_ahead(ledger, now)),
+        batch_conflicts=tuple(ledger.batches.conflicts()),
+    )
+
+
+def durable_lengths(ledger: Ledger, host: str) -> dict[FileId, int]:
+    """How far the OPEN WALs of this host are durable, which may be more than its worker has told the ledger of."""
+    return _durable(ledger.files.all(host, open_only=True), host)
+
+
+def _durable(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
+    boot = boot_id()
+    found: dict[FileId, int] = {}
+    for row in rows:
+        if row.closed or row.host != host or row.kind is not FileKind.WAL or row.boot != boot:
+            continue
+        counter = DurableLength.open(row.path, boot)
+        if counter is not None:
+            found[row.file] = counter.length
+            counter.close()
+    return found
+
+
+def _unregistered(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
+    """Bytes that are durable on this host and that its worker has not yet told the ledger of, per OPEN WAL."""
+    known = {row.file: row for row in rows}
+    return {file: max(0, end - known[file].length) for file, end in _durable(known.values(), host).items()}
+
+
+def _at_peers(
+    ledger: Ledger,
+    rows: Mapping[FileId, FileRow],
+    fresh: Mapping[FileId, int],
+    specs: Mapping[UUID, TableSpec],
+    lacking: Lacking,
+    report: ReplayReport | None,
+) -> Iterable[TableAtPeer]:
+    progress = {(known.file, known.peer): known for known in ledger.files.progress()}
+    by_rule: dict[tuple[str, UUID, str], list[tuple[FileId, ReplicationStatus]]] = {}
+    for file, rule, status in ledger.files.statuses():
+        by_rule.setdefault((rule.peer, rule.table, rule.group), []).append((file, status))
+    peers = {peer.name: peer for peer in ledger.rules.peers()}
+    held: dict[str, dict[UUID, str]] = {}
+    for each in ledger.sending.held():
+        held.setdefault(each.peer, {})[each.table] = each.reason
+    for rule in sorted(ledger.rules.all(), key=lambda r: (r.peer, str(r.table), r.group)):
+        spec = specs.get(rule.table) or ledger.tables.by_uuid(rule.table)
+        if spec is not None and rule.peer in peers:
+            found = by_rule.get((rule.peer, rule.table, rule.group), [])
+            of_peer, dropped = held.get(rule.peer, {}), rule.table not in specs
+            waits = report.bootstraps.get(f"{rule.peer} {spec.name}", "") if report is not None else ""
+            yield _at_peer(peers[rule.peer], rule, spec, found, rows, fresh, progress, of_peer, dropped, lacking, waits)
+
+
+def _at_peer(
+    peer: Peer,
+    rule: Rule,
+    spec: TableSpec,
+    statuses: Sequence[tuple[FileId, ReplicationStatus]],
+    rows: Mapping[FileId, FileRow],
+    fresh: Mapping[FileId, int],
+    progress: Mapping[tuple[FileId, str], Progress],
+    held: Mapping[UUID, str],
+    dropped: bool,
+    lacking: Lacking,
+    bootstrap: str,
+) -> TableAtPeer:
+    lag_bytes, lag_s, error = 0, 0.0, held.get(rule.table, "")
+    others = {reason for table, reason in held.items() if table != rule.table}
+    for file, status in statuses:
+        known = progress.get((file, peer.name))
+        error = error or (known.error if known and known.error not in others else "")
+        behind = status.remaining + fresh.get(file, 0)
+        if behind:
+            lag_bytes += behind
+            if file in rows:
+                since = lacking.since(rows[file], status, fresh.get(file, 0), known)
+                lag_s = max(lag_s, (lacking.now - since) / 1e6)
+    trouble = "held" if rule.table in held else "failing" if error else "behind"
+    state = "paused" if peer.paused else trouble if lag_bytes else "level"
+    if rule.phase is not Phase.LIVE:
+        state = rule.phase.value
+    return TableAtPeer(
+        peer=peer.name,
+        table=spec.name,
+        group=rule.group,
+        remote_table=rule.remote_table,
+        state=state,
+        files=len(statuses),
+        open_files=sum(status.state is FileState.OPEN for _, status in statuses),
+        needed=sum(status.needed - status.begin + fresh.get(file, 0) for file, status in statuses),
+        finished=sum(status.finished - status.begin for _, status in statuses),
+        landed=sum(status.shipped.within(status.begin, status.needed).total for _, status in statuses),
+        applied=sum(max(0, min(status.applied, status.needed) - status.begin) for _, status in statuses),
+        lag_bytes=lag_bytes,
+        lag_s=round(lag_s, 3),
+        last_error=error or (bootstrap if rule.phase is Phase.BOOTSTRAPPING else ""),
+        dropped=dropped,
+        since=rule.since,
+        gaps=rule.gaps,
+    )
+
+
+def _here(
+    ledger: Ledger, spec: TableSpec, quarantined: Sequence[Quarantined], report: ReplayReport | None, now: int
+) -> TableHere:
+    upto, _, _ = ledger.replay.folded(spec.uuid)
+    origins = ledger.time.replicated(spec.uuid)
+    slowest = min(origins.values(), key=lambda r: r.t, default=None)
+    return TableHere(
+        table=spec.name,
+        replicated=slowest.t if slowest else 0,
+        held_by=named(slowest.held_by, {spec.uuid: spec.name}) if slowest else "",
+        folded_upto=upto,
+        age_s=age_s(now, upto),
+        quarantined=sum(frame.table == spec.uuid and not frame.discarded for frame in quarantined),
+        discarded=sum(frame.table == spec.uuid and frame.discarded > 0 for frame in quarantined),
+        replay_held=_replay_held(report, spec.name),
+        clashes=tuple(clashes(spec)),
+    )
+
+
+def _replay_held(report: ReplayReport | None, table: str) -> str:
+    if report is None:
+        return ""
+    said = [report.held.get(table, "")]
+    said += [
+        f"{what.rpartition(' ')[2]}: {why}" for what, why in report.fold_errors.items() if what.startswith(f"{table} ")
+    ]
+    return "; ".join(part for part in said if part)
+
+
+def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterable[Origin]:
+    names = {table: spec.name for table, spec in specs.items()}
+    found = ways(ledger.landing.roads(), ledger.cluster, now, names)
+    known = ledger.time.replicated()
+    for origin in sorted(known.keys() | found.keys()):
+        reached = known.get(origin, Replicated(0, f"no closed frame of {origin.name} has come yet"))
+        held_by = named(reached.held_by, names)
+        yield Origin(str(origin), reached.t, age_s(now, reached.t), held_by, found.get(origin, ()))
+
+
+def age_s(now: int, then: int) -> float | None:
+    """Another cluster's clock, or time that passed while this was collected, makes nothing younger than now."""
+    return max(0.0, round((now - then) / 1e6, 3)) if then else None
+
+
+def _far_ahead(ledger: Ledger, now: int) -> Iterable[FarAhead]:
+    for clock in ledger.time.ahead():
+        if clock.commit > now:
+            ahead_s = round((clock.commit - now) / 1e6, 3)
+            yield FarAhead(str(clock.origin), clock.commit, ahead_s, clock.at)

@@ -1,0 +1,189 @@
+"""Who of a cluster is alive, host by host, as ZooKeeper has it, and what lies on each host as the ledger has it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from peer.status.replay_report import ReplayReport
+from replication.coordination.base import Member, keeps_tables
+from replication.coordination.paths import Kind, Office
+from replication.coordination.session import Coordination
+from replication.errors import CoordinationError
+from replication.ledger.base import FileRow, Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of the cluster, alive or not.
+
+    ``roles`` are those that run there, such as ``worker``, ``receiver 10.0.0.1:7070``, ``master (leads)`` or ``replay
+    (stands by)``. Of its registered ``wal_bytes`` and ``landing_bytes``, ``unapplied_bytes`` wait for replay. ``away``
+    says why replay cannot have them now, "" when it can.
+    """
+
+    slot: str
+    data_dir: str
+    roles: tuple[str, ...] = ()
+    wal_bytes: int = 0
+    landing_bytes: int = 0
+    unapplied_bytes: int = 0
+    away: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who is alive, as ZooKeeper has it; ``problem`` says why that is not known.
+
+    ``keeps_tables`` is False when every host is told to run no replay.
+    """
+
+    role: str = ""
+    role_epoch: int = 0
+    workers: tuple[str, ...] = ()
+    receivers: tuple[str, ...] = ()
+    writers: int = 0
+    problem: str = ""
+    keeps_tables: bool = True
+    hosts: tuple[Host, ...] = ()
+
+    def without_replay(self) -> str:
+        """Why tables stand still where something waits for replay, and what to do; "" when it runs and speaks."""
+        replays = ", ".join(role for host in self.hosts for role in host.roles if role.startswith("replay"))
+        if self.problem or not self.keeps_tables or replays and "silent" not in replays:
+            return ""
+        if replays:
+            return f"{replays}: in a long round, or frozen: then kill it, and walship up starts another"
+        return "no replay process runs, so the tables stand still; walship up starts one, and again where it runs"
+
+
+def await_writers(coordination: Coordination, epoch: int, lease_s: float) -> None:
+    """Wait until every open writer has acknowledged a role's epoch, or its lease is over: then none acks any more."""
+    deadline = time.monotonic() + lease_s
+    while time.monotonic() < deadline:
+        if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in coordination.members(Kind.WRITERS)):
+            return
+        time.sleep(0.05)
+
+
+def members_of(coordination: Coordination) -> Members:
+    """Who is alive now; a ZooKeeper that does not answer is said, not raised."""
+    try:
+        role, records = coordination.role().state, coordination.hosts()
+        workers, receivers = coordination.members(Kind.WORKERS), coordination.members(Kind.RECEIVERS)
+        offices = {
+            "master": coordination.candidates(Office.MASTERS),
+            "replay": coordination.candidates(Office.REPLAYERS),
+            "derive": coordination.candidates(Office.DERIVERS),
+        }
+        return Members(
+            role=role.role.value,
+            role_epoch=role.epoch,
+            workers=tuple(member.name for member in workers),
+            receivers=tuple(f"{member.name} {member.fields.get('address', '')}".strip() for member in receivers),
+            writers=len(coordination.members(Kind.WRITERS)),
+            keeps_tables=keeps_tables(records),
+            hosts=tuple(Host(r.slot, r.data_dir, _roles(r.slot, workers, receivers, offices)) for r in records),
+        )
+    except CoordinationError as error:
+        return Members(problem=str(error))
+
+
+def with_replayers(members: Members, replayers: tuple[str, ...]) -> Members:
+    """``members`` with the hosts that the ledger knows to be told to replay, whether ZooKeeper knows them or not."""
+    known = {host.slot for host in members.hosts}
+    others = tuple(Host(slot, "") for slot in replayers if slot not in known)
+    return replace(members, keeps_tables=members.keeps_tables or bool(replayers), hosts=members.hosts + others)
+
+
+def with_files(
+    members: Members,
+    rows: Iterable[FileRow],
+    pending: Iterable[Pending],
+    report: ReplayReport | None,
+    here: str,
+    now_s: float,
+) -> Members:
+    """``members`` whose hosts say what lies there; ``report`` is replay's, ``here`` who asks, ``now_s`` when.
+
+    A host that ZooKeeper does not know (it may not answer) is there for its files. A replay process that is there and
+    has told nothing for a while, since it is frozen or in a long round, is named with how long that is.
+    """
+    wal: dict[str, int] = {}
+    landing: dict[str, int] = {}
+    waits: dict[str, int] = {}
+    for row in rows:
+        of_kind = landing if row.is_landed else wal
+        of_kind[row.host] = of_kind.get(row.host, 0) + row.length
+    for part in pending:
+        waits[part.row.host] = waits.get(part.row.host, 0) + part.end - part.begin
+    known = {host.slot: host for host in members.hosts}
+    known |= {slot: Host(slot, "") for slot in wal.keys() | landing.keys() if slot not in known}
+    if report is not None and report.host == here and here in known and _lives(report.pid):
+        host = known[here]
+        if not any(role.startswith("replay") for role in host.roles):  # alone, it stands for no office
+            known[here] = replace(host, roles=(*host.roles, "replay"))
+    if report is not None and report.host in known:
+        known[report.host] = _silent(known[report.host], report.silence(now_s))
+    away = _away(known.values(), waits, report, "" if members.problem else here)
+    return replace(
+        members,
+        hosts=tuple(
+            replace(
+                host,
+                wal_bytes=wal.get(slot, 0),
+                landing_bytes=landing.get(slot, 0),
+                unapplied_bytes=waits.get(slot, 0),
+                away=away.get(slot, ""),
+            )
+            for slot, host in sorted(known.items())
+        ),
+    )
+
+
+def _silent(host: Host, said: str) -> Host:
+    if not said:
+        return host
+    return replace(
+        host,
+        roles=tuple(
+            {"replay": f"replay ({said})", "replay (leads)": f"replay (leads, {said})"}.get(role, role)
+            for role in host.roles
+        ),
+    )
+
+
+def _away(hosts: Iterable[Host], waits: Mapping[str, int], report: ReplayReport | None, here: str) -> dict[str, str]:
+    """Hosts whose files replay cannot have: what it says of them, or that nothing there would give them."""
+    told = dict(report.away) if report is not None else {}
+    replays = report.host if report is not None else here
+    for host in hosts:
+        gives = any(role.startswith("receiver") for role in host.roles)
+        if here and waits.get(host.slot) and host.slot != replays and not gives:
+            told.setdefault(host.slot, "it has no receiver that is up")
+    return told
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return pid > 0
+
+
+def _roles(
+    slot: str, workers: Iterable[Member], receivers: Iterable[Member], offices: Mapping[str, tuple[str, ...]]
+) -> tuple[str, ...]:
+    found = []
+    for office, line in offices.items():
+        if slot in line:
+            found.append(f"{office} (leads)" if line[0] == slot else f"{office} (stands by)")
+    if any(member.name == slot for member in workers):
+        found.append("worker")
+    found += [f"receiver {member.fields.get('address', '')}".strip() for member in receivers if member.name == slot]
+    return tuple(found)

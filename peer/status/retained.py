@@ -1,0 +1,60 @@
+"""Which files are kept for whom, and how near each peer is to its disk budget: rule 2 as ``status`` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from replication.core.shipping.retention import FileFacts, RetentionPolicy
+from replication.core.status import is_applied, is_fully_replicated
+
+
+@dataclass(frozen=True, slots=True)
+class KeptForPeer:
+    """CLOSED files that a peer holds here, in bytes of this cluster's files.
+
+    ``lacking`` ones are not wholly durable there; ``unapplied`` ones are, but are not yet in its tables; of those
+    ``past_budget`` need not wait for that any more.
+    """
+
+    peer: str
+    lacking_files: int
+    lacking_bytes: int
+    unapplied_files: int
+    unapplied_bytes: int
+    past_budget_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """What decides how long files are kept, and what is kept because of it.
+
+    ``own_replay`` says whether files wait for it; ``unreplayed_bytes`` of CLOSED files do.
+    """
+
+    own_replay: bool
+    peer_bytes_max: int | None
+    unreplayed_bytes: int
+    peers: tuple[KeptForPeer, ...]
+
+
+def retained(files: Iterable[FileFacts], policy: RetentionPolicy) -> Retained:
+    """Sum up what the ledger says of each file under ``policy``."""
+    closed = [file for file in files if file.closed]
+    peers = sorted({hold.peer for file in closed for hold in file.peers})
+    unreplayed = sum(file.length - file.replayed for file in closed if file.replayed is not None)
+    return Retained(
+        policy.keeps_tables, policy.peer_bytes_max, unreplayed, tuple(_of_peer(peer, closed) for peer in peers)
+    )
+
+
+def _of_peer(peer: str, closed: Iterable[FileFacts]) -> KeptForPeer:
+    lacking, unapplied, past = [], [], 0
+    for file in closed:
+        holds = [hold for hold in file.peers if hold.peer == peer]
+        if not all(is_fully_replicated(hold.status) for hold in holds):
+            lacking.append(file.length)
+        elif not all(is_applied(hold.status) for hold in holds):
+            unapplied.append(file.length)
+            past += any(hold.past_budget for hold in holds)
+    return KeptForPeer(peer, len(lacking), sum(lacking), len(unapplied), sum(unapplied), past)

@@ -1,0 +1,1 @@
+"""The tables people query: latest rows, fold, maintenance, reads and traces."""

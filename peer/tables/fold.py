@@ -1,0 +1,241 @@
+"""Fold: changes at or below the replicated time are merged into ``<table>``, in one step for readers.
+
+Tombstones are written first (one too many changes nothing, since the newest wins), then ``<table>`` in one commit
+that says how far it has come. Only keys that changed are touched. When replicated time stands for longer than
+``hold_s``, the last consistent snapshot is tagged for readers of cuts and everything received is folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import duckdb
+import pyarrow as pa
+import structlog
+
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.latest import CONSISTENT_TAG, Folded, Merge, show_latest
+from replication.core.definition.aging import REMOVED_LATER_US, horizon
+from replication.core.definition.schema import TableSpec
+from replication.errors import CommitConflictError
+from replication.ledger.base import Ledger
+from replication.tables.base import DUCKDB, History, Rows, Tables, open_duckdb
+from replication.tables.layout import CHANGES, TOMBSTONES, merge_groups, version_column
+from replication.tables.pyiceberg.damage import refuse_unreadable
+
+_DRIVER_VERSIONS = 200_000
+_DRIVER_BYTES = 256 << 20
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldResult:
+    """What a fold did: versions merged, deletes among them, and how far ``<table>`` is now."""
+
+    versions: int
+    deletes: int
+    folded: Folded
+
+
+@dataclass(slots=True)
+class Settled:
+    """Tables of which everything is folded, as they were then: until they change there is nothing to look for.
+
+    Of tables whose rows grow too old none is noted.
+    """
+
+    _tables: dict[UUID, tuple[TableSpec, int | None, int | None]] = field(default_factory=dict)
+
+    def has(self, spec: TableSpec, changes: History, table: History) -> bool:
+        """Whether all of ``changes`` is in ``table``."""
+        return self._tables.get(spec.uuid) == (spec, changes.current, table.current)
+
+    def note(self, spec: TableSpec, changes: History, table: History) -> None:
+        """All of ``changes`` is in ``table``."""
+        self._tables[spec.uuid] = (spec, changes.current, table.current)
+
+    def keep(self, known: Container[UUID]) -> None:
+        """Forget all tables but ``known`` ones."""
+        self._tables = {table: noted for table, noted in self._tables.items() if table in known}
+
+
+def fold(
+    tables: Tables, ledger: Ledger, spec: TableSpec, now: int, hold_s: float, settled: Settled | None = None
+) -> FoldResult | None:
+    """Fold one keyed table; None when there is nothing to do.
+
+    Args:
+        tables: the warehouse.
+        ledger: for replicated time, and to note the fold.
+        spec: the table.
+        now: microseconds since 1970.
+        hold_s: fold past a replicated time that has stood for longer.
+        settled: what this process knows of its tables.
+
+    Raises:
+        CommitConflictError: maintenance committed meanwhile; try again.
+        StorageError: a file of the tables is gone or damaged.
+    """
+    changes = tables.history(spec.name + CHANGES)
+    times = ledger.time.replicated(spec.uuid)
+    upto = min((replicated.t for replicated in times.values()), default=0)
+    held = now - upto > hold_s * 1e6
+    try:
+        result = merge_changes(tables, spec, None if held else upto, settled)
+    except duckdb.Error as error:
+        refuse_unreadable(error)
+        raise
+    reached = max(upto, result.folded.upto) if result is not None else upto
+    if changes.current is not None and (result is not None or not held):
+        ledger.replay.set_folded(spec.uuid, reached, changes.current, now)
+    if result is not None:
+        show_latest(tables, spec)
+    return result
+
+
+def merge_changes(
+    tables: Tables, spec: TableSpec, upto: int | None, settled: Settled | None = None
+) -> FoldResult | None:
+    """Merge the changes with commit times up to ``upto``, or all with a hold for readers of cuts when None.
+
+    Returns None, and commits nothing, when there are no such changes, no hold that may end, and no rows that have grown
+    too old for some time: they are removed, and hidden by the view, as of the last fold. Errors as ``fold``.
+    """
+    changes, table = tables.history(spec.name + CHANGES), tables.history(spec.name)
+    before = Folded.newest(table)
+    if not before.holds and table.tags.get(CONSISTENT_TAG, table.current) != table.current:
+        tables.untag(spec.name, CONSISTENT_TAG)  # of a hold whose end did not come to this; one about to begin is there
+    reached = _newest_replay(changes)
+    is_level = reached is not None and reached <= before.replay
+    if changes.current is None or (is_level and (upto is None or upto <= before.upto)):
+        return None
+    if settled is not None and settled.has(spec, changes, table):
+        return None
+    if not tables.fits(spec):
+        tables.create(spec)
+        table = tables.history(spec.name)
+    with open_duckdb() as connection:
+        tables.attach(connection, "changes", spec.name + CHANGES, where=before.unfolded)
+        if not before.known:
+            before = _as_far_as_rows_go(connection, tables, spec, before)
+        limit = None if upto is None else max(upto, before.upto)  # what came late below the last fold belongs in here
+        here = Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", before)
+        if reached is None:
+            (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
+            reached = max(before.replay, newest_row or 0)
+        where = here.changes_where(upto=limit, replay=reached)
+        (counted,) = connection.execute(
+            "select count(*), max(_commit), count(*) filter (where _op > 0),"
+            f" count(*) filter (where {here.is_late}) from changes where {where}"
+        ).fetchall()  # a result not fetched to its end would keep the connection from attaching more
+        versions, newest, deletes, late = counted
+        caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
+        if not versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
+            if settled is not None and _is_settled(connection, here):
+                settled.note(spec, changes, table)
+            return None
+        if _fits_here(connection, spec, where, versions):
+            if late:
+                tables.attach(connection, "table", spec.name)
+                tables.attach(connection, "tombstones", spec.name + TOMBSTONES)
+            merged = _merge_here(connection, here, where, late > 0)
+        else:
+            merged = _merge_there(tables, spec, before, where, late > 0, deletes > 0)
+    if not tables.fits(spec):  # what was read may have columns that were left out
+        raise CommitConflictError(f"{spec.name} was altered meanwhile")
+    folded = _next(before, reached, before.upto if newest is None else newest, upto)
+    if folded.holds and not before.holds and table.current is not None:
+        tables.tag(spec.name, CONSISTENT_TAG, table.current)
+        _log.warning("replicated time stands, folding past it", table=spec.name, held_from=before.upto)
+    if merged.buried is not None:
+        name = spec.name + TOMBSTONES
+        tables.append(name, merged.buried, tables.history(name).current, {}, spec)
+    tables.replace(spec.name, spec.key, merged.gone, merged.rows, table.current, folded.to_summary(), spec)
+    if before.holds and not folded.holds:
+        tables.untag(spec.name, CONSISTENT_TAG)
+    _log.info("folded", table=spec.name, versions=versions, deletes=deletes, upto=folded.upto)
+    return FoldResult(versions, deletes, folded)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """Keys to delete from ``<table>``, rows to add to it, and tombstones."""
+
+    gone: Rows
+    rows: Rows
+    buried: Rows | None
+
+
+def _is_settled(connection: duckdb.DuckDBPyConnection, merge: Merge) -> bool:
+    """Whether nothing waits to be folded, whatever the replicated time; and nothing will but by a commit."""
+    if merge.folded.holds or not merge.folded.known or horizon(merge.spec, 1 << 62) is not None:
+        return False
+    return not connection.execute(f"select 1 from changes where {merge.changes_where()} limit 1").fetchall()
+
+
+def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: Merge, upto: int) -> bool:
+    """Whether ``<table>`` has rows that are too old by ``upto``, a twentieth of their age after the last fold."""
+    before, old = (horizon(merge.spec, at - REMOVED_LATER_US) for at in (merge.folded.upto, upto))
+    if old is None or (before is not None and old - before < (upto - old) // 20):
+        return False
+    tables.attach(connection, "table", merge.spec.name)
+    return bool(connection.execute(f"select 1 from {merge.table} where {merge.too_old(old)} limit 1").fetchall())
+
+
+def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: str, versions: int) -> bool:
+    """Whether changes are few enough to be merged in memory, and their texts and the like of few enough bytes."""
+    if versions > _DRIVER_VERSIONS:
+        return False
+    sizes = ["0"]
+    for column in spec.columns:
+        name, is_bytes = DUCKDB.name(column.name), pa.types.is_binary(column.type)
+        if not pa.types.is_primitive(column.type):
+            sizes.append(f"coalesce({f'octet_length({name})' if is_bytes else f'strlen({name}::varchar)'}, 0)")
+    ((size,),) = connection.execute(f"select sum({' + '.join(sizes)}) from changes where {where}").fetchall()
+    return (size or 0) <= _DRIVER_BYTES
+
+
+def _merge_here(connection: duckdb.DuckDBPyConnection, merge: Merge, where: str, late: bool) -> _Merged:
+    """Few changes are merged in this process: a query costs milliseconds, a Spark job planning and compilation."""
+    connection.execute(f"create table resolved as {merge.resolved(where, late=late)}")
+    gone, rows, buried = (
+        connection.sql(query).to_arrow_table()
+        for query in (f"select distinct {merge.keys()} from resolved", merge.rows("resolved"), merge.buried("resolved"))
+    )
+    return _Merged(gone, rows, buried if buried.num_rows else None)
+
+
+def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, late: bool, deletes: bool) -> _Merged:
+    """Many changes are merged by the warehouse's engine; to sort them again is cheaper than to keep so much."""
+    changes, table, tombstones = (tables.ref(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES))
+    merge = Merge(spec, tables.dialect, changes, table, tombstones, before)
+    resolved = f"({merge.resolved(where, late=late)})"
+    return _Merged(merge.changed(where), merge.rows(resolved), merge.buried(resolved) if deletes or late else None)
+
+
+def _as_far_as_rows_go(
+    connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, before: Folded
+) -> Folded:
+    """An unknown fold as one up to the newest version in ``<table>``: an older one that comes late may lose to it."""
+    tables.attach(connection, "table", spec.name)
+    tables.attach(connection, "tombstones", spec.name + TOMBSTONES)
+    columns = [DUCKDB.name(version_column("_commit", group)) for group in merge_groups(spec)]
+    parts = [f"select {column} as _commit from {DUCKDB.name('table')}" for column in columns]
+    commits = " union all ".join([*parts, "select _commit from tombstones"])
+    ((newest,),) = connection.execute(f"select max(_commit) from ({commits}) c").fetchall()
+    return before if newest is None else replace(before, upto=newest, held_upto=newest)
+
+
+def _next(before: Folded, reached: int, newest: int, upto: int | None) -> Folded:
+    if upto is None:
+        return Folded(reached, max(newest, before.upto), before.held_replay, before.held_upto)
+    if before.holds and upto < before.upto:  # replicated time has not reached what was folded past it
+        return Folded(reached, before.upto, before.held_replay, before.held_upto)
+    return Folded(reached, max(upto, before.upto), reached, max(upto, before.upto))
+
+
+def _newest_replay(changes: History) -> int | None:
+    """The number of the newest replay commit; None when its snapshot has expired, so that only the rows can tell."""
+    return next((stamp.number for s in changes.chain() if (stamp := CommitMetadata.of(s)) is not None), None)

@@ -1,0 +1,220 @@
+"""What keeps tables cheap: old snapshots expire, small files become big ones, changes and tombstones nobody needs go.
+
+Nothing here adds rows, so replay's compare-and-swap passes over it; nothing that a fold, a hold or a late version
+could still need is removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from peer.tables.commit_metadata import CommitMetadata
+from peer.tables.latest import Folded, Merge
+from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest_history_s
+from replication.core.definition.schema import TableSpec
+from replication.core.routes.bootstrap import Forgotten
+from replication.errors import CommitConflictError
+from replication.ledger.base import Ledger
+from replication.tables.base import History, Snapshot, Tables
+from replication.tables.layout import CHANGES, TOMBSTONES, layouts
+
+SNAPSHOTS_MAX = 150
+SNAPSHOT_KEEP_US = 300_000_000
+SNAPSHOT_KEEP_BUSY_US = 10_000_000
+#: Begins the names of snapshots kept for who reads files that a later one no longer has; its time follows.
+SPARED_TAG = "walship_spared_"
+_WORTH_EXPIRING = 50
+_KEEP = 20
+_FILES_TO_COMPACT = 48
+_CELL_SLACK_US = 3_600_000_000
+#: Names a bootstrap's snapshot tag; the number of the file that is written follows.
+HOLD = "walship_bootstrap_"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ``__changes`` keeps what is folded, in seconds, unless a table says otherwise."""
+
+    changes_s: float
+
+
+def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
+    """Compact and expire one walship table's Iceberg tables where that is due; cheap when it is not.
+
+    Lets go of snapshots that a bootstrap held whose file nobody writes any more: it was killed.
+
+    Args:
+        tables: the warehouse.
+        ledger: the cluster's.
+        spec: the table.
+        now: microseconds since 1970.
+    """
+    for layout in layouts(spec):
+        history = tables.history(layout.name)
+        for tag in _left_behind(ledger, history):
+            tables.untag(layout.name, tag)
+            _log.info("bootstrap_hold_let_go", table=layout.name, tag=tag)
+        if _small_files(history) >= _FILES_TO_COMPACT:
+            try:
+                files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
+                _log.info("compacted", table=layout.name, files=files)
+            except CommitConflictError as error:  # snapshots are expired all the same, or their number grows meanwhile
+                _log.info("not_compacted", table=layout.name, reason=error.what)
+            history = tables.history(layout.name)
+        for tag in history.tags:
+            if tag.startswith(SPARED_TAG) and int(tag.removeprefix(SPARED_TAG)) < now - SNAPSHOT_KEEP_US:
+                tables.untag(layout.name, tag)
+        # The cost of a commit and the size of the metadata grow with the snapshots kept.
+        keep_us = SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US
+        named = set(history.tags.values())
+        old = sum(1 for s in history.snapshots.values() if s.at < now - keep_us and s.id not in named)
+        if min(old, len(history.snapshots) - _KEEP) >= _WORTH_EXPIRING:
+            _spare(tables, layout.name, history, now)
+            tables.expire(layout.name, now - keep_us, _KEEP)
+            left = len(tables.history(layout.name).snapshots)
+            _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
+
+
+def _spare(tables: Tables, name: str, history: History, now: int) -> None:
+    """Keep the files that snapshots of the last minutes removed: of each that did, the one before it has them all.
+
+    Who reads has looked up the files, so that the snapshots in between may go.
+    """
+    for snapshot in history.snapshots.values():
+        before, tag = history.snapshots.get(snapshot.parent or 0), f"{SPARED_TAG}{snapshot.at}"
+        is_recent = snapshot.at >= now - SNAPSHOT_KEEP_US and tag not in history.tags
+        if is_recent and before is not None and _removes_files(snapshot):
+            tables.tag(name, tag, before.id)
+
+
+def _removes_files(snapshot: Snapshot) -> bool:
+    removed = ("deleted-data-files", "removed-delete-files")
+    return snapshot.operation in ("replace", "delete") or any(name in snapshot.summary for name in removed)
+
+
+def _left_behind(ledger: Ledger, history: History) -> list[str]:
+    holds = [tag for tag in history.tags if tag.startswith(HOLD)]
+    if not holds:
+        return []
+    files = [wanted.file for wanted in ledger.bootstraps.wanted()]  # after the tags: each has its file before
+    written = {f"{HOLD}{file.file.number}" for file in files if file is not None and not file.closed}
+    return [tag for tag in holds if tag not in written]
+
+
+def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: Retention) -> None:
+    """Delete folded changes past their retention, tombstones that no late version can need, and rows that are too old.
+
+    Never removes what is not folded, what a hold keeps, or the rows of the newest replay commit. Tombstones stay for
+    the table's ``history_s``, until they are older than the replicated time of every origin, and while ``__changes``
+    has older rows: those are merged again when somebody's maintenance has forgotten the folds.
+    """
+    if not spec.key:
+        _age_off_keyless(tables, ledger, spec)
+        return
+    folded = Folded.newest(tables.history(spec.name))
+    old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
+    if old is not None:
+        ledger.bootstraps.forget(spec.uuid, Forgotten(since=old))
+        _delete(tables, spec.name, Merge(spec, tables.dialect, "", "", "", folded).too_old(old))
+    changes = tables.history(spec.name + CHANGES)
+    newest = next((stamp.number for s in changes.chain() if (stamp := CommitMetadata.of(s)) is not None), 0)
+    replay = min(folded.replay, folded.held_replay, newest - 1)
+    changes_s = float(spec.setting("changes_retention_s") or retention.changes_s)
+    upto = min(folded.upto, folded.held_upto, now - int(changes_s * 1e6))
+    aged = "" if old is None else f" or _commit <= {folded.upto} and coalesce(_ts, _commit) < {old}"
+    gone = f"_replay <= {replay} and (_commit <= {upto} or _op < 0{aged})"
+    for derivation in ledger.derivations.all():
+        behind = derivation.source == spec.uuid and derivation.position >= 0
+        unseen = f"{gone} and _op >= 0 and _replay > {derivation.position}"
+        if behind and _there_is(tables, spec.name + CHANGES, unseen):
+            ledger.derivations.renew(derivation.table)  # what has changed can no longer be told: all is compared
+    _delete(tables, spec.name + CHANGES, gone)
+    replicated = _replicated(ledger, spec)
+    where = forgettable(spec, replicated, now)
+    if not _there_is(tables, spec.name + TOMBSTONES, where):
+        return
+    rows = f"select min(coalesce(_ts, _commit)) as oldest from {tables.ref(spec.name + CHANGES)} where _op = 0"
+    oldest = tables.query(rows).column(0)[0].as_py()
+    if oldest is not None:
+        where = f"{where} and coalesce(_ts, _commit) < {oldest}"
+    ledger.bootstraps.forget(spec.uuid, Forgotten(before=_forgettable_before(spec, replicated, now)))
+    _delete(tables, spec.name + TOMBSTONES, where)
+
+
+def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
+    """Remove rows that are too old, but for those of the newest replay commit, which tells how far replay is."""
+    replicated = min((reached.t for reached in ledger.time.replicated(spec.uuid).values()), default=0)
+    old = horizon(spec, replicated - REMOVED_LATER_US)
+    found = (CommitMetadata.of(snapshot) for snapshot in tables.history(spec.name).chain())
+    newest = next((commit.number for commit in found if commit is not None), 0)
+    if old is not None:
+        _delete(tables, spec.name, f"_replay < {newest} and _commit < {old}")
+
+
+def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
+    """The condition on a tombstone that no version can come any more that it would have to win over.
+
+    A version yet to come has a commit time above ``replicated``. On cell tables its own timestamp may be older by
+    ``history_s``, and a little more when its append waited for the disk.
+
+    Args:
+        spec: the table.
+        replicated: the least replicated time of all origins.
+        now: microseconds since 1970.
+    """
+    history = longest_history_s(spec) * 1_000_000
+    old = f"_commit <= {min(replicated, now - history)}"
+    if spec.kind != "cell":
+        return old
+    return f"{old} and coalesce(_ts, _commit) <= {min(replicated, now) - history - _CELL_SLACK_US}"
+
+
+def forgotten(ledger: Ledger, spec: TableSpec, now: int) -> Forgotten:
+    """Of which timestamps a snapshot of the table, held before this is asked, may lack deletes that are forgotten.
+
+    None where somebody gave up a frame: what it brought is lacking, and was not deleted.
+
+    Args:
+        ledger: the cluster's.
+        spec: the table.
+        now: microseconds since 1970.
+    """
+    if not spec.key or any(frame.table == spec.uuid for frame in ledger.replay.quarantined()):
+        return Forgotten()
+    by_now = Forgotten(horizon(spec, now) or 0, _forgettable_before(spec, _replicated(ledger, spec), now))
+    return ledger.bootstraps.forgotten(spec.uuid).join(by_now)
+
+
+def _forgettable_before(spec: TableSpec, replicated: int, now: int) -> int:
+    """Versions that a ``forgettable`` tombstone may have won over have timestamps below this."""
+    history = longest_history_s(spec) * 1_000_000
+    slack = history + _CELL_SLACK_US
+    newest = min(replicated, now - history) if spec.kind != "cell" else min(replicated, now) - slack
+    return newest + 1 if newest > 0 else 0
+
+
+def _replicated(ledger: Ledger, spec: TableSpec) -> int:
+    return min((r.t for r in ledger.time.replicated(spec.uuid, every_origin=True).values()), default=0)
+
+
+def _delete(tables: Tables, name: str, where: str) -> None:
+    if _there_is(tables, name, where):
+        tables.delete(name, where)
+        _log.info("trimmed", table=name, where=where)
+
+
+def _there_is(tables: Tables, name: str, where: str) -> bool:
+    return bool(tables.query(f"select 1 as one from {tables.ref(name)} where {where} limit 1").num_rows)
+
+
+def _small_files(history: History) -> int:
+    """Data files added and delete files left since the last rewrite, from the summaries alone."""
+    count = 0
+    for snapshot in history.chain():
+        if snapshot.operation == "replace":
+            break
+        count += int(snapshot.summary.get("added-data-files", 0)) + int(snapshot.summary.get("added-delete-files", 0))
+    return count

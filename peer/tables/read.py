@@ -1,0 +1,234 @@
+"""Reads without Spark: PyIceberg plans, DuckDB merges and filters, Arrow batches come out."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import SupportsIndex
+
+import duckdb
+import pyarrow as pa
+
+from peer.tables.latest import CONSISTENT_TAG, Folded, Merge, now_us
+from replication.config import Config
+from replication.core.definition.aging import horizon
+from replication.core.definition.schema import TableSpec
+from replication.errors import RequestError
+from replication.ledger.base import Ledger
+from replication.tables.base import DUCKDB, Catalog, History, open_duckdb
+from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
+from replication.tables.layout import CHANGES, LATEST, TOMBSTONES, shown_columns
+from replication.tables.pyiceberg.damage import refuse_unreadable
+
+BATCH_ROWS = 65_536
+_SHOW_TABLES = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
+
+
+def attach_latest(
+    connection: duckdb.DuckDBPyConnection,
+    catalog: Catalog,
+    spec: TableSpec,
+    view: str,
+    *,
+    as_of: int | None = None,
+    versions: bool = False,
+) -> None:
+    """Make ``view`` in a DuckDB connection show the rows of a table, now or as of a commit time.
+
+    With ``versions`` it has each group's version columns too, once the table has been replayed into.
+
+    Raises:
+        RequestError: ``as_of`` lies before the last fold.
+    """
+    parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
+    folded, snapshot = Folded(), None
+    if not catalog.has(spec):  # nothing has been replayed, or its tables are being made
+        empty = pa.schema([pa.field(column.name, column.type) for column in spec.columns]).empty_table()
+        connection.register(view, empty)
+        return
+    if spec.key:
+        folded, snapshot = _base(catalog.history(spec.name), spec, as_of)
+        key = [spec.by_name[name] for name in spec.key]
+        catalog.attach(connection, parts["changes"], spec.name + CHANGES, where=folded.unfolded, columns=spec.columns)
+        catalog.attach(connection, parts["tombstones"], spec.name + TOMBSTONES, columns=key)
+    catalog.attach(connection, parts["table"], spec.name, snapshot=snapshot, columns=shown_columns(spec))
+    names = {name: DUCKDB.name(part) for name, part in parts.items()}
+    if spec.key and snapshot is None:  # the cut starts from before the first fold
+        names["table"] = f"(select * from {names['table']} where false)"
+    young = horizon(spec, now_us() if as_of is None else as_of)
+    merge = Merge(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
+    connection.execute(f"create or replace view {DUCKDB.name(view)} as {merge.latest(upto=as_of, versions=versions)}")
+
+
+def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded, int | None]:
+    """The fold to start from and the snapshot of ``<table>`` that has it."""
+    folded = Folded.newest(history)
+    if as_of is None or (folded.known and folded.upto <= as_of):
+        return folded, history.current
+    if folded.known and (folded.held_replay, folded.held_upto) == (0, -1):
+        return Folded(), None
+    if folded.known and folded.held_upto <= as_of and CONSISTENT_TAG in history.tags:
+        # as the newest fold has it: that of the tagged snapshot may have expired
+        held = Folded(folded.held_replay, folded.held_upto, folded.held_replay, folded.held_upto)
+        return held, history.tags[CONSISTENT_TAG]
+    raise RequestError(
+        f"{spec.name} is folded up to {folded.upto}, so it cannot be read as of {as_of}",
+        "Read as of a later commit time (microseconds since 1970)",
+    )
+
+
+def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
+    """The lowest commit time that the table can be read as of; None when only its newest rows can be read."""
+    if not spec.key or not catalog.has(spec):
+        return 0
+    history = catalog.history(spec.name)
+    folded = Folded.newest(history)
+    if not folded.known:
+        return None
+    if (folded.held_replay, folded.held_upto) == (0, -1):
+        return 0
+    return min(folded.upto, folded.held_upto) if CONSISTENT_TAG in history.tags else folded.upto
+
+
+class Reader:
+    """Reads of one cluster's tables. Safe for threads; each reading is a snapshot of its own.
+
+    Args:
+        config: says where the catalog is.
+        ledger: kept by the caller.
+    """
+
+    def __init__(self, config: Config, ledger: Ledger) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self._catalog: IcebergCatalog | None = None
+
+    @property
+    def catalog(self) -> IcebergCatalog:
+        """The Iceberg catalog, opened when first used."""
+        with self._lock:
+            if self._catalog is None:
+                properties = configured_catalog(self._config)
+                self._catalog = IcebergCatalog(properties)
+            return self._catalog
+
+    def read(
+        self,
+        spec: TableSpec,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        as_of: int | None = None,
+    ) -> pa.RecordBatchReader:
+        """Live rows, the newest version of each key.
+
+        Args:
+            spec: the table.
+            where: an SQL condition (DuckDB's) over its columns.
+            columns: which to read, in that order; all when None.
+            limit: at most so many rows.
+            as_of: only versions with a commit time up to this, in microseconds since 1970.
+
+        Raises:
+            RequestError: the condition or a column does not fit the table, ``as_of`` lies before the last fold, or
+                this cluster keeps no tables.
+        """
+        self._check(spec)
+        return read(self.catalog, spec, where, columns, limit, as_of)
+
+    def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
+        """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``, ``ops.flights__latest``).
+
+        Tables in ``system``, ``temp`` and ``memory`` are asked for as ``walship.system.…``; those in DuckDB's own
+        ``information_schema`` and ``pg_catalog`` by ``read`` alone.
+
+        Raises:
+            RequestError: what DuckDB says of the query.
+        """
+        if _SHOW_TABLES.fullmatch(query):
+            return pa.table({"name": [spec.name for spec in specs]}).to_reader()
+        connection = open_duckdb()
+        try:
+            connection.execute("attach ':memory:' as walship; use walship")  # as Spark calls the catalog
+            for spec in named_in(query, specs):
+                self._check(spec)
+                namespace, _, name = spec.name.partition(".")
+                attach_latest(connection, self.catalog, spec, spec.name)
+                schema = f"walship.{DUCKDB.name(namespace)}"
+                with suppress(duckdb.CatalogException):  # information_schema and pg_catalog are DuckDB's own
+                    connection.execute(f"create schema if not exists {schema}")
+                    for shown in (name, name + LATEST):
+                        target = f"{schema}.{DUCKDB.name(shown)}"
+                        connection.execute(f"create view {target} as select * from {DUCKDB.name(spec.name)}")
+            return _result(connection, query)
+        except BaseException as error:
+            connection.close()
+            refuse_unreadable(error)
+            raise
+
+    def _check(self, spec: TableSpec) -> None:
+        if not self._config.replay.enabled and not self.catalog.has(spec):
+            raise RequestError(
+                f"{self._ledger.cluster.name} keeps no rows of {spec.name}: [replay] enabled is false here",
+                "Read it on a cluster or host that keeps tables",
+            )
+
+    def close(self) -> None:
+        """Let go of the catalog."""
+        with self._lock:
+            if self._catalog is not None:
+                self._catalog.close()
+            self._catalog = None
+
+
+def named_in(query: str, specs: Sequence[TableSpec]) -> list[TableSpec]:
+    """The tables that a query can mean, since it has their names in it; all when it has none."""
+    words = {word.removesuffix(LATEST) for word in re.findall(r"\w+", query.casefold())}
+    return [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in words] or list(specs)
+
+
+def read(
+    catalog: Catalog,
+    spec: TableSpec,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    as_of: int | None = None,
+) -> pa.RecordBatchReader:
+    """Live rows of a table in any catalog, as ``Reader.read`` gives them."""
+    if isinstance(columns, str):
+        raise RequestError(f"columns={columns!r} is one text", f"Give names of columns: [{columns!r}]")
+    if limit is not None and not (isinstance(limit, SupportsIndex) and limit >= 0):
+        raise RequestError(f"limit={limit!r} is no number of rows", "Give a whole number, 0 or more")
+    connection = open_duckdb()
+    try:
+        attach_latest(connection, catalog, spec, "latest", as_of=as_of)
+        wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
+        query = f"select {wanted} from latest"
+        query += f" where {where}\n" if where else ""  # which may end with a comment
+        query += f" limit {int(limit)}" if limit is not None else ""
+        return _result(connection, query)
+    except BaseException as error:
+        connection.close()
+        refuse_unreadable(error)
+        raise
+
+
+def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatchReader:
+    try:
+        rows = connection.sql(query).to_arrow_reader(BATCH_ROWS)
+        return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))
+    except duckdb.Error as error:
+        refuse_unreadable(error)
+        raise RequestError(str(error).strip().splitlines()[0]) from None
+
+
+def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from rows
+    except OSError as error:  # met in a file after the first rows
+        refuse_unreadable(error)
+        raise

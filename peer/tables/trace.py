@@ -1,0 +1,235 @@
+"""Where the versions of one key came from: origin, WAL and sequence, by which clusters and when, and which one counts.
+
+What is read: the change log with each version's way, the folded winner and tombstone, registered frames that replay has
+not applied yet, and landing files in which the same frame arrived again by another road. The change log is trimmed
+(``changes_retention_s``) and landing files go once everybody has them, so of old versions only the winner is known, and
+of old repeats nothing; a trace says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from peer.frames.decode import FrameRef, plan_decode, through
+from peer.frames.hosts import HostReader, Hosts
+from peer.frames.select import Selector
+from peer.tables.latest import Folded, Merge
+from replication.core.definition.schema import OP, TS, TableSpec
+from replication.core.frame import scan
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import ReplicationError, RequestError
+from replication.ledger.base import FileRow, Ledger
+from replication.tables.base import DUCKDB, LABEL, Catalog, open_duckdb
+from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
+
+PENDING_BYTES_MAX = 256 << 20
+TRIMMED = "the change log was trimmed: of what it no longer has only the newest version is known, and not its road"
+REPEATS = "a second arrival is known as long as the landing file it came in is kept"
+_NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay were looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a key's group.
+
+    ``way`` names the clusters it came through, this one last; empty when that is known no more. ``again`` are the ways
+    by which the same frame arrived again. ``applied`` is when it became visible here, None while it is not or when that
+    is known no more; times are microseconds since 1970. ``kept`` is ``changes``, ``table``, ``tombstones`` or
+    ``landed`` (not applied yet). ``values`` are of the group's own columns; none of a delete.
+    """
+
+    group: str
+    is_delete: bool
+    timestamp: int
+    commit: int
+    origin: str
+    wal: str
+    sequence: int
+    row: int
+    way: tuple[str, ...]
+    again: tuple[tuple[str, ...], ...]
+    applied: int | None
+    kept: str
+    is_winner: bool
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The versions of one key on one cluster, newest first, and what can no longer be told."""
+
+    cluster: str
+    table: str
+    key: Mapping[str, Any]
+    versions: tuple[Version, ...]
+    untold: tuple[str, ...]
+
+
+def trace(
+    catalog: Catalog, ledger: Ledger, spec: TableSpec, key: Mapping[str, Any], hosts: Hosts | None = None
+) -> Trace:
+    """Find all that is known of one key.
+
+    Args:
+        catalog: the cluster's.
+        ledger: the cluster's.
+        spec: the table, which has a key.
+        key: a value for each key column, of its Arrow type or what that can be made from.
+        hosts: how files of other hosts are read; None where there are none.
+
+    Raises:
+        RequestError: the table has no key, or ``key`` does not name its columns or has values that do not fit them.
+    """
+    wanted = key_table(spec, key)
+    untold: list[str] = []
+    rows = [*_replayed(catalog, spec, wanted), *_pending(ledger, spec, wanted, untold, hosts or Hosts())]
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: _KEPT.index(row["_kept"])):
+        found.setdefault(_identity(spec, row), row)
+    ordered = sorted(found.values(), key=_order, reverse=True)
+    groups = {spec.kind if spec.kind == "cell" else group.name: False for group in spec.groups}
+    versions = []
+    with HostReader(hosts or Hosts()) as reader:
+        for row in ordered:
+            merged = spec.kind if spec.kind == "cell" else row["_group"]
+            versions.append(_version(ledger, spec, row, reader, is_winner=not groups.get(merged, False)))
+            groups[merged] = True
+    if any(version.kept in ("table", "tombstones") for version in versions):
+        untold.append(TRIMMED)
+    if any(len(version.way) > 1 for version in versions):
+        untold.append(REPEATS)
+    (shown,) = wanted.to_pylist()
+    return Trace(ledger.cluster.name, spec.name, shown, tuple(versions), tuple(untold))
+
+
+_KEPT = ("changes", "landed", "table", "tombstones")
+
+
+def key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
+    """A key as a table of one row, of its columns' types; RequestError as of ``trace``."""
+    if not spec.key:
+        raise RequestError(
+            f"{spec.name} has no key, so there are no versions to trace",
+            "Its rows say themselves where they are from: _origin, _wal, _seq",
+        )
+    if set(key) != set(spec.key):
+        raise RequestError(f"The key of {spec.name} is {', '.join(spec.key)}", "Give a value for each of them")
+    return pa.table({name: _key_value(key[name], spec.by_name[name].type, name) for name in spec.key})
+
+
+def _key_value(value: object, wanted: pa.DataType, name: str) -> pa.Array:
+    try:
+        return pa.array([value], wanted)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RequestError(
+            f"{value!r} is no value of key column {name} ({wanted}): {error}", "Give it as the table has it"
+        ) from None
+
+
+def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[str, Any]]:
+    if not catalog.has(spec):
+        return []
+    with open_duckdb() as connection:
+        connection.register("wanted", wanted)
+        for name, suffix in (("changes", CHANGES), ("table", ""), ("tombstones", TOMBSTONES)):
+            columns = shown_columns(spec) if name == "table" else spec.columns
+            columns = columns if name != "tombstones" else tuple(spec.by_name[key] for key in spec.key)
+            catalog.attach(connection, f"kept {name}", spec.name + suffix, columns=columns)
+        names = [DUCKDB.name(f"kept {name}") for name in ("changes", "table", "tombstones")]
+        merge = Merge(spec, DUCKDB, names[0], names[1], names[2], Folded())
+        return list(connection.sql(merge.kept("wanted")).to_arrow_table().to_pylist())
+
+
+def _pending(
+    ledger: Ledger, spec: TableSpec, wanted: pa.Table, untold: list[str], hosts: Hosts
+) -> Iterator[dict[str, Any]]:
+    """Versions that have landed and wait for replay."""
+    with HostReader(hosts) as reader:
+        selected = Selector(reader, ledger.replay.pending(), PENDING_BYTES_MAX).level()
+    untold += [f"{file.local} cannot be read: {error.what}" for file, error in selected.broken.items()]
+    if selected.more:
+        untold.append(_NOT_ALL)
+    for frame in selected.frames.get(spec.uuid, ()):
+        try:
+            yield from _matching(ledger, spec, frame, wanted, hosts)
+        except (ReplicationError, OSError) as error:
+            why = error.what if isinstance(error, ReplicationError) else str(error)
+            untold.append(f"a frame at offset {frame.begin} of {frame.file.local} cannot be read: {why}")
+
+
+def _matching(ledger: Ledger, spec: TableSpec, frame: FrameRef, wanted: pa.Table, hosts: Hosts) -> list[dict[str, Any]]:
+    decode = plan_decode(spec, ledger.tables.schemas(spec.uuid), [frame], 0, 1, 0, hosts)
+    rows = pa.Table.from_batches(decode.run(decode.tasks.to_batches()), decode.schema)
+    same = " and ".join(f"r.{DUCKDB.name(k)} = w.{DUCKDB.name(k)}" for k in spec.key)
+    with open_duckdb() as connection:
+        connection.register("wanted", wanted)
+        connection.register("incoming", rows)
+        query = f"select r.* from incoming r where exists (select 1 from wanted w where {same})"
+        found = connection.sql(query).to_arrow_table().to_pylist()
+    place = {
+        "_group": frame.group,
+        "_origin": str(frame.wal.cluster),
+        "_wal": frame.wal.local,
+        "_through": frame.through,
+        "_applied": None,
+        "_kept": "landed",
+    }
+    return [{TS: None, **{k: v for k, v in row.items() if k != LABEL}, **place} for row in found]
+
+
+def _identity(spec: TableSpec, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    group = "" if spec.kind == "cell" else row["_group"]
+    return group, row["_origin"], row["_wal"], row["_seq"], row["_row"], row["_commit"]
+
+
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """As ``peer/tables/latest.py`` orders versions."""
+    timestamp = row["_commit"] if row["_ts"] is None else row["_ts"]
+    place = row["_commit"], row["_origin"], row["_wal"], row["_seq"], row["_row"]
+    return timestamp, row[OP] == 2, *place
+
+
+def _version(
+    ledger: Ledger, spec: TableSpec, row: Mapping[str, Any], reader: HostReader, *, is_winner: bool
+) -> Version:
+    way = tuple((row["_through"] or "").split())
+    origin = ClusterId.parse(row["_origin"])
+    number = row["_wal"].partition("/")
+    stream = StreamId(FileId(origin, number[0], int(number[2])), spec.uuid, row["_group"])
+    again = _again(ledger.landing.repeats(stream, row["_seq"]), stream, row["_seq"], reader)
+    values = {} if row[OP] else {name: row[name] for name in spec.group_columns(row["_group"])}
+    return Version(
+        group=row["_group"],
+        is_delete=row[OP] > 0,
+        timestamp=row["_commit"] if row["_ts"] is None else row["_ts"],
+        commit=row["_commit"],
+        origin=origin.name,
+        wal=row["_wal"],
+        sequence=row["_seq"],
+        row=row["_row"],
+        way=way,
+        again=tuple(sorted(again - {way})),
+        applied=row["_applied"],
+        kept=row["_kept"],
+        is_winner=is_winner,
+        values=values,
+    )
+
+
+def _again(
+    repeats: Iterable[tuple[FileRow, int, int]], stream: StreamId, sequence: int, reader: HostReader
+) -> set[tuple[str, ...]]:
+    """The ways of a frame's repeats; where a file cannot be read, its sender is all that is known."""
+    found = set()
+    for row, begin, end in repeats:
+        try:
+            (content,) = reader.read(reader.hosts.place(row), [(begin, end)])
+            ways = (through(frame) for frame in scan(content) if frame.header.sequence == sequence)
+            found.add(tuple(next(ways).split()))
+        except (OSError, ReplicationError, StopIteration):
+            found.add((stream.wal.cluster.name, "…", row.source.cluster.name if row.source else "?"))
+    return found

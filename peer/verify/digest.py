@@ -1,0 +1,237 @@
+"""One reading of a table as hashes that no order changes: of all rows, of each bucket of keys, and of single rows.
+
+A row's hash is the MD5 of its columns' texts by name, so values count exactly (NULL, NaN, -0.0 and 0.0 differ) and
+the order of columns does not. A bucket is the highest bits of the MD5 of the key's text, so two clusters cut their
+keys alike; sums modulo 2^128 over a bucket are equal when its rows are. Runs in DuckDB within a bound of memory, past
+which it uses the disk. A reading keeps the files it was opened with: what it says later is of the same moment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from peer.tables.read import attach_latest
+from replication.core.definition.schema import TableSpec
+from replication.errors import FormatError, SchemaError
+from replication.tables.base import DUCKDB, Catalog, open_duckdb
+from replication.tables.layout import version_column
+
+BUCKETS = 4096
+BATCH_ROWS = 16_384
+MEMORY_BYTES_MAX = 256 << 20
+_MORE_ROOM = ("set threads = 1", "set memory_limit = '1GiB'", "set memory_limit = '4GiB'")
+_BUCKET_SHIFT = 128 - 12
+_MASK = (1 << 128) - 1
+_ENTRY = struct.Struct(">HQQQ")
+_LOW, _HIGH = "sum((_h & 18446744073709551615::uhugeint)::hugeint)", "sum((_h >> 64)::hugeint)"
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Rows and content hash (32 hexadecimal digits) of a reading."""
+
+    rows: int
+    content: str
+
+
+Buckets = Mapping[int, tuple[int, int]]  # bucket -> rows and content hash, of buckets that hold rows
+
+
+def encode_buckets(buckets: Buckets) -> bytes:
+    """26 bytes a bucket."""
+    return b"".join(
+        _ENTRY.pack(bucket, rows, content >> 64, content & (_MASK >> 64)) for bucket, (rows, content) in buckets.items()
+    )
+
+
+def decode_buckets(raw: bytes) -> dict[int, tuple[int, int]]:
+    """Read them back; FormatError when they are none."""
+    if len(raw) % _ENTRY.size:
+        raise FormatError(f"{len(raw)} bytes are no buckets")
+    return {bucket: (rows, high << 64 | low) for bucket, rows, high, low in _ENTRY.iter_unpack(raw)}
+
+
+def digest_of(buckets: Buckets) -> Digest:
+    """The whole's, from its buckets'."""
+    content = sum(content for _, content in buckets.values()) & _MASK
+    return Digest(sum(rows for rows, _ in buckets.values()), f"{content:032x}")
+
+
+def unequal(one: Buckets, two: Buckets) -> list[int]:
+    """Buckets that do not hold the same."""
+    return sorted(bucket for bucket in {*one, *two} if one.get(bucket) != two.get(bucket))
+
+
+class Reading:
+    """The rows of a relation in a DuckDB connection, hashed. Closes the connection; one thread uses it.
+
+    Args:
+        connection: where ``relation`` is.
+        relation: a view or table that can be scanned more than once.
+        columns: what counts.
+        key: which of them are the key; empty when rows are compared whole.
+    """
+
+    def __init__(
+        self, connection: duckdb.DuckDBPyConnection, relation: str, columns: Sequence[str], key: Sequence[str]
+    ) -> None:
+        missing = [column for column in key if column not in columns]
+        if missing:
+            connection.close()
+            raise SchemaError(f"key column {', '.join(missing)} is missing from the rows of {relation}")
+        self._connection = connection
+        self._relation = DUCKDB.name(relation)
+        self._columns = list(columns)
+        self._key = list(key)
+        self._buckets: dict[int, tuple[int, int]] | None = None
+        self._more_room = iter(_MORE_ROOM)
+
+    @property
+    def named(self) -> list[str]:
+        """The columns that name a row: its key, or all of them."""
+        return self._key or self._columns
+
+    @property
+    def values(self) -> list[str]:
+        """The columns whose hashes ``keys`` gives, in that order."""
+        return [column for column in self._columns if column not in self._key] if self._key else []
+
+    def buckets(self) -> dict[int, tuple[int, int]]:
+        """Rows and content hash of every bucket that holds rows; read once."""
+        if self._buckets is None:
+            bucket = "_h" if not self._key else row_hash(self._key)
+            inner = f"select {row_hash(self._columns)} as _h, {bucket} as _kh from {self._relation}"
+            query = (
+                f"select (_kh >> {_BUCKET_SHIFT})::integer as _b, count(*), {_LOW}, {_HIGH} from ({inner}) group by _b"
+            )
+            self._buckets = {
+                int(found): (int(rows), (int(low) + (int(high) << 64)) & _MASK)
+                for found, rows, low, high in self._fetched(query)
+            }
+        return self._buckets
+
+    def _fetched(self, query: str) -> list[tuple[Any, ...]]:
+        while True:
+            try:
+                return self._connection.execute(query).fetchall()
+            except duckdb.OutOfMemoryException:  # each thread holds a row group and 2,048 rows, which go to no disk
+                step = next(self._more_room, None)
+                if step is None:
+                    raise
+                self._connection.execute(step)
+
+    def digest(self) -> Digest:
+        """Rows and content hash of the whole."""
+        return digest_of(self.buckets())
+
+    def keys(self, buckets: Sequence[int]) -> pa.RecordBatchReader:
+        """The rows of some buckets: the columns that name them, ``_low`` and ``_high`` of the row's hash, ``_values``.
+
+        ``_values`` has a hash of each column of ``values``, so that it can be told which differ.
+        """
+        texts = ", ".join(f"md5_number_lower({_counted(column)})" for column in self.values)
+        wanted = ", ".join(map(str, buckets)) or "-1"
+        named = ", ".join(map(DUCKDB.name, self.named))
+        kept = f"({row_hash(self._key or self._columns)} >> {_BUCKET_SHIFT})::integer in ({wanted})"
+        inner = f"select *, {row_hash(self._columns)} as _h from {self._relation} where {kept}"
+        query = (
+            f"select {named}, (_h & 18446744073709551615::uhugeint)::ubigint as _low, (_h >> 64)::ubigint as _high,"
+            f" [{texts}]::ubigint[] as _values from ({inner})"
+        )
+        return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
+
+    def close(self) -> None:
+        """Let go of the files and the memory. Idempotent."""
+        self._connection.close()
+
+
+def open_reading(
+    catalog: Catalog,
+    spec: TableSpec,
+    groups: Sequence[str],
+    as_of: int | None,
+    spill: Path,
+    *,
+    memory_bytes_max: int = MEMORY_BYTES_MAX,
+) -> Reading:
+    """Open a table's live rows for comparison.
+
+    Args:
+        catalog: where it is.
+        spec: the table, with the columns that count, the key among them.
+        groups: only rows that have a live version in one of these count.
+        as_of: the rows of that commit time, in microseconds since 1970; None for those of now.
+        spill: a folder for what does not fit into memory; made when needed.
+        memory_bytes_max: DuckDB's share.
+
+    Raises:
+        RequestError: ``as_of`` lies before the last fold.
+    """
+    connection = open_duckdb()
+    try:
+        bound(connection, spill, memory_bytes_max)
+        attach_latest(connection, catalog, spec, "every row", as_of=as_of, versions=True)
+        where = _among(spec, groups) if catalog.has(spec) else ""
+        view = f"select * from {DUCKDB.name('every row')}" + (f" where {where}" if where else "")
+        connection.execute(f"create view compared as {view}")
+        return Reading(connection, "compared", tuple(spec.by_name), spec.key)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def bound(connection: duckdb.DuckDBPyConnection, spill: Path, memory_bytes_max: int) -> None:
+    """Keep a connection within so much memory; what does not fit goes to files in ``spill``."""
+    spill.parent.mkdir(parents=True, exist_ok=True)  # DuckDB makes only the last folder
+    connection.execute(f"set memory_limit = '{memory_bytes_max}B'")
+    connection.execute(f"set temp_directory = {_text(str(spill))}")
+
+
+def _among(spec: TableSpec, groups: Sequence[str]) -> str:
+    """The condition that a row is one of ``groups``; empty when all rows are."""
+    others = [group for group in spec.groups if group.name not in groups]
+    if not others or not spec.key:
+        return ""
+    if spec.kind == "cell":
+        mine = [family for group in spec.groups if group.name in groups for family in group.members]
+        rest = any(group.name in groups and not group.members for group in spec.groups)
+        families = [family for group in others for family in group.members] if rest else mine
+        listed = ", ".join(map(_text, families)) or "null"
+        return f"family {'not ' if rest else ''}in ({listed})"
+    live = [f"{DUCKDB.name(version_column('_commit', group))} is not null" for group in groups]
+    dead = [f"{DUCKDB.name(version_column('_commit', group.name))} is null" for group in spec.groups]
+    return f"({' or '.join(live)} or ({' and '.join(dead)}))"  # rows that nobody wrote through a WAL have no version
+
+
+def content_hash(rows: pa.RecordBatchReader) -> tuple[int, str]:
+    """Rows and content hash of any rows, as a reading of them has it: the same in any order and any batching."""
+    connection = open_duckdb()
+    connection.register("rows", rows)
+    reading = Reading(connection, "rows", rows.schema.names, ())
+    try:
+        digest = reading.digest()
+    finally:
+        reading.close()
+    return digest.rows, digest.content
+
+
+def row_hash(columns: Sequence[str]) -> str:
+    """SQL of the 128-bit hash of some columns of a row."""
+    return f"md5_number(concat({', '.join(_counted(column) for column in sorted(columns))}))"
+
+
+def _counted(column: str) -> str:
+    """SQL text of a value that no other value or neighbour can be mistaken for: its length, then itself."""
+    text = f"{DUCKDB.name(column)}::varchar"
+    return f"coalesce(length({text}) || ':' || {text}, '-')"
+
+
+def _text(value: Any) -> str:
+    return "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,129 @@
+"""Keys that differed between two readings, kept from one look to the next, in bounded memory.
+
+A DuckDB file in a temporary folder holds them; beyond its share of memory it uses the disk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from peer.verify.digest import MEMORY_BYTES_MAX, bound, row_hash
+from replication.tables.base import DUCKDB
+
+_SIDES = ("one", "two")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A key, on which side it has rows, and which of its other columns differ."""
+
+    key: dict[str, Any]
+    in_left: bool
+    in_right: bool
+    values: tuple[bool, ...]
+
+
+class Suspects:
+    """The keys of two readings that are not the same on both. Use it as a context.
+
+    Args:
+        key: the key columns; rows count whole when there are none.
+    """
+
+    def __init__(self, key: Sequence[str]) -> None:
+        self._key = list(key)
+        self._folder = tempfile.TemporaryDirectory(prefix="walship-verify-")
+        folder = Path(self._folder.name)
+        self._db = duckdb.connect(str(folder / "suspects.db"), config={"threads": 2, "preserve_insertion_order": False})
+        self._db.execute("set timezone = 'UTC'")
+        bound(self._db, folder / "spill", MEMORY_BYTES_MAX)
+        self._plain: list[str] = []
+        self._names: list[str] = []
+        self.count = 0
+        self.settled = 0
+
+    def __enter__(self) -> Suspects:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Forget them."""
+        self._db.close()
+        self._folder.cleanup()
+
+    def look(self, left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]) -> None:
+        """Compare rows as ``Reading.keys`` gives them. Sets ``count``, and ``settled``: as they were the last time."""
+        self._db.execute("drop table if exists earlier")
+        has_earlier = self.count > 0
+        if has_earlier:
+            self._db.execute("alter table suspects rename to earlier")
+        self._db.execute("drop table if exists suspects")
+        self.count = self.settled = 0
+        loaded = [self._load(side, rows) for side, rows in zip(_SIDES, (left, right), strict=True)]
+        if not any(loaded):
+            return
+        for side, other in (_SIDES, _SIDES[::-1]):
+            if side not in (name for name in loaded if name):
+                self._db.execute(f"create or replace table {side} as select * from {other} where false")
+        named = ", ".join(f"coalesce(a.{name}, b.{name}) as {name}" for name in self._names)
+        self._db.execute(
+            f"create table suspects as select _kh, {named}, a._seen as _in_one, b._seen as _in_two,"
+            " a._values as _of_one, b._values as _of_two from one a full join two b using (_kh)"
+            " where a._seen is distinct from b._seen"
+        )
+        self.count = self._number("select count(*) from suspects")
+        if has_earlier:
+            self.settled = self._number(f"select count(*) from {self._again()}")
+
+    def listed(self, limit: int) -> Iterator[Seen]:
+        """Those that are as they were the last time, in the order of their keys."""
+        named = ", ".join(f"s.{name}" for name in self._names)
+        order = ", ".join(str(n + 1) for n in range(len(self._names)))
+        query = f"select {named}, s._in_one, s._in_two, s._of_one, s._of_two from {self._again()} order by {order}"
+        for row in self._db.execute(f"{query} limit {int(limit)}").fetchall():
+            *values, in_left, in_right, one, two = row
+            differ = tuple(a != b for a, b in zip(one or (), two or (), strict=False))
+            yield Seen(dict(zip(self._plain, values, strict=True)), in_left is not None, in_right is not None, differ)
+
+    @staticmethod
+    def _again() -> str:
+        return (
+            "suspects s join earlier e on s._kh = e._kh and s._in_one is not distinct from e._in_one"
+            " and s._in_two is not distinct from e._in_two"
+        )
+
+    def _load(self, side: str, rows: Iterable[pa.RecordBatch]) -> str:
+        """Keep a side's keys, one row each however often they were there; "" when there are none."""
+        self._db.execute(f"drop table if exists {side}")
+        batches = iter(rows)
+        first = next(batches, None)
+        if first is None:
+            return ""
+        reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+        self._plain = [name for name in first.schema.names if name not in ("_low", "_high", "_values")]
+        self._names = [DUCKDB.name(name) for name in self._plain]
+        kept = ", ".join(f"any_value({name}) as {name}" for name in self._names)
+        hashed = (
+            row_hash(self._key) if self._key else "_high::uhugeint * 18446744073709551616::uhugeint + _low::uhugeint"
+        )
+        self._db.register("incoming", reader)
+        self._db.execute(
+            f"create table {side} as select _kh, {kept}, any_value(_values) as _values,"
+            " concat_ws(':', sum(_low::hugeint), sum(_high::hugeint), count(*)) as _seen"
+            f" from (select *, {hashed} as _kh from incoming) group by _kh"
+        )
+        self._db.unregister("incoming")
+        return side
+
+    def _number(self, query: str) -> int:
+        found = self._db.execute(query).fetchone()
+        assert found is not None
+        return int(found[0])

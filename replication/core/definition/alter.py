@@ -1,0 +1,242 @@
+"""Changes to a table's definition, each checked against it as it is here. Pure; ``evolution.join`` spreads them.
+
+Every function returns the new definition and raises SchemaError, with nothing changed, for what cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
+
+import pyarrow as pa
+
+from replication.core.definition.aging import HISTORY, MAX_AGE, kept_as
+from replication.core.definition.define import check_column_name
+from replication.core.definition.evolution import latest_stamp, places_of, rebuilt, widened
+from replication.core.definition.schema import DEFAULT_GROUP, Column, Group, Setting, TableSpec
+from replication.core.definition.types import storable_type
+from replication.core.ids import check_name
+from replication.errors import FormatError, SchemaError
+
+#: Properties that change what a table keeps or how, with what they are; every other one is Iceberg's and has a dot.
+PROPERTIES = {
+    "history_s": "seconds that tombstones live at least, and that a user timestamp may be old",
+    "changes_retention_s": "seconds that __changes keeps what is folded",
+    "max_age_s": "seconds after which a row is gone, by its user timestamp or commit time",
+    "sort": "columns that data files are sorted by: COL[ desc],…",
+    "codec": "compression of data files: zstd, lz4, snappy, gzip or uncompressed",
+}
+_FORMATS = ("write.format.default", "write.delete.format.default")
+AGE_MAX_S = 100 * 365 * 86_400
+CODECS = ("zstd", "lz4", "snappy", "gzip", "uncompressed")
+
+
+def add_column(spec: TableSpec, name: str, kind: pa.DataType, group: str, uuid: UUID, now: int) -> TableSpec:
+    """Add a column at the end of a group.
+
+    Args:
+        spec: the table.
+        name: not in use, whatever the letter case.
+        kind: any Arrow type that Iceberg can hold.
+        group: a group of the table; empty for its only one, or else ``default``.
+        uuid: the column's for ever, never used before; a name used before does not bring old values back.
+        now: microseconds since 1970.
+    """
+    _refuse_cells(spec)
+    names = [g.name for g in spec.groups]
+    if not group:
+        group = names[0] if len(names) == 1 else DEFAULT_GROUP
+    if group not in names:
+        raise SchemaError(
+            f"table {spec.name} has no group {group!r} for column {name}",
+            f"Say --group with one of {', '.join(names)}, or add one: walship altertable {spec.name} --add-group",
+        )
+    _check_free(spec, name)
+    at = _next(spec, now)
+    column = Column(uuid, name, storable_type(kind, name), at, at)
+    places = {**places_of(spec), uuid: group}
+    return rebuilt(spec, [*spec.columns, column], places, spec.dropped, spec.settings)
+
+
+def add_group(spec: TableSpec, name: str, columns: Sequence[tuple[str, pa.DataType, UUID]], now: int) -> TableSpec:
+    """Add a locality group with columns of its own; those that are there stay in their groups, with their values.
+
+    Two clusters that add a group of one name at once have added one group, with the columns of both. What somebody
+    deletes who does not know the group yet leaves the values in it.
+
+    Args:
+        spec: the table, which has a key.
+        name: not in use, whatever the letter case.
+        columns: name, type and uuid of each, as for ``add_column``; one at least.
+        now: microseconds since 1970.
+    """
+    _refuse_cells(spec, "Its families are in groups for ever: make a new table for others")
+    try:
+        check_name(name, "group name")
+    except FormatError as error:
+        raise SchemaError(error.what, error.hint) from None
+    if name.lower() in (group.name.lower() for group in spec.groups):
+        raise SchemaError(
+            f"table {spec.name} has a group {name} already (letter case does not count)",
+            f"Add a column to it: walship altertable {spec.name} --add 'NAME TYPE' --group {name}",
+        )
+    if not spec.key:
+        raise SchemaError(
+            f"table {spec.name} has no key to put the groups of a row together by", "Add columns to a group it has"
+        )
+    if not columns:
+        raise SchemaError(
+            f"group {name} of table {spec.name} has no columns",
+            "Give it new ones, NAME=COL TYPE,…; a column that is there stays in its group",
+        )
+    for column, _, _ in columns:
+        if column in spec.by_name:
+            raise SchemaError(
+                f"column {column} of table {spec.name} is in its {_place(spec, column)}, and stays there",
+                "A group is added with columns of its own",
+            )
+    made = replace(spec, groups=(*spec.groups, Group(name, (), _next(spec, now))))
+    for column, kind, uuid in columns:
+        made = add_column(made, column, kind, name, uuid, now)
+    return made
+
+
+def _place(spec: TableSpec, column: str) -> str:
+    return "key" if column in spec.key else f"group {places_of(spec)[spec.by_name[column].uuid]}"
+
+
+def rename_column(spec: TableSpec, old: str, new: str, now: int) -> TableSpec:
+    """Give a column another name; its values, past and to come, stay its own."""
+    _refuse_cells(spec)
+    column = _column(spec, old)
+    _check_free(spec, new, column)
+    changed = replace(column, name=new, wanted="", named=_next(spec, now))
+    return _with_column(spec, changed)
+
+
+def widen_column(spec: TableSpec, name: str, kind: pa.DataType) -> TableSpec:
+    """Let a column hold more: int → bigint, float → double, decimal to more digits."""
+    _refuse_cells(spec)
+    column = _column(spec, name)
+    if name in spec.key or name in _partitioned(spec):
+        raise SchemaError(
+            f"column {name} of table {spec.name} is in its key or partition, whose types stay",
+            "Make a new table with the wider column, and copy the rows",
+        )
+    wanted = storable_type(kind, name)
+    if wanted == column.type:
+        raise SchemaError(f"column {name} of table {spec.name} is {wanted} already")
+    if widened(column.type, wanted) != wanted:
+        raise SchemaError(
+            f"column {name} of table {spec.name} cannot become {wanted} from {column.type} without losing values",
+            "int becomes bigint, float double, decimal(p,s) decimal(more,s); for others add a column and drop this one",
+        )
+    return _with_column(spec, replace(column, type=wanted))
+
+
+def drop_column(spec: TableSpec, name: str) -> TableSpec:
+    """Drop a column for ever: a later one of the same name is another."""
+    _refuse_cells(spec)
+    column = _column(spec, name)
+    for what, used in (("key", spec.key), ("partition", _partitioned(spec)), ("sort order", _sorted(spec))):
+        if name in used:
+            remedy = f"walship settable {spec.name} sort=" if what == "sort order" else "Make a new table without it"
+            raise SchemaError(f"column {name} is in the {what} of table {spec.name}, so it cannot be dropped", remedy)
+    if len(spec.columns) == 1:
+        raise SchemaError(f"{name} is the only column of table {spec.name}", f"walship droptable {spec.name}")
+    return rebuilt(spec, spec.columns, places_of(spec), {*spec.dropped, column.uuid}, spec.settings)
+
+
+def set_properties(spec: TableSpec, given: Mapping[str, str], now: int) -> TableSpec:
+    """Set properties (``PROPERTIES``, or Iceberg's by name); an empty value sets the default again."""
+    at = _next(spec, now)
+    settings = dict(spec.settings)
+    for name, value in given.items():
+        if name == HISTORY and name not in settings:
+            made = Setting(str(spec.history_s), 0)
+            settings[kept_as(name, made)] = made
+        settings[name] = Setting(_checked(spec, name, value.strip()), at)
+        if name in (HISTORY, MAX_AGE):
+            settings[kept_as(name, settings[name])] = settings[name]
+    return rebuilt(spec, spec.columns, places_of(spec), spec.dropped, settings)
+
+
+def _checked(spec: TableSpec, name: str, value: str) -> str:
+    if name not in PROPERTIES:
+        if "." not in name or name.startswith("walship."):
+            known = "; ".join(f"{known}: {what}" for known, what in PROPERTIES.items())
+            raise SchemaError(f"there is no table property {name!r}", f"There are {known}; and Iceberg's, with a dot")
+        if name in _FORMATS and value not in ("", "parquet"):
+            raise SchemaError(f"{name} cannot be {value!r}", "What walship writes is Parquet: leave it out")
+        return value
+    if not value:
+        return value
+    if name == "codec":
+        if value not in CODECS:
+            raise SchemaError(f"there is no codec {value!r} for data files", f"Say one of {', '.join(CODECS)}")
+        return value
+    if name == "sort":
+        return ",".join(_sort_part(spec, part) for part in value.split(","))
+    if not value.isdecimal() or len(value) > len(str(AGE_MAX_S)) or not 0 < int(value) <= AGE_MAX_S:
+        raise SchemaError(f"{name} is a number of seconds up to {AGE_MAX_S} (100 years), not {value[:40]!r}")
+    return str(int(value))
+
+
+def _sort_part(spec: TableSpec, text: str) -> str:
+    name, _, direction = text.strip().partition(" ")
+    if direction.strip().lower() not in ("", "asc", "desc"):
+        raise SchemaError(f"{text.strip()!r} is no sort column", "Write COL or COL desc")
+    column = _column(spec, name)
+    return f"{column.uuid}{' desc' if direction.strip().lower() == 'desc' else ''}"
+
+
+def _with_column(spec: TableSpec, changed: Column) -> TableSpec:
+    columns = [changed if column.uuid == changed.uuid else column for column in spec.columns]
+    return rebuilt(spec, columns, places_of(spec), spec.dropped, spec.settings)
+
+
+def _column(spec: TableSpec, name: str) -> Column:
+    if name not in spec.by_name:
+        raise SchemaError(f"table {spec.name} has no column {name!r}", f"It has {', '.join(spec.by_name)}")
+    return spec.by_name[name]
+
+
+def _check_free(spec: TableSpec, name: str, but: Column | None = None) -> None:
+    if misnamed := check_column_name(name):
+        raise SchemaError(misnamed)
+    if name.lower() in _partition_names(spec):
+        raise SchemaError(
+            f"a partition of table {spec.name} is called {name} already, so no column can be", "Choose another name"
+        )
+    for column in spec.columns:
+        if column.uuid != (but and but.uuid) and name.lower() in (column.name.lower(), column.claim.lower()):
+            raise SchemaError(f"table {spec.name} has a column {column.name} already (letter case does not count)")
+
+
+def _partitioned(spec: TableSpec) -> set[str]:
+    return {text.strip().rstrip(")").replace("(", ",").split(",")[-1].strip() for text in spec.partition}
+
+
+def _partition_names(spec: TableSpec) -> set[str]:
+    """What Iceberg calls the partitions that are not a column itself: ``day(at)`` is ``at_day``."""
+    parts = [text.partition("(") for text in spec.partition if "(" in text]
+    return {
+        f"{inside.rstrip(') ').split(',')[-1].strip()}_{head.strip().removesuffix('s')}".lower()
+        for head, _, inside in parts
+    }
+
+
+def _sorted(spec: TableSpec) -> set[str]:
+    return {text.split()[0] for text in spec.sort}
+
+
+def _refuse_cells(spec: TableSpec, remedy: str = "New families and qualifiers need no change: write them") -> None:
+    if spec.kind == "cell":
+        raise SchemaError(
+            f"{spec.name} is a cell table, whose columns are row, family, qualifier, visibility and value", remedy
+        )
+
+
+def _next(spec: TableSpec, now: int) -> int:
+    return max(now, latest_stamp(spec) + 1)

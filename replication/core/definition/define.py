@@ -1,0 +1,179 @@
+"""Defining a table: its columns, key and groups checked, and everything that does not fit said at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+
+from replication.core.definition.schema import DEFAULT_GROUP, HISTORY_S_DEFAULT, Column, Group, TableSpec
+from replication.core.definition.types import storable_type
+from replication.core.ids import check_name
+from replication.errors import SchemaError
+
+SYSTEM_SUFFIXES = ("__changes", "__tombstones", "__latest")
+_SYSTEM_NAMESPACE = "walship"
+_CELL_KEY = ("row", "family", "qualifier", "visibility")
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*\Z")
+_NAME_MAX = 200  # a file system takes 255 bytes, suffixes included
+
+
+def is_system_table(name: str) -> bool:
+    """Whether walship makes tables of this name for itself."""
+    lower = name.lower()  # engines do not tell letter case apart
+    return lower.endswith(SYSTEM_SUFFIXES) or lower.partition(".")[0] == _SYSTEM_NAMESPACE
+
+
+def check_table_name(name: str) -> str | None:
+    """Why ``name`` cannot be a table's; None when it can."""
+    if not _TABLE.match(name):
+        return f"{name[:_NAME_MAX]!r} is not a table name (namespace.name, of letters, digits and '_')"
+    if max(map(len, name.split("."))) > _NAME_MAX:
+        return f"table name {name[:40]}… is longer than {_NAME_MAX} letters before or after the dot"
+    return None
+
+
+def unusable_name(name: str) -> str | None:
+    """Why no table that is replicated can have this name; None when one can."""
+    if is_system_table(name):
+        return f"{name[:_NAME_MAX]!r} is a name walship keeps for tables of its own"
+    return check_table_name(name)
+
+
+def check_column_name(name: str) -> str | None:
+    """Why ``name`` cannot be a column's; None when it can."""
+    if _COLUMN.match(name):
+        return None
+    return f"column {name!r} must start with a letter and hold only letters, digits and '_'"
+
+
+def typed_table(
+    name: str,
+    schema: pa.Schema,
+    key: Sequence[str],
+    *,
+    uuids: Iterable[UUID],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    partition: Sequence[str] = (),
+    sort: Sequence[str] = (),
+    history_s: int = HISTORY_S_DEFAULT,
+    properties: Mapping[str, str] | None = None,
+) -> TableSpec:
+    """Define a typed table. ``uuids`` yields fresh uuids: the table's, then one per column.
+
+    Columns in neither ``key`` nor ``groups`` form the group ``default``.
+
+    Raises:
+        SchemaError: names, keys, groups or types that do not fit, all in one message.
+    """
+    source = iter(uuids)
+    table_uuid = next(source)
+    problems: list[str] = []
+    if misnamed := check_table_name(name):
+        problems.append(misnamed)
+    columns: list[Column] = []
+    for column in schema:
+        if misnamed := check_column_name(column.name):
+            problems.append(misnamed)
+            continue
+        try:
+            columns.append(Column(next(source), column.name, storable_type(column.type, column.name)))
+        except SchemaError as error:
+            problems.append(str(error))
+    names = [column.name for column in schema]
+    lower = [n.lower() for n in names]
+    problems += [
+        f"column {n!r} is there twice (letter case does not count)"
+        for n in dict.fromkeys(names)
+        if lower.count(n.lower()) > 1
+    ]
+    problems += [f"key column {k!r} is not in the schema" for k in key if k not in names]
+    problems += [f"key column {k!r} is there twice" for k in dict.fromkeys(key) if list(key).count(k) > 1]
+    nested = {c.name for c in columns if pa.types.is_nested(c.type) or pa.types.is_floating(c.type)}
+    problems += [f"key column {k!r} may not be nested or a float" for k in key if k in nested]
+    taken: set[str] = set(key)
+    made: list[Group] = []
+    for group, members in (groups or {}).items():
+        check_name(group, "group name")
+        for member in members:
+            if member not in names:
+                problems.append(f"group {group!r}: column {member!r} is not in the schema")
+            elif member in taken:
+                problems.append(f"group {group!r}: column {member!r} is in the key or another group already")
+            taken.add(member)
+        made.append(Group(group, tuple(members)))
+    rest = tuple(n for n in names if n not in taken)
+    if rest or not made:
+        if any(g.name == DEFAULT_GROUP for g in made):
+            problems.append(f"columns {', '.join(rest)} are in no group, and {DEFAULT_GROUP!r} is taken")
+        made.append(Group(DEFAULT_GROUP, rest))
+    if len(made) > 1 and not key:
+        problems.append("it has no key to put the groups of a row together by: give it one, or no groups")
+    problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
+    if history_s < 1:
+        problems.append(f"history_s is {history_s}, and must be a second at least")
+    if problems:
+        raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))
+    return TableSpec(
+        table_uuid,
+        name,
+        "typed",
+        tuple(columns),
+        tuple(key),
+        tuple(made),
+        tuple(partition),
+        tuple(sort),
+        history_s,
+        dict(properties or {}),
+    )
+
+
+def cell_table(
+    name: str,
+    *,
+    uuids: Iterable[UUID],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    history_s: int = HISTORY_S_DEFAULT,
+    properties: Mapping[str, str] | None = None,
+) -> TableSpec:
+    """Define a cell table: ``row, family, qualifier, visibility → value``; ``groups`` maps names to families.
+
+    Families named in no group go to the group ``default``.
+
+    Raises:
+        SchemaError: a name or ``history_s`` that does not fit, or a family in two groups.
+    """
+    misnamed = check_table_name(name)
+    if misnamed or history_s < 1:
+        raise SchemaError(misnamed or f"history_s is {history_s}, and must be a second at least")
+    taken: set[str] = set()
+    for group, families in (groups or {}).items():
+        if twice := sorted(taken.intersection(families)):
+            raise SchemaError(f"table {name} cannot be made: group {group!r}: family {twice[0]!r} is in another group")
+        taken.update(families)
+    source = iter(uuids)
+    table_uuid = next(source)
+    types = {
+        "row": pa.binary(),
+        "family": pa.string(),
+        "qualifier": pa.string(),
+        "visibility": pa.string(),
+        "value": pa.binary(),
+    }
+    columns = tuple(Column(next(source), n, t) for n, t in types.items())
+    made = [Group(check_name(g, "group name"), tuple(families)) for g, families in (groups or {}).items()]
+    if not any(g.name == DEFAULT_GROUP for g in made):
+        made.append(Group(DEFAULT_GROUP, ()))
+    return TableSpec(
+        table_uuid,
+        name,
+        "cell",
+        columns,
+        _CELL_KEY,
+        tuple(made),
+        history_s=history_s,
+        properties=dict(properties or {}),
+    )

@@ -1,0 +1,129 @@
+"""Mutations of a cell table's row, the way Accumulo and HBase users know them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from replication.core.definition.aging import accepted_from
+from replication.core.definition.schema import TableSpec
+from replication.errors import ConditionalMutationError, HistoryError, SchemaError
+
+
+class Mutation:
+    """Puts and deletes of one row's cells; ``put`` and ``delete`` return the mutation for chaining.
+
+    Timestamps are microseconds since 1970. Without one, the commit time orders the version. Bytes for a family,
+    qualifier or visibility are read as UTF-8.
+    """
+
+    __slots__ = ("cells", "conditions", "row")
+
+    def __init__(self, row: bytes | str) -> None:
+        self.row = _bytes(row)
+        self.cells: list[dict[str, Any]] = []
+        self.conditions: list[tuple[str, str, bytes | str | None, str]] = []
+
+    def put(
+        self,
+        family: bytes | str,
+        qualifier: bytes | str,
+        value: bytes | str,
+        visibility: bytes | str = "",
+        timestamp: int | None = None,
+    ) -> Mutation:
+        """Write a cell."""
+        return self._add(family, qualifier, visibility, timestamp, value=_bytes(value), delete=False)
+
+    def delete(
+        self,
+        family: bytes | str,
+        qualifier: bytes | str,
+        visibility: bytes | str = "",
+        timestamp: int | None = None,
+    ) -> Mutation:
+        """Delete a cell: with ``timestamp`` its versions up to then, else all up to now."""
+        return self._add(family, qualifier, visibility, timestamp, value=None, delete=True)
+
+    def condition(
+        self, family: str, qualifier: str, value: bytes | str | None = None, visibility: str = ""
+    ) -> Mutation:
+        """Ask that a cell hold ``value`` (None: be absent) first; ``apply`` refuses it (ConditionalMutationError)."""
+        self.conditions.append((family, qualifier, value, visibility))
+        return self
+
+    def _add(
+        self,
+        family: bytes | str,
+        qualifier: bytes | str,
+        visibility: bytes | str,
+        timestamp: int | None,
+        **rest: Any,
+    ) -> Mutation:
+        if timestamp is not None and type(timestamp) is not int:
+            raise SchemaError(f"timestamp {timestamp!r} is no whole number", "Give microseconds since 1970, or none")
+        cell = {
+            "row": self.row,
+            "family": _text(family, "family"),
+            "qualifier": _text(qualifier, "qualifier"),
+            "visibility": _text(visibility, "visibility"),
+            "timestamp": timestamp,
+        }
+        self.cells.append(cell | rest)
+        return self
+
+
+def cells_of(mutations: Iterable[Mutation], table: str) -> list[dict[str, Any]]:
+    """The cells of ``mutations``, in order, as ``batch.cells`` takes them.
+
+    Raises:
+        ConditionalMutationError: one has a condition.
+        SchemaError: one is no mutation.
+    """
+    made: list[dict[str, Any]] = []
+    for mutation in mutations:
+        if not isinstance(mutation, Mutation):
+            raise SchemaError(f"{table}: {mutation!r} is no Mutation", "For instance Mutation(row).put(family, ...)")
+        if mutation.conditions:
+            raise ConditionalMutationError(
+                f"{table}: conditional mutations do not go with replication: two clusters would each test "
+                "the condition against their own rows, and what one accepts the other would refuse",
+                "Read first and write what is wanted; the newest version wins on every cluster",
+            )
+        made += mutation.cells
+    return made
+
+
+def check_history(cells: Iterable[Mapping[str, Any]], spec: TableSpec, now: int) -> None:
+    """HistoryError when a user timestamp is older than the table's ``history_s`` allows at ``now``.
+
+    ``now`` is the later of the wall clock and the newest commit time, in microseconds since 1970: how long tombstones
+    stay is reckoned from commit times.
+    """
+    oldest = accepted_from(spec, now)
+    for cell in cells:
+        timestamp = cell.get("timestamp")
+        if timestamp is not None and timestamp < oldest:
+            raise HistoryError(
+                f"{spec.name}: timestamp {timestamp} of row {cell['row']!r} is {(now - timestamp) / 1e6:.0f} s old, "
+                f"more than the table's history_s allows ({(now - oldest) // 1_000_000})",
+                "Tombstones that old may be gone; write it with a newer timestamp, or none",
+            )
+
+
+def _text(given: bytes | str, what: str) -> str:
+    with suppress(UnicodeDecodeError):
+        if isinstance(given, bytes | bytearray):
+            return given.decode()
+    if not isinstance(given, str):
+        raise SchemaError(f"{what} {given!r} is no text", "Give text, or bytes that are UTF-8")
+    return given
+
+
+def _bytes(given: bytes | str) -> bytes:
+    if isinstance(given, str):
+        return given.encode()
+    if not isinstance(given, bytes | bytearray | memoryview):
+        raise SchemaError(f"{given!r} is neither bytes nor text", "A row and a value are bytes, or text as UTF-8")
+    return bytes(given)

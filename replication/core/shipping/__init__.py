@@ -1,0 +1,1 @@
+"""What goes to peers, decided purely: planning, the send window, chunks, throttling, retention."""

@@ -1,0 +1,315 @@
+"""What the master decides: from one snapshot to a list of decisions and the assignments that follow from them. Pure.
+
+Open and small files are covered by one tail per (host, peer), which needs no planning while it runs. A large CLOSED
+file is cut into ranges for several workers that can read it, or several streams of one, and a file whose host has no
+worker goes to others that can.
+What is assigned stays where it is as long as its worker lives; whatever moves is *fenced*: the master raises the term
+first, so that receivers refuse the worker that had it, should it still run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.core.shipping.backoff import Backoff
+from replication.core.shipping.chunk import Assignment, ChunkAssignment, ChunkEvent, ChunkState, Tail, step
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A registered host: the storage it shares, if any, and since when its worker is gone (0.0: it is there)."""
+
+    slot: str
+    store: str = ""
+    absent_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerView:
+    """A peer that the rules name, or named: who it must be, and what its public part says (None: not known now)."""
+
+    name: str
+    cluster: ClusterId
+    paused: bool = False
+    answers_as: ClusterId | None = None
+    receivers: tuple[str, ...] = ()
+    backoff: Backoff = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """A file and, for each peer that lacks part of it, what it lacks."""
+
+    file: FileId
+    host: str
+    closed: bool
+    length: int
+    missing: Mapping[str, Ranges] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything the planner knows; ``now_s`` is of the clock that backoffs use.
+
+    ``outdated`` are hosts of which ``assigned`` is an older copy: receivers may refuse its term, so it is written anew.
+    """
+
+    now_s: float
+    hosts: tuple[HostView, ...] = ()
+    peers: tuple[PeerView, ...] = ()
+    files: tuple[FileView, ...] = ()
+    assigned: Mapping[str, Assignment] = field(default_factory=dict)
+    retirable: tuple[FileId, ...] = ()
+    outdated: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the planner cuts and spreads. A worker is given up when it is gone for ``worker_grace_s``.
+
+    ``streams``: how many streams a worker may have to one peer for large files.
+    """
+
+    range_bytes: int = 256 << 20
+    streams: int = 1
+    chunks_per_worker: int = 64
+    worker_grace_s: float = 5.0
+
+    @property
+    def large_bytes(self) -> int:
+        """From how many missing bytes on a file is cut where workers or streams can share it."""
+        return 2 * self.range_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    """Give work to the worker on a host."""
+
+    slot: str
+    work: Tail | ChunkAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Take work from it; ``reason`` is for the log."""
+
+    slot: str
+    work: Tail | ChunkAssignment
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """Give no new work for this peer until ``until_s``, or until somebody acts on ``reason`` (``until_s`` 0.0)."""
+
+    peer: str
+    until_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Delete a file, the ledger willing."""
+
+    file: FileId
+
+
+Decision = Assign | Revoke | RetryLater | Retire
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Decisions, and the assignments to write; their term is 0, to be set by whoever writes them under his own.
+
+    ``fence``: raise the term before writing. The assignments are those that change, and with them every one whose
+    worker ships the same files, so that the receivers' highest term stops none of them.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)
+    fence: bool = False
+
+
+def plan(snapshot: Snapshot, limits: Limits) -> Plan:
+    """Decide. The same snapshot gives the same plan; applied, it leaves nothing to assign or revoke."""
+    decisions: list[Decision] = []
+    peers = _reachable(snapshot, decisions)
+    files = {view.file: view for view in snapshot.files}
+    chunks, moved = _kept(snapshot, files, peers, limits, decisions)
+    taken = _hand_out(snapshot, peers, limits, chunks, decisions)
+    assignments = _assignments(snapshot, files, peers, chunks, decisions)
+    decisions.extend(Retire(file) for file in snapshot.retirable)
+    return Plan(tuple(decisions), assignments, moved or taken)
+
+
+_Chunks = dict[str, list[ChunkAssignment]]
+
+
+def _reachable(snapshot: Snapshot, decisions: list[Decision]) -> dict[str, PeerView]:
+    """Peers that may be sent to, with the best receivers known: what was assigned is kept while nobody answers."""
+    found = {}
+    for peer in snapshot.peers:
+        known = [tail for each in snapshot.assigned.values() for tail in each.tails if tail.peer == peer.name]
+        receivers = peer.receivers or next((t.receivers for t in known if t.peer_cluster == peer.cluster), ())
+        if peer.paused:
+            decisions.append(RetryLater(peer.name, 0.0, "it is paused"))
+        elif peer.answers_as not in (None, peer.cluster):
+            decisions.append(RetryLater(peer.name, 0.0, f"it answers as {peer.answers_as}, not as {peer.cluster}"))
+        elif not receivers:
+            decisions.append(RetryLater(peer.name, peer.backoff.until_s, "none of its receivers is known"))
+        else:
+            found[peer.name] = PeerView(peer.name, peer.cluster, False, peer.answers_as, receivers, peer.backoff)
+    return found
+
+
+def _kept(
+    snapshot: Snapshot,
+    files: Mapping[FileId, FileView],
+    peers: Mapping[str, PeerView],
+    limits: Limits,
+    decisions: list[Decision],
+) -> tuple[_Chunks, bool]:
+    """Chunks that stay with their workers, and whether one moves away from a worker that may still run."""
+    working = {host.slot for host in snapshot.hosts if host.absent_s < limits.worker_grace_s}
+    kept: _Chunks = {}
+    fence = False
+    for slot, assignment in sorted(snapshot.assigned.items()):
+        for chunk in assignment.chunks:
+            view = files.get(chunk.file)
+            missing = view.missing.get(chunk.peer, Ranges()) if view is not None else Ranges()
+            state = ChunkState.ASSIGNED
+            if not missing.within(chunk.begin, chunk.end):
+                state = step(state, ChunkEvent.FINISH)
+            elif chunk.peer not in peers:
+                state = step(state, ChunkEvent.REVOKE)
+                decisions.append(Revoke(slot, chunk, "its peer gets nothing now"))
+            elif slot not in working:
+                state = step(state, ChunkEvent.REVOKE)
+                decisions.append(Revoke(slot, chunk, "its worker is gone"))
+                fence = True
+            if state is ChunkState.ASSIGNED:
+                kept.setdefault(slot, []).append(chunk)
+    return kept, fence
+
+
+def _hand_out(
+    snapshot: Snapshot, peers: Mapping[str, PeerView], limits: Limits, chunks: _Chunks, decisions: list[Decision]
+) -> bool:
+    """Give ranges to workers, adding to ``chunks``, and say whether any belongs to a host whose worker is gone."""
+    hosts = {host.slot: host for host in snapshot.hosts}
+    taken = False
+    waiting: set[str] = set()
+    room = {slot: limits.chunks_per_worker - len(chunks.get(slot, ())) for slot in hosts}
+    failing = {peer.name for peer in peers.values() if not peer.backoff.due(snapshot.now_s)}
+    kept: dict[tuple[FileId, str], list[ChunkAssignment]] = {}
+    for each in chunks.values():
+        for chunk in each:
+            kept.setdefault((chunk.file, chunk.peer), []).append(chunk)
+    readers_of = {host: _readers(host, hosts) for host in {view.host for view in snapshot.files}}
+    free = {host for host, readers in readers_of.items() if any(failing or room[slot] > 0 for slot in readers)}
+    for view in sorted((v for v in snapshot.files if v.closed and v.host in free), key=lambda each: each.file):
+        home = hosts.get(view.host)
+        home_gone = home is None or home.absent_s >= limits.worker_grace_s
+        readers = readers_of[view.host]
+        if failing <= waiting and all(room[reader] <= 0 for reader in readers):
+            continue
+        for name in sorted(view.missing.keys() & peers.keys()):
+            missing, mine = view.missing[name], kept.get((view.file, name), ())
+            large = len(readers) * limits.streams > 1 and missing.total >= limits.large_bytes
+            if not (mine or home_gone or large) or name in waiting:
+                continue
+            if name not in failing and all(room[reader] <= 0 for reader in readers):
+                continue
+            pieces = cut(missing.subtract(Ranges.union_of((c.begin, c.end) for c in mine)), limits.range_bytes)
+            if pieces and name in failing:
+                waiting.add(name)
+                continue
+            for begin, end in pieces:
+                slot = min(readers, key=lambda reader: (len(chunks.get(reader, ())), reader != view.host, reader))
+                if room[slot] <= 0:
+                    break
+                chunk = ChunkAssignment(view.file, begin, end, name)
+                chunks.setdefault(slot, []).append(chunk)
+                room[slot] -= 1
+                decisions.append(Assign(slot, chunk))
+                taken = taken or home_gone
+    for name in sorted(waiting):
+        backoff = peers[name].backoff
+        decisions.append(RetryLater(name, backoff.until_s, f"it failed {backoff.failures} times in a row"))
+    return taken
+
+
+def _readers(home: str, hosts: Mapping[str, HostView]) -> list[str]:
+    """Hosts with a live worker that can read the files of ``home``: itself, and those that share its storage."""
+    store = hosts[home].store if home in hosts else ""
+    return [h.slot for h in hosts.values() if h.absent_s == 0.0 and (h.slot == home or (store and h.store == store))]
+
+
+def cut(missing: Ranges, range_bytes: int) -> list[tuple[int, int]]:
+    """Cut at multiples of ``range_bytes``, so that the same places are cut however much has been shipped meanwhile."""
+    pieces = []
+    for begin, end in missing:
+        while begin < end:
+            border = min(end, (begin // range_bytes + 1) * range_bytes)
+            pieces.append((begin, border))
+            begin = border
+    return pieces
+
+
+def _assignments(
+    snapshot: Snapshot,
+    files: Mapping[FileId, FileView],
+    peers: Mapping[str, PeerView],
+    chunks: _Chunks,
+    decisions: list[Decision],
+) -> dict[str, Assignment]:
+    """The assignments that change, and those of workers that ship the same files; tails are decided here."""
+    chunked: dict[tuple[str, str], set[FileId]] = {}
+    for each in chunks.values():
+        for chunk in each:
+            chunked.setdefault((files[chunk.file].host, chunk.peer), set()).add(chunk.file)
+    wanted = {}
+    slots = sorted(host.slot for host in snapshot.hosts)
+    for slot in sorted({*slots, *snapshot.assigned}):
+        serving = peers.values() if slot in slots else ()
+        turn = slots.index(slot) if slot in slots else 0
+        tails = tuple(
+            Tail(peer.name, peer.cluster, _turned(peer.receivers, turn), _of(chunked, slot, peer.name))
+            for peer in sorted(serving, key=lambda each: each.name)
+        )
+        wanted[slot] = Assignment(0, tails, tuple(sorted(chunks.get(slot, ()))))
+        _decide_tails(slot, snapshot.assigned.get(slot, Assignment(0)), wanted[slot], decisions)
+    changed = {
+        slot
+        for slot, assignment in wanted.items()
+        if slot in snapshot.outdated or not assignment.same_work(snapshot.assigned.get(slot, Assignment(0)))
+    }
+    while True:
+        moved = {chunk.file for slot in changed for chunk in wanted[slot].chunks}
+        more = {slot for slot in wanted.keys() - changed if moved & {chunk.file for chunk in wanted[slot].chunks}}
+        if not more:
+            return {slot: wanted[slot] for slot in sorted(changed)}
+        changed |= more
+
+
+def _of(chunked: Mapping[tuple[str, str], set[FileId]], slot: str, peer: str) -> tuple[FileId, ...]:
+    return tuple(sorted(chunked.get((slot, peer), ())))
+
+
+def _turned(receivers: tuple[str, ...], turn: int) -> tuple[str, ...]:
+    """Another receiver first for each host, so that they share the load; the others when that one fails."""
+    ordered = tuple(sorted(receivers))
+    at = turn % len(ordered) if ordered else 0
+    return ordered[at:] + ordered[:at]
+
+
+def _decide_tails(slot: str, old: Assignment, new: Assignment, decisions: list[Decision]) -> None:
+    for tail in old.tails:
+        if new.tail(tail.peer) is None:
+            decisions.append(Revoke(slot, tail, "its peer gets nothing now"))
+    for tail in new.tails:
+        if old.tail(tail.peer) != tail:
+            decisions.append(Assign(slot, tail))

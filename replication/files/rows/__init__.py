@@ -1,0 +1,1 @@
+"""Files of rows that people have: Parquet, Arrow, ORC and CSV."""

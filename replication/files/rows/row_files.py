@@ -1,0 +1,182 @@
+"""Rows out of files that people have: Parquet, Arrow, ORC and CSV, as record batches of bounded size.
+
+Of a file of any length no more is in memory than a Parquet row group, an Arrow record batch, an ORC stripe, or a few
+blocks of CSV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv, orc
+
+from replication.core.rows.escaped import unescaped_column
+from replication.errors import FormatError, RequestError
+from replication.files.rows.csv_numbers import is_number, numbers
+from replication.files.rows.quotes import Quoted
+
+FORMATS = ("parquet", "arrow", "orc", "csv")
+BATCH_ROWS = 65_536
+SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".orc": "orc",
+    ".csv": "csv",
+    ".tsv": "csv",
+}
+_BLOCK_BYTES = 8 << 20
+_ARROW_FILE_MAGIC = b"ARROW1"
+
+
+class RowFile:
+    """A file of rows, open. A context; ``close`` lets go.
+
+    Args:
+        path: a regular file.
+        form: one of ``FORMATS``; by the file's suffix when empty.
+        schema: types to read CSV columns as, where they are named in the file; the other formats say theirs.
+
+    Raises:
+        RequestError: no such file, or its format cannot be told.
+    """
+
+    def __init__(self, path: str | Path, form: str = "", schema: pa.Schema | None = None) -> None:
+        self.path = Path(path)
+        self.form = form_of(self.path, form)
+        self._schema = schema
+        try:
+            self._opened: BinaryIO = self.path.open("rb")
+        except OSError as error:
+            raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
+
+    def __enter__(self) -> RowFile:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def fileno(self) -> int:
+        """The descriptor that is read, whatever its path names by now."""
+        return self._opened.fileno()
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        self._opened.close()
+
+    def batches(self, *, empty: bool = False) -> Iterator[pa.RecordBatch]:
+        """The rows, once, in order, at most ``BATCH_ROWS`` a batch; with ``empty`` also a batch without rows of CSV.
+
+        Raises:
+            FormatError: it is not of its format, is damaged or cut short, or a CSV value is not of its column's type.
+        """
+        try:
+            for batch in read(self._opened, self.form, tabs=self.path.suffix.lower() == ".tsv", schema=self._schema):
+                for begin in range(0, max(batch.num_rows, int(empty)), BATCH_ROWS):
+                    yield batch.slice(begin, BATCH_ROWS)
+        except FormatError as error:
+            raise FormatError(f"{self.path}, {error.what}", error.hint) from None
+        except (pa.ArrowException, OSError, ValueError) as error:
+            what = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise FormatError(
+                f"{self.path} is not readable as {self.form}: {what}", "Name the format, or correct the file"
+            ) from None
+
+    def row_count(self) -> int | None:
+        """How many rows it says it has; None when only reading tells (CSV, Arrow)."""
+        try:
+            if self.form == "parquet":
+                return int(pq.ParquetFile(self._opened).metadata.num_rows)
+            if self.form == "orc":
+                return int(orc.ORCFile(self._opened).nrows)
+        except (pa.ArrowException, OSError):
+            pass  # reading it says what is wrong
+        return None
+
+
+def form_of(path: Path, form: str = "") -> str:
+    """One of ``FORMATS``: ``form`` when given, else by suffix; RequestError when it cannot be told."""
+    if path.is_dir():
+        raise RequestError(f"{path} is a folder", "Name a file")
+    chosen = form or SUFFIXES.get(path.suffix.lower(), "")
+    if chosen not in FORMATS:
+        raise RequestError(f"The format of {str(path)!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
+    return chosen
+
+
+def read(
+    opened: BinaryIO, form: str, *, tabs: bool = False, schema: pa.Schema | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of a seekable file; CSV may come from a pipe. Raises what pyarrow raises, and FormatError."""
+    if form == "parquet":
+        yield from pq.ParquetFile(opened).iter_batches(BATCH_ROWS)
+    elif form == "arrow":
+        yield from _arrow(opened)
+    elif form == "orc":
+        file = orc.ORCFile(opened)
+        for stripe in range(file.nstripes):
+            yield file.read_stripe(stripe)
+    else:
+        yield from _csv(opened, tabs, schema)
+
+
+def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    wanted = {} if schema is None else {field.name: field.type for field in schema if is_number(field.type)}
+    types = {} if schema is None else {field.name: _csv_type(field.type) for field in schema}
+    delimiter = "\t" if tabs else ","
+    quoted = Quoted(opened, delimiter)
+    with csv.open_csv(
+        quoted,
+        read_options=csv.ReadOptions(block_size=_BLOCK_BYTES),
+        parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            column_types=types,
+            null_values=["", "NULL", "NA"],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    ) as reader:
+        row = 1
+        for batch in reader:
+            quoted.check()  # it has seen more than what the batch was made of
+            yield _exact(batch, row, wanted)
+            row += batch.num_rows
+        quoted.check()
+        if row == 1:
+            yield pa.RecordBatch.from_pylist([], reader.schema)
+
+
+def _exact(batch: pa.RecordBatch, row: int, wanted: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """A CSV batch, which begins at ``row``: its text that is to be numbers or bytes made these, or refused."""
+    for at, field in enumerate(batch.schema):
+        if field.name in wanted:
+            batch = batch.set_column(at, field.name, numbers(batch.column(at), wanted[field.name], field.name, row))
+        elif pa.types.is_binary(field.type):
+            batch = batch.set_column(at, field, unescaped_column(batch.column(at), field.name, row))
+    return batch
+
+
+def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
+    begin = opened.read(len(_ARROW_FILE_MAGIC))
+    opened.seek(0)
+    if begin == _ARROW_FILE_MAGIC:
+        with pa.ipc.open_file(opened) as file:
+            for number in range(file.num_record_batches):
+                yield file.get_batch(number)
+        return
+    with pa.ipc.open_stream(opened) as stream:
+        yield from stream
+
+
+def _csv_type(wanted: pa.DataType) -> pa.DataType:
+    """Text for numbers, which ``_exact`` makes of it, and for nested types, which are refused later, by name."""
+    return pa.string() if pa.types.is_nested(wanted) or is_number(wanted) else wanted

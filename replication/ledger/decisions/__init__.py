@@ -1,0 +1,1 @@
+"""What the ledger decides about claims and salvage, as pure functions."""

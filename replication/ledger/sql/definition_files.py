@@ -1,0 +1,86 @@
+"""Definitions as files beside SQLite's ledger, so that frames can be decoded whatever becomes of it.
+
+No data frame carries its schema, and the catalog has a table's definition only once rows have been replayed into it.
+What is here is durable before the ledger knows it, and so before any frame of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.errors import FormatError
+from replication.files.base import append
+from replication.files.local import LocalFiles
+
+_VERSION, _TABLE = ".schema", ".table"
+
+
+class DefinitionFiles:
+    """The folder ``schemas`` beside a ledger: a file for each schema version, and one for each table.
+
+    A version's file has a line of table and group, then its body; a table's has its definition as JSON.
+
+    Args:
+        ledger: the ledger's file.
+    """
+
+    def __init__(self, ledger: Path) -> None:
+        self._folder = ledger.parent / "schemas"
+        self._kept: set[bytes] = set()
+
+    def keep_version(self, version: SchemaVersion) -> None:
+        """Write a version that is not there yet; durable when this returns. StorageError when it cannot be written."""
+        if version.hash not in self._kept:
+            path = self._folder / f"{version.hash.hex()}{_VERSION}"
+            if not path.exists():
+                self._write(path, f"{version.table} {version.group}\n".encode() + version.body)
+            self._kept.add(version.hash)
+
+    def keep_table(self, spec: TableSpec) -> None:
+        """Write a table's definition, in the place of an earlier one; durable when this returns, or StorageError."""
+        self._write(self._table(spec.uuid), spec.to_json().encode())
+
+    def forget_table(self, table: UUID) -> None:
+        """Of a table that was dropped."""
+        LocalFiles().remove(str(self._table(table)))
+
+    def versions(self) -> list[SchemaVersion]:
+        """Every version that is there and whole."""
+        found = []
+        for path in sorted(self._folder.glob(f"*{_VERSION}")):
+            named, _, body = path.read_bytes().partition(b"\n")
+            try:
+                table, _, group = named.decode().partition(" ")
+                found.append(SchemaVersion.load(UUID(table), group, bytes.fromhex(path.stem), body))
+            except (FormatError, ValueError):  # damaged, like the ledger that it is to stand in for
+                continue
+        return found
+
+    def tables(self) -> dict[UUID, TableSpec]:
+        """Every definition that is there and whole."""
+        found = {}
+        for path in sorted(self._folder.glob(f"*{_TABLE}")):
+            try:
+                spec = TableSpec.from_json(path.read_text(encoding="utf-8"))
+            except (FormatError, ValueError, KeyError):
+                continue
+            found[spec.uuid] = spec
+        return found
+
+    def _table(self, table: UUID) -> Path:
+        return self._folder / f"{table}{_TABLE}"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        files, part = LocalFiles(), f"{path}.part"
+        files.make_directory(str(self._folder))
+        files.remove(part)
+        handle = files.create(part)
+        try:
+            append(handle, [content])
+            handle.sync()
+        finally:
+            handle.close()
+        files.rename(part, str(path))
+        files.sync_directory(str(self._folder))

@@ -1,0 +1,224 @@
+"""What has landed and is claimed, apart from registering it: coverage, terms of sources, roads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges, Span
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.phase import Phase
+from replication.core.routes.routes import Carried, InboundRoad
+from replication.ledger.base import FileRow
+from replication.ledger.sql import schema
+from replication.ledger.sql.freshness import open_roads, road_columns
+from replication.ledger.sql.keys import Names, file_row, stream_id
+from replication.ledger.sql.registration import Registrar
+from replication.ledger.sql.replayers import awaits_replay
+from replication.ledger.sql.store import Store, chunked, greatest
+
+_c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
+_r, _s, _road, _e = schema.received.c, schema.streams.c, schema.roads.c, schema.epochs.c
+_PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in the order one generation goes through them
+
+
+_SPARE = (
+    sa.select(_d.begin, _d.end)
+    .select_from(schema.duplicates.join(schema.files).outerjoin(schema.sources, _o.file == _f.source))
+    .where(
+        _f.file == sa.bindparam("file"),
+        _d.end > sa.bindparam("low"),
+        _d.begin < sa.bindparam("high"),
+        sa.func.coalesce(_o.losses, 0) == 0,
+    )
+)
+
+
+def sent_on(keys: Sequence[int]) -> sa.CompoundSelect[Any]:
+    """Frames of files that peers are owed, as rows of (file_id, stream_id, seq_begin, seq_end, begin, end)."""
+    claimed = sa.select(_c.file_id, _c.stream_id, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
+    return sa.union_all(claimed.where(_c.file_id.in_(keys), ~_c.divergent), repeats_sent_on(keys))
+
+
+def repeats_sent_on(keys: Sequence[int]) -> sa.Select[Any]:
+    """Those of ``sent_on`` that are claimed elsewhere; see ``base.Landing.spare``."""
+    repeated = sa.select(_d.file_id, _d.stream_id, _d.seq_begin, _d.seq_end, _d.begin, _d.end).select_from(
+        schema.duplicates.join(schema.files).join(schema.sources, _o.file == _f.source)
+    )
+    return repeated.where(_d.file_id.in_(keys), _o.losses > 0)
+
+
+class SqlLanding(Registrar):
+    """``base.Landing`` over SQL."""
+
+    def __init__(self, store: Store, names: Names, cluster: ClusterId) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        super().__init__(store, names, cluster)
+
+    def received(self, source: FileId) -> Ranges:
+        """See ``base.Landing``."""
+        wanted = sa.select(_r.source_begin, _r.source_end).join(schema.sources).where(_o.file == str(source))
+        with self._store.read() as connection:
+            return Ranges.union_of((begin, end) for begin, end in connection.execute(wanted))
+
+    def accept_term(self, source: FileId, term: int) -> bool:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            kept = connection.scalar(sa.select(_o.term).where(_o.file == str(source)))
+        if kept == term:  # terms only grow: the usual answer needs no writing
+            return True
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            key = names.source(source)
+            older = (_o.id == key) & (_o.term <= term)
+            accepted = connection.execute(schema.sources.update().where(older).values(term=term)).rowcount > 0
+        names.keep()
+        return accepted
+
+    def keep_epoch(self, source: ClusterId, epoch: int) -> int:
+        """See ``base.Landing``."""
+        kept = sa.select(_e.epoch).where(_e.source == str(source))
+        with self._store.read() as connection:
+            found = connection.scalar(kept)
+        if found is not None and found >= epoch:  # the usual answer needs no writing
+            return int(found)
+        insert = self._store.insert(schema.epochs).values(source=str(source), epoch=epoch)
+        raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
+        with self._store.write() as connection:
+            connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_=raised))
+            return int(connection.execute(kept).scalar_one())
+
+    def applied_prefix(self, sources: Sequence[FileId], *, keeps_tables: bool = True) -> dict[FileId, int]:
+        """See ``base.Landing``."""
+        passed: dict[str, list[Span]] = {}
+        waiting: dict[str, int] = {}
+        applied = _r.file_id.is_(None) | (_r.end <= _f.applied)
+        with self._store.read() as connection:
+            done = (applied if awaits_replay(connection, keeps_tables) else sa.true()).label("done")
+            for names in chunked([str(source) for source in sources]):
+                rows = connection.execute(
+                    sa.select(_o.file, _r.source_begin, _r.source_end, done)
+                    .select_from(schema.received.join(schema.sources).outerjoin(schema.files, _f.id == _r.file_id))
+                    .where(_o.file.in_(names))
+                )
+                for name, begin, end, is_done in rows:
+                    if is_done:
+                        passed.setdefault(name, []).append((begin, end))
+                    else:
+                        waiting[name] = min(begin, waiting.get(name, begin))
+        made: dict[FileId, int] = {}
+        for source in sources:
+            prefix = Ranges.union_of(passed.get(str(source), ())).prefix(FILE_HEADER_BYTES)
+            made[source] = max(FILE_HEADER_BYTES, min(prefix, waiting.get(str(source), prefix)))
+        return made
+
+    def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return coverage(connection, None if table is None else _s.table_uuid == str(table))
+
+    def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
+        """See ``base.Landing``."""
+        found: dict[str, FileId] = {}
+        with self._store.read() as connection:
+            for name in (_s.wal, _o.file):
+                slot = sa.func.substr(name, 1, sa.func.length(name) - sa.literal_column("12"))
+                of_cluster = name.startswith(f"{cluster}/", autoescape=True)
+                for text in connection.scalars(sa.select(sa.func.max(name)).where(of_cluster).group_by(slot)):
+                    file = FileId.parse(text)
+                    found[file.slot] = max(file, found.get(file.slot, file))
+        return tuple(found.values())
+
+    def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
+        """See ``base.Landing``."""
+        here = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
+        wanted = sa.select(_c.seq_end, _c.last).join(schema.streams).where(here, ~_c.divergent)
+        with self._store.read() as connection:
+            row = connection.execute(wanted.order_by(_c.seq_end.desc()).limit(1)).one_or_none()
+        return None if row is None else (row.seq_end - 1, row.last)
+
+    def declare_road(
+        self,
+        source: ClusterId,
+        table: UUID,
+        group: str,
+        generation: int,
+        owed: Mapping[FileId, int],
+        waived: Mapping[FileId, Ranges] | None = None,
+        carried: Sequence[Carried] = (),
+        phase: Phase = Phase.LIVE,
+    ) -> None:
+        """See ``base.Landing``."""
+        values = {
+            "generation": generation,
+            "closed": False,
+            "phase": phase.value,
+            **road_columns(owed, waived or {}, carried),
+        }
+        here = (_road.source == str(source)) & (_road.table_uuid == str(table)) & (_road.grp == group)
+        with self._store.write() as connection:
+            known = connection.scalar(sa.select(_road.phase).where(here, _road.generation == generation))
+            if known is not None and _PHASES.index(Phase(known)) > _PHASES.index(phase):
+                values["phase"] = known
+            insert = self._store.insert(schema.roads).values(
+                source=str(source), table_uuid=str(table), grp=group, **values
+            )
+            connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["source", "table_uuid", "grp"],
+                    set_=values,
+                    where=(_road.generation < generation) | ((_road.generation == generation) & ~_road.closed),
+                )
+            )
+            self._hear(connection, source)
+
+    def roads(self) -> list[InboundRoad]:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return open_roads(connection, None)
+
+    def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
+        """See ``base.Landing``."""
+        of_stream = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
+        wanted = (
+            sa.select(schema.files, _d.begin.label("low"), _d.end.label("high"))
+            .select_from(schema.duplicates.join(schema.files).join(schema.streams, _s.id == _d.stream_id))
+            .where(of_stream, _d.seq_begin <= sequence, _d.seq_end > sequence)
+            .order_by(_d.id)
+        )
+        with self._store.read() as connection:
+            return [(file_row(row), row.low, row.high) for row in connection.execute(wanted)]
+
+    def spare(self, file: FileId, begin: int, end: int) -> Ranges:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            found = connection.execute(_SPARE, {"file": str(file), "low": begin, "high": end})
+            return Ranges.union_of((row.begin, row.end) for row in found)
+
+    def close_road(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
+        """See ``base.Landing``."""
+        here = (_road.source == str(source)) & (_road.table_uuid == str(table)) & (_road.grp == group)
+        with self._store.write() as connection:
+            connection.execute(
+                schema.roads.update()
+                .where(here, _road.generation <= generation)
+                .values(closed=True, generation=generation)
+            )
+
+
+def coverage(connection: Connection, which: sa.ColumnElement[bool] | None) -> dict[StreamId, Ranges]:
+    """Claimed sequences per stream, of some streams or all."""
+    wanted = (
+        sa.select(_s.wal, _s.table_uuid, _s.grp, _c.seq_begin, _c.seq_end).join(schema.streams).where(~_c.divergent)
+    )
+    if which is not None:
+        wanted = wanted.where(which)
+    spans: dict[StreamId, list[Span]] = {}
+    for wal, table, group, begin, end in connection.execute(wanted):
+        spans.setdefault(stream_id(wal, table, group), []).append((begin, end))
+    return {stream: Ranges.union_of(of_stream) for stream, of_stream in spans.items()}

@@ -1,0 +1,128 @@
+"""The ledger over SQL: SQLite for one host, PostgreSQL for many, behind the same code.
+
+``initialise`` makes one, ``open_ledger`` opens it; the parts are in the files beside this one.
+"""
+
+from __future__ import annotations
+
+from replication.core.ids import ClusterId
+from replication.errors import ConfigError, VersionError
+from replication.ledger.base import Ledger
+from replication.ledger.sql import schema
+from replication.ledger.sql.batches import SqlBatches
+from replication.ledger.sql.bootstraps import SqlBootstraps
+from replication.ledger.sql.derivations import SqlDerivations
+from replication.ledger.sql.files import SqlFiles
+from replication.ledger.sql.keys import Names
+from replication.ledger.sql.metadata import SCHEMA_VERSION, create_all
+from replication.ledger.sql.reincarnate import former_ids
+from replication.ledger.sql.replay import SqlReplay
+from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.rules import SqlRules
+from replication.ledger.sql.salvage_own import SqlGivingUpOwn
+from replication.ledger.sql.sending import SqlSending
+from replication.ledger.sql.status_cache import StatusBook
+from replication.ledger.sql.store import BUSY_TIMEOUT_S, Store
+from replication.ledger.sql.tables import SqlTables
+from replication.ledger.sql.terms import SqlTerms
+from replication.ledger.sql.time import SqlTime
+from replication.ledger.sql.touched import install
+
+
+class SqlLedger:
+    """``base.Ledger`` over one store. Its methods may be called from any thread; writes take turns."""
+
+    def __init__(self, store: Store, cluster: ClusterId) -> None:
+        """For an initialised ``store`` of ``cluster``."""
+        names, book = Names(), RuleBook()
+        self._store = store
+        self.cluster = cluster
+        self.former = former_ids(store)
+        self.terms = SqlTerms(store)
+        self.rules = SqlRules(store, book)
+        self.tables = SqlTables(store, self.rules.follow)
+        self.files = SqlFiles(store, book, StatusBook(store, book), cluster)
+        self.landing = SqlGivingUpOwn(store, names, cluster, book)
+        self.batches = SqlBatches(store)
+        self.bootstraps = SqlBootstraps(store, names, cluster, book)
+        self.derivations = SqlDerivations(store)
+        self.replay = SqlReplay(store, names)
+        self.time = SqlTime(store, cluster)
+        self.sending = SqlSending(store)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._store.close()
+
+
+def initialise(url: str, cluster: ClusterId) -> None:
+    """Make an empty ledger for ``cluster`` at ``url``; one that is there already for the same cluster is left as it is.
+
+    Raises:
+        ConfigError: the ledger there belongs to another cluster, or another incarnation of it.
+        VersionError: it was made by a newer walship.
+    """
+    store = Store(url)
+    try:
+        prepare(store, cluster)
+    finally:
+        store.close()
+
+
+def prepare(store: Store, cluster: ClusterId) -> None:
+    """As ``initialise``, on an open store."""
+    with store.write() as connection:
+        create_all(connection)
+        install(connection)
+        kept = {row.name: row.value for row in connection.execute(schema.meta.select())}
+        if not kept:
+            rows = {"schema": str(SCHEMA_VERSION), "cluster": str(cluster)}
+            connection.execute(schema.meta.insert(), [{"name": name, "value": value} for name, value in rows.items()])
+            return
+    _check(kept, cluster, store)
+
+
+def open_ledger(url: str, cluster: ClusterId | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
+    """Open the ledger at ``url``: a SQLAlchemy address, or the path of a SQLite file.
+
+    Args:
+        url: ``/data/ledger.db``, ``sqlite:////data/ledger.db`` or ``postgresql://user@host/database``.
+        cluster: who it must belong to; None takes whose it is.
+        busy_timeout_s: how long writing waits for other processes.
+
+    Raises:
+        ConfigError: there is none, or it belongs to another cluster.
+        VersionError: it was made by a newer walship.
+    """
+    store = Store(url, busy_timeout_s)
+    try:
+        store.check_present()
+        return SqlLedger(store, _check(_meta(store), cluster, store))
+    except BaseException:
+        store.close()
+        raise
+
+
+def _meta(store: Store) -> dict[str, str]:
+    with store.read() as connection:
+        if not connection.dialect.has_table(connection, schema.meta.name):
+            return {}
+        return {row.name: row.value for row in connection.execute(schema.meta.select())}
+
+
+def _check(kept: dict[str, str], cluster: ClusterId | None, store: Store) -> ClusterId:
+    where = store.url.render_as_string(hide_password=True)
+    if not kept:
+        raise ConfigError(f"there is no ledger at {where}", "Start the cluster, which makes it: walship up")
+    if int(kept["schema"]) > SCHEMA_VERSION:
+        raise VersionError(
+            f"the ledger at {where} has schema version {kept['schema']}, newer than {SCHEMA_VERSION}",
+            "Upgrade walship here first",
+        )
+    owner = ClusterId.parse(kept["cluster"])
+    if cluster is not None and cluster != owner:
+        raise ConfigError(
+            f"the ledger at {where} belongs to {owner}, not to {cluster}",
+            "Point ledger.url at this cluster's own ledger; after a restore: walship reincarnate",
+        )
+    return owner

@@ -1,0 +1,140 @@
+"""A ledger in memory, shipped for tests: the SQL one over an in-memory SQLite, with faults that tests inject.
+
+It answers exactly as the real one, because it is the real one; calls can fail before or after they take effect, wait,
+or be made twice, as they are when an answer is lost and the caller tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+from replication.core.ids import ClusterId
+from replication.ledger.base import (
+    Batches,
+    Bootstraps,
+    Derivations,
+    Files,
+    Landing,
+    Ledger,
+    Replay,
+    Rules,
+    Sending,
+    Tables,
+    Terms,
+    Time,
+)
+from replication.ledger.sql.ledger import SqlLedger, prepare
+from replication.ledger.sql.store import Store
+
+Fault = Callable[[str], None]
+
+
+class MemoryLedger:
+    """A ledger that forgets everything when closed.
+
+    Attributes:
+        fault: called with ``part.method`` before a call takes effect; raise CoordinationError or LedgerBusyError in
+        it to
+            make the call fail, block in it to delay the call.
+        fault_after: the same after it took effect: the caller's outcome is unknown, the transaction is done.
+        repeats: whether the call is made twice; the second answer counts.
+    """
+
+    def __init__(self, cluster: ClusterId) -> None:
+        """Make an empty ledger for ``cluster``."""
+        self.fault: Fault | None = None
+        self.fault_after: Fault | None = None
+        self.repeats: Callable[[str], bool] | None = None
+        self.cluster = cluster
+        store = Store("sqlite://")
+        prepare(store, cluster)
+        self._real: Ledger = SqlLedger(store, cluster)
+        self.former: tuple[ClusterId, ...] = ()
+
+    @property
+    def terms(self) -> Terms:
+        """See ``base.Ledger``."""
+        return cast(Terms, _Part(self, "terms", self._real.terms))
+
+    @property
+    def tables(self) -> Tables:
+        """See ``base.Ledger``."""
+        return cast(Tables, _Part(self, "tables", self._real.tables))
+
+    @property
+    def rules(self) -> Rules:
+        """See ``base.Ledger``."""
+        return cast(Rules, _Part(self, "rules", self._real.rules))
+
+    @property
+    def files(self) -> Files:
+        """See ``base.Ledger``."""
+        return cast(Files, _Part(self, "files", self._real.files))
+
+    @property
+    def landing(self) -> Landing:
+        """See ``base.Ledger``."""
+        return cast(Landing, _Part(self, "landing", self._real.landing))
+
+    @property
+    def batches(self) -> Batches:
+        """See ``base.Ledger``."""
+        return cast(Batches, _Part(self, "batches", self._real.batches))
+
+    @property
+    def bootstraps(self) -> Bootstraps:
+        """See ``base.Ledger``."""
+        return cast(Bootstraps, _Part(self, "bootstraps", self._real.bootstraps))
+
+    @property
+    def derivations(self) -> Derivations:
+        """See ``base.Ledger``."""
+        return cast(Derivations, _Part(self, "derivations", self._real.derivations))
+
+    @property
+    def replay(self) -> Replay:
+        """See ``base.Ledger``."""
+        return cast(Replay, _Part(self, "replay", self._real.replay))
+
+    @property
+    def time(self) -> Time:
+        """See ``base.Ledger``."""
+        return cast(Time, _Part(self, "time", self._real.time))
+
+    @property
+    def sending(self) -> Sending:
+        """See ``base.Ledger``."""
+        return cast(Sending, _Part(self, "sending", self._real.sending))
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._real.close()
+
+
+class _Part:
+    """One part of the ledger whose calls pass the faults."""
+
+    def __init__(self, ledger: MemoryLedger, name: str, real: object) -> None:
+        self._ledger = ledger
+        self._name = name
+        self._real = real
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        real = getattr(self._real, method)
+        call = f"{self._name}.{method}"
+        ledger = self._ledger
+
+        @wraps(real)
+        def faulty(*args: Any, **named: Any) -> Any:
+            if ledger.fault is not None:
+                ledger.fault(call)
+            answer = real(*args, **named)
+            if ledger.repeats is not None and ledger.repeats(call):
+                answer = real(*args, **named)
+            if ledger.fault_after is not None:
+                ledger.fault_after(call)
+            return answer
+
+        return faulty

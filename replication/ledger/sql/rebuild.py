@@ -1,0 +1,165 @@
+"""A ledger made anew, from what tables and files say: nobody else uses it meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from replication.core.coverage import UNKNOWN_HASH, Ranges
+from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.ledger.records import Claim, FileKind
+from replication.ledger.sql import schema
+from replication.ledger.sql.keys import Names
+from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.ledger.sql.store import Store, execute_many, put_meta, raise_counter
+
+_slot = schema.slots.c
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of frames on this host: its id, path, when it was made, and every intact frame from its front on."""
+
+    file: FileId
+    path: str
+    created: int
+    claims: tuple[Claim, ...]
+
+    @property
+    def length(self) -> int:
+        """The end of the last intact frame."""
+        return self.claims[-1].end if self.claims else FILE_HEADER_BYTES
+
+
+def rebuild(
+    url: str,
+    cluster: ClusterId,
+    former: Sequence[ClusterId],
+    host: str,
+    specs: Sequence[TableSpec],
+    dropped: Sequence[TableSpec],
+    versions: Sequence[SchemaVersion],
+    applied: Mapping[StreamId, Ranges],
+    replay_epoch: int,
+    newest: int,
+    files: Sequence[Found],
+    upcoming: int,
+) -> None:
+    """Make a ledger at ``url``, where there is none.
+
+    Args:
+        url: its address.
+        cluster: a new incarnation.
+        former: those it had before.
+        host: this host's slot.
+        specs: the tables.
+        dropped: those that were dropped, of which the catalog and files still have something.
+        versions: schema versions that frames may have besides the tables' newest.
+        applied: sequences of which rows are in the tables; they count as claimed and applied.
+        replay_epoch: the highest that a table carries.
+        newest: the newest commit time of their rows; what is written from now on comes after it.
+        files: become landed files, CLOSED; what they bring beyond ``applied`` is pending for replay.
+        upcoming: the number that the host's next file gets, above all that are there.
+    """
+    initialise(url, cluster)
+    store = Store(url)
+    try:
+        names = Names()
+        with store.write() as connection:
+            put_meta(store, connection, {"former": json.dumps([str(each) for each in former])})
+            raise_counter(connection, "term", int(time.time()))  # above every term that peers have heard of
+            raise_counter(connection, "replay_epoch", replay_epoch)
+            raise_counter(connection, "seen", newest)
+            connection.execute(schema.slots.insert().values(slot=host, next=upcoming))
+            gone = [{"uuid": str(s.uuid), "name": s.name, "dropped": True, "spec": s.to_json()} for s in dropped]
+            execute_many(connection, schema.tables.insert(), gone)
+            keys = names.session(connection)
+            execute_many(
+                connection,
+                schema.claims.insert(),
+                [
+                    {
+                        "file_id": None,
+                        "stream_id": keys.stream(stream),
+                        "seq_begin": begin,
+                        "seq_end": end,
+                        "begin": 0,
+                        "end": 0,
+                        "previous": UNKNOWN_HASH,
+                        "last": UNKNOWN_HASH,
+                        "divergent": False,
+                    }
+                    for stream, ranges in applied.items()
+                    for begin, end in ranges
+                ],
+            )
+            execute_many(connection, schema.files.insert(), [_row(found, host) for found in files])
+    finally:
+        store.close()
+    ledger = open_ledger(url)
+    try:
+        for spec in specs:
+            ledger.tables.create(spec)
+        for version in versions:
+            ledger.tables.put_schema(version)
+        for found in files:
+            if found.claims:
+                ledger.landing.register_own(found.file, FILE_HEADER_BYTES, found.length, found.claims)
+            ledger.files.close(found.file, found.length)
+    finally:
+        ledger.close()
+
+
+def move_database(old: Path, new: Path) -> None:
+    """Give SQLite's database, which nobody has open, another name once it is whole in one file."""
+    with closing(sqlite3.connect(old)) as connection:
+        connection.execute("pragma journal_mode=delete")
+    os.replace(old, new)
+
+
+def adopt(url: str, host: str, files: Sequence[Found], upcoming: int) -> None:
+    """Have a restored ledger know files of a host that are newer than it, as its own.
+
+    They are CLOSED, and yet to be registered, so that whoever is killed here goes on. Nobody else uses the ledger.
+
+    Args:
+        url: of the ledger.
+        host: their slot.
+        files: those that it does not have.
+        upcoming: the number that the host's next file gets at least.
+    """
+    store = Store(url)
+    try:
+        with store.write() as connection:
+            upcoming = max(upcoming, connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
+            insert = store.insert(schema.slots).values(slot=host, next=upcoming)
+            connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": upcoming}))
+            own = {"kind": FileKind.WAL.value}
+            rows = [_row(found, host) | own | {"closed_length": found.length} for found in files]
+            execute_many(connection, schema.files.insert(), rows)
+    finally:
+        store.close()
+
+
+def _row(found: Found, host: str) -> dict[str, object]:
+    return {
+        "file": str(found.file),
+        "kind": FileKind.LANDING.value,
+        "host": host,
+        "path": found.path,
+        "length": FILE_HEADER_BYTES,
+        "applied": FILE_HEADER_BYTES,
+        "boot": "",
+        "writer": "",
+        "created": found.created,
+    }

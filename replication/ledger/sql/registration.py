@@ -1,0 +1,229 @@
+"""Registration: the one transaction after which landed or own bytes count, and their sequences are claimed.
+
+On the latency path: four statements for one file with one stream, and one fsync.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
+from replication.core.routes.freshness import ClosedNotice
+from replication.errors import ClosedFileError, GapError
+from replication.ledger.base import Claim, Divergence, Landed
+from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
+from replication.ledger.sql import schema
+from replication.ledger.sql.freshness import keep_notice
+from replication.ledger.sql.keys import Names, NamesInTransaction, file_id, missing
+from replication.ledger.sql.prepared import Prepared
+from replication.ledger.sql.replay import advance
+from replication.ledger.sql.runs import Coalescer
+from replication.ledger.sql.store import Store, greatest
+
+_f, _c = schema.files.c, schema.claims.c
+
+_GROW = Prepared(
+    schema.files.update()
+    .where(
+        _f.id == sa.bindparam("key"),
+        _f.length == sa.bindparam("from"),
+        (_f.closed_length < 0) | (_f.closed_length >= sa.bindparam("to")),
+    )
+    .values(length=sa.bindparam("to"), commit_hi=greatest(_f.commit_hi, sa.bindparam("newest", type_=sa.BigInteger)))
+)
+_PASS = Prepared(
+    schema.files.update()
+    .where(_f.id == sa.bindparam("key"), _f.applied == sa.bindparam("from"))
+    .values(applied=sa.bindparam("to"))
+)
+_HELD = sa.select(_c.stream_id, _c.id, _c.file_id, _c.seq_begin, _c.seq_end, _c.previous, _c.last, _c.divergent)
+
+
+def _near_streams(count: int) -> Prepared:
+    """What is held near a span of sequences of each of ``count`` streams; parameters are numbered."""
+    near = (
+        (_c.stream_id == sa.bindparam(f"stream{n}"))
+        & (_c.seq_end >= sa.bindparam(f"low{n}"))
+        & (_c.seq_begin <= sa.bindparam(f"high{n}"))
+        for n in range(count)
+    )
+    return Prepared(_HELD.where(sa.or_(*near)))
+
+
+_NEAR = {count: _near_streams(count) for count in (1, 8, 64)}  # with few texts, each is compiled once
+_NO_STREAM = (-1, 0, -1)
+_LENGTHEN = Prepared(
+    schema.claims.update()
+    .where(_c.id == sa.bindparam("key"))
+    .values(seq_end=sa.bindparam("to_sequence"), end=sa.bindparam("to"), last=sa.bindparam("to_hash"))
+)
+_CLAIM = Prepared(schema.claims.insert())
+_DUPLICATE = Prepared(schema.duplicates.insert())
+_RECEIVE = Prepared(schema.received.insert())
+_HEAR_US = 1_000_000
+
+
+class Registrar:
+    """Registers groups of durable bytes and claims what is new in them."""
+
+    def __init__(self, store: Store, names: Names, cluster: ClusterId) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        self._store = store
+        self._names = names
+        self._cluster = cluster
+        self._coalescer = Coalescer()
+        self._heard: dict[ClusterId, int] = {}
+
+    def register(self, landed: Sequence[Landed]) -> list[Divergence]:
+        """See ``base.Landing.register``."""
+        found: list[Divergence] = []
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            for group in landed:
+                key = names.file(group.file)
+                if not self._grow(connection, key, group.file, group.begin, group.end, group.claims):
+                    continue
+                source = {
+                    "source_id": names.source(group.source),
+                    "file_id": key,
+                    "begin": group.begin,
+                    "end": group.end,
+                    "source_begin": group.source_begin,
+                    "source_end": group.source_end,
+                }
+                _RECEIVE.run(connection, source)
+                self._hear(connection, group.source.cluster)
+                found += self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
+                for origin, notice in group.notices:
+                    keep_notice(self._store, connection, str(origin), notice)
+        names.keep()
+        return found
+
+    def register_own(
+        self, file: FileId, begin: int, end: int, claims: Sequence[Claim], notices: Sequence[ClosedNotice] = ()
+    ) -> list[Divergence]:
+        """See ``base.Landing.register_own``."""
+        found: list[Divergence] = []
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            key = names.file(file)
+            if self._grow(connection, key, file, begin, end, claims):
+                found = self._claim(connection, names, key, file, begin, end, claims)
+                for notice in notices:
+                    keep_notice(self._store, connection, str(self._cluster), notice)
+        names.keep()
+        return found
+
+    def _hear(self, connection: Connection, source: ClusterId) -> None:
+        """Note about once a second that a sender is heard."""
+        now = time.time_ns() // 1000
+        if abs(now - self._heard.get(source, 0)) >= _HEAR_US:
+            self._heard[source] = now
+            insert = self._store.insert(schema.heard).values(source=str(source), at=now)
+            connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_={"at": now}))
+
+    def _grow(
+        self, connection: Connection, key: int, file: FileId, begin: int, end: int, claims: Sequence[Claim]
+    ) -> bool:
+        """Move the registered length; False when these bytes were registered before."""
+        newest = max((claim.commit for claim in claims), default=0)
+        moved = _GROW.run(connection, {"key": key, "from": begin, "to": end, "newest": newest}).rowcount
+        if begin < end and moved:
+            return True
+        row = connection.execute(sa.select(_f.length, _f.closed_length).where(_f.id == key)).one_or_none()
+        if row is None:
+            raise missing(file)
+        if begin == end <= row.length:
+            return True  # a source's range that holds nothing for this cluster
+        if end <= row.length:
+            return False
+        if begin == row.length:
+            raise ClosedFileError(f"{file} was CLOSED at {row.closed_length} bytes, but has {end} to register")
+        raise GapError(f"{file} is registered up to {row.length}; [{begin}, {end}) does not follow")
+
+    def _claim(
+        self,
+        connection: Connection,
+        names: NamesInTransaction,
+        key: int,
+        file: FileId,
+        begin: int,
+        end: int,
+        claims: Sequence[Claim],
+    ) -> list[Divergence]:
+        made: list[dict[str, object]] = []
+        spare: list[dict[str, object]] = []
+        found: list[Divergence] = []
+        needs_replay = False
+        groups = [(stream, names.stream(stream), group) for stream, group in by_stream(claims).items()]
+        held = self._near(connection, [(stream_key, group) for _, stream_key, group in groups])
+        for stream, stream_key, group in groups:
+            near = held.get(stream_key, [])
+            verdict = judge(group, near)
+            is_system = stream.table == NIL_UUID
+            for run in verdict.claimed:
+                needs_replay |= not is_system and names.has_table(stream.table)
+                before = (
+                    next((h for h in near if h.end == run.seq_begin and h.file == key), None) if is_system else None
+                )
+                if before is not None:  # nobody replays system frames: no need to keep their registrations apart
+                    values = {"key": before.key, "to_sequence": run.seq_end, "to": run.end, "to_hash": run.last}
+                    _LENGTHEN.run(connection, values)
+                else:
+                    made.append(_claim_row(key, stream_key, run, divergent=False))
+            made += [_claim_row(key, stream_key, run, divergent=True) for run in verdict.divergent]
+            spare += [_place(key, stream_key, run) for run in verdict.duplicate]
+            for claim, against in verdict.contradicted:
+                found.append(Divergence(claim, file, self._holder(connection, file, stream, against)))
+        _CLAIM.run_each(connection, made)
+        _DUPLICATE.run_each(connection, spare)
+        if spare:
+            advance(connection, key)
+        elif not needs_replay:
+            _PASS.run(connection, {"key": key, "from": begin, "to": end})
+        self._coalescer.after_registration(connection, key)
+        return found
+
+    def _near(self, connection: Connection, groups: Sequence[tuple[int, Sequence[Claim]]]) -> dict[int, list[Held]]:
+        """Per stream what is held of a group's sequences or next to them, of many streams by few statements."""
+        made: dict[int, list[Held]] = {}
+        spans = [(key, min(c.sequence for c in g), max(c.sequence for c in g) + 1) for key, g in groups]
+        for at in range(0, len(spans), max(_NEAR)):
+            some = spans[at : at + max(_NEAR)]
+            count = next(count for count in _NEAR if count >= len(some))
+            some += [_NO_STREAM] * (count - len(some))
+            values = {
+                f"{name}{n}": value
+                for n, span in enumerate(some)
+                for name, value in zip(("stream", "low", "high"), span, strict=True)
+            }
+            rows = _NEAR[count].run(connection, values)
+            for row in rows:
+                made.setdefault(row[0], []).append(Held(*row[1:]))
+        return made
+
+    def _holder(self, connection: Connection, file: FileId, stream: StreamId, held: Held | None) -> FileId:
+        """The file that holds the other history: this one for frames of the same group, the WAL itself once retired."""
+        if held is None or held.file is None:
+            return stream.wal if held is not None and held.key else file
+        name = connection.scalar(sa.select(_f.file).where(_f.id == held.file))
+        return stream.wal if name is None else file_id(name)
+
+
+def _place(key: int, stream_key: int, run: Run) -> dict[str, object]:
+    return {
+        "file_id": key,
+        "stream_id": stream_key,
+        "seq_begin": run.seq_begin,
+        "seq_end": run.seq_end,
+        "begin": run.begin,
+        "end": run.end,
+    }
+
+
+def _claim_row(key: int, stream_key: int, run: Run, *, divergent: bool) -> dict[str, object]:
+    return {**_place(key, stream_key, run), "previous": run.previous, "last": run.last, "divergent": divergent}

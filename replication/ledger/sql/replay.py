@@ -1,0 +1,351 @@
+"""What the own replay has applied: a prefix per file, positions of tables that differ from it, the marks of commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.ledger.base import Claim, FileKind, Pending, Quarantined, ReplayMark
+from replication.ledger.sql import schema
+from replication.ledger.sql.keys import Names, file_id, file_row
+from replication.ledger.sql.moving import let_go, quarantined_row, requeue
+from replication.ledger.sql.replayers import note_replayer, replayers
+from replication.ledger.sql.runs import join_claims, join_received
+from replication.ledger.sql.store import Store, chunked, counter, greatest, put_meta, raise_counter
+
+_f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
+_m, _q, _r, _d = schema.marks.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
+
+_REPORT = "replay_report"
+_KEY = sa.select(_f.id, _f.length, _f.applied).where(_f.file == sa.bindparam("file"))
+
+# rows of claims that a table of this cluster still has to apply, of the file that the enclosing statement is about
+_UNAPPLIED = (
+    schema.claims.join(schema.streams, _s.id == _c.stream_id)
+    .join(schema.tables, (_t.uuid == _s.table_uuid) & ~_t.dropped)
+    .outerjoin(schema.positions, (_p.file_id == _c.file_id) & (_p.table_uuid == _s.table_uuid))
+)
+_IS_UNAPPLIED = (
+    (_c.file_id == _f.id) & ~_c.divergent & (_c.end > _f.applied) & (_c.end > sa.func.coalesce(_p.applied, 0))
+)
+
+# duplicates, in the file that the enclosing statement is about, of frames claimed elsewhere that are not applied yet
+_other, _at_other, _reaching = schema.files.alias("other"), schema.positions.alias("at_other"), schema.claims.alias()
+# claims of a stream are disjoint, so this bounds those that overlap a duplicate to a stretch of the index
+_LAST_OVERLAP = (
+    sa.select(sa.func.min(_reaching.c.seq_end))
+    .where(_reaching.c.stream_id == _d.stream_id, _reaching.c.seq_end >= _d.seq_end, ~_reaching.c.divergent)
+    .correlate(schema.duplicates)
+    .scalar_subquery()
+)
+_AWAITING = (
+    schema.duplicates.join(
+        schema.claims,
+        (_c.stream_id == _d.stream_id)
+        & (_c.seq_end > _d.seq_begin)
+        & (_c.seq_end <= sa.func.coalesce(_LAST_OVERLAP, _d.seq_end))
+        & (_c.seq_begin < _d.seq_end),
+    )
+    .join(schema.streams, _s.id == _c.stream_id)
+    .join(schema.tables, (_t.uuid == _s.table_uuid) & ~_t.dropped)
+    .join(_other, _other.c.id == _c.file_id)
+    .outerjoin(_at_other, (_at_other.c.file_id == _c.file_id) & (_at_other.c.table_uuid == _s.table_uuid))
+)
+_IS_AWAITING = (
+    (_d.file_id == _f.id)
+    & (_d.end > _f.applied)
+    & ~_c.divergent
+    & (_c.end > _other.c.applied)
+    & (_c.end > sa.func.coalesce(_at_other.c.applied, 0))
+)
+
+
+_FIRST_CLAIMED = sa.select(sa.func.min(_c.begin)).select_from(_UNAPPLIED).where(_IS_UNAPPLIED)
+_FIRST_AWAITING = sa.select(_d.begin).select_from(_AWAITING).where(_IS_AWAITING).order_by(_d.end).limit(1)
+_FIRST_UNAPPLIED = sa.select(
+    *(first.correlate(schema.files).scalar_subquery() for first in (_FIRST_CLAIMED, _FIRST_AWAITING))
+).where(_f.id == sa.bindparam("key"))
+_HAS_DUPLICATES = (
+    sa.select(_d.id)
+    .join(schema.streams)
+    .where(_d.file_id == _f.id, _d.end > _f.applied, _s.table_uuid == sa.bindparam("table"))
+    .correlate(schema.files)
+)
+_WAITING = (
+    sa.select(_f.id, _s.table_uuid, _c.begin, _c.end, _f.applied, sa.func.coalesce(_p.applied, 0))
+    .select_from(_UNAPPLIED.join(schema.files, _f.id == _c.file_id))
+    .where(_f.host == sa.bindparam("host"), _f.kind == FileKind.LANDING, _f.applied < _f.length, _IS_UNAPPLIED)
+)
+_AWAITING_TABLE = sa.select(_f.id).where(_f.applied < _f.length, _HAS_DUPLICATES.exists())
+
+
+def is_held() -> sa.ColumnElement[bool]:
+    """Whether some table has yet to apply frames of a file, from there or elsewhere, within a statement about files."""
+    held = sa.select(_c.id).select_from(_UNAPPLIED).where(_IS_UNAPPLIED).correlate(schema.files)
+    awaits = sa.select(_d.id).select_from(_AWAITING).where(_IS_AWAITING).correlate(schema.files)
+    return held.exists() | awaits.exists()
+
+
+def advance(connection: Connection, key: int) -> int:
+    """Move a file's applied prefix as far as its tables allow, and join what is applied; the prefix then.
+
+    What landed again counts as applied once the claimed copy of it is: until then it may be needed in its place.
+    """
+    waiting = [begin for begin in connection.execute(_FIRST_UNAPPLIED, {"key": key}).one() if begin is not None]
+    target: sa.ColumnElement[int] = sa.literal(min(waiting), sa.BigInteger) if waiting else _f.length
+    connection.execute(schema.files.update().where(_f.id == key).values(applied=greatest(_f.applied, target)))
+    applied = int(connection.scalar(sa.select(_f.applied).where(_f.id == key)) or 0)
+    connection.execute(schema.positions.delete().where(_p.file_id == key, _p.applied <= applied))
+    join_received(connection, (_r.file_id == key) & (_r.end <= applied))
+    return applied
+
+
+class SqlReplay:
+    """``base.Replay`` over SQL."""
+
+    def __init__(self, store: Store, names: Names) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+        self._names = names
+
+    def pending(self) -> list[Pending]:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            rows = connection.execute(sa.select(schema.files).where(_f.applied < _f.length).order_by(_f.id)).all()
+            keys = [row.id for row in rows]
+            skipped: dict[int, list[tuple[int, int]]] = {}
+            behind: dict[int, dict[UUID, int]] = {}
+            for ids in chunked(keys):
+                spare = sa.select(_d.file_id, _d.begin, _d.end).where(_d.file_id.in_(ids))
+                astray = sa.select(_c.file_id, _c.begin, _c.end).where(_c.file_id.in_(ids), _c.divergent)
+                for key, begin, end in connection.execute(sa.union_all(spare, astray)):
+                    skipped.setdefault(key, []).append((begin, end))
+                for row in connection.execute(sa.select(schema.positions).where(_p.file_id.in_(ids))):
+                    behind.setdefault(row.file_id, {})[UUID(row.table_uuid)] = row.applied
+        return [
+            Pending(
+                row=file_row(row),
+                begin=row.applied,
+                end=row.length,
+                duplicates=Ranges.union_of(skipped.get(row.id, ())).within(row.applied, row.length),
+                behind={table: at for table, at in behind.get(row.id, {}).items() if at > row.applied},
+            )
+            for row in rows
+        ]
+
+    def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
+        """See ``base.Replay``."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        names = {str(table) for table in held}
+        with self._store.read() as connection:
+            for key, table, begin, end, *applied in connection.execute(_WAITING, {"host": host}):
+                if table not in names:
+                    spans.setdefault(key, []).append((max(begin, *applied), end))
+        return sum(Ranges.union_of(each).total for each in spans.values())
+
+    def mark_applied(self, mark: ReplayMark) -> None:
+        """See ``base.Replay``."""
+        table = str(mark.table)
+        of_table = sa.select(_s.id).where(_s.table_uuid == table)
+        with self._store.write() as connection:
+            kept: dict[FileId, int] = {}
+            for file, offset in mark.positions.items():
+                row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
+                if row is None:  # retired since: long applied
+                    continue
+                kept[file] = offset
+                if offset > row.applied:
+                    self._put_position(connection, row.id, table, min(offset, row.length))
+                join_claims(connection, (_c.file_id == row.id) & (_c.end <= offset) & _c.stream_id.in_(of_table))
+                advance(connection, row.id)
+            for key in connection.scalars(_AWAITING_TABLE, {"table": table}).all():
+                advance(connection, key)
+            self._put_mark(connection, mark, kept)
+
+    def _put_position(self, connection: Connection, key: int, table: str, offset: int) -> None:
+        insert = self._store.insert(schema.positions).values(file_id=key, table_uuid=table, applied=offset)
+        connection.execute(
+            insert.on_conflict_do_update(
+                index_elements=["file_id", "table_uuid"],
+                set_={"applied": greatest(_p.applied, insert.excluded.applied)},
+            )
+        )
+
+    def _put_mark(self, connection: Connection, mark: ReplayMark, positions: Mapping[FileId, int]) -> None:
+        """Keep the newest commit's positions; a round without rows adds its own to those of the snapshot before it."""
+        old = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(mark.table))).one_or_none()
+        snapshot = mark.snapshot
+        merged = {str(file): offset for file, offset in positions.items()}
+        if old is not None:
+            if (mark.epoch, mark.commit) < (old.epoch, old.commit):
+                return
+            if not snapshot:
+                snapshot = old.snapshot
+                merged = _furthest(self._present(connection, json.loads(old.positions)), merged)
+            connection.execute(schema.marks.delete().where(_m.table_uuid == str(mark.table)))
+        connection.execute(
+            schema.marks.insert().values(
+                table_uuid=str(mark.table),
+                epoch=mark.epoch,
+                commit=mark.commit,
+                snapshot=snapshot,
+                positions=json.dumps(merged),
+            )
+        )
+
+    def _present(self, connection: Connection, positions: Mapping[str, int]) -> dict[str, int]:
+        """Without files that are retired or wholly applied."""
+        found: dict[str, int] = {}
+        for names in chunked(list(positions)):
+            open_ = sa.select(_f.file).where(_f.file.in_(names), (_f.applied < _f.length) | (_f.closed_length < 0))
+            found |= {name: positions[name] for name in connection.scalars(open_)}
+        return found
+
+    def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            for file, offset in positions.items():
+                row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
+                if row is None:
+                    continue
+                offset = max(offset, FILE_HEADER_BYTES)
+                if offset < row.applied:
+                    self._lower(connection, row.id, str(table), offset, row.applied)
+                else:
+                    here = (_p.file_id == row.id) & (_p.table_uuid == str(table))
+                    connection.execute(
+                        schema.positions.update().where(here, _p.applied > offset).values(applied=offset)
+                    )
+            connection.execute(schema.marks.delete().where(_m.table_uuid == str(table)))
+
+    def _lower(self, connection: Connection, key: int, table: str, offset: int, applied: int) -> None:
+        """Lower the file's prefix to ``offset``; the other tables keep what they have as positions of their own."""
+        here = sa.select(_s.table_uuid).join(schema.claims, _c.stream_id == _s.id).where(_c.file_id == key).distinct()
+        for other in connection.scalars(here).all():
+            if other != table:
+                self._put_position(connection, key, other, applied)
+        connection.execute(schema.positions.delete().where(_p.file_id == key, _p.table_uuid == table))
+        connection.execute(schema.files.update().where(_f.id == key).values(applied=offset))
+
+    def mark(self, table: UUID) -> ReplayMark | None:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(table))).one_or_none()
+        if row is None:
+            return None
+        positions = {file_id(file): int(offset) for file, offset in json.loads(row.positions).items()}
+        return ReplayMark(table, row.epoch, row.commit, row.snapshot, positions)
+
+    def raise_epoch(self) -> int:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            return raise_counter(connection, "replay_epoch", counter(connection, "replay_epoch") + 1)
+
+    def epoch(self) -> int:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            return counter(connection, "replay_epoch")
+
+    def note_replayer(self, host: str, replays: bool) -> None:
+        """See ``base.Replay``."""
+        note_replayer(self._store, host, replays)
+
+    def replayers(self) -> tuple[str, ...]:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            return replayers(connection)
+
+    def tell(self, report: str) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            put_meta(self._store, connection, {_REPORT: report})
+
+    def told(self) -> str:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _REPORT)
+            return str(connection.scalar(wanted) or "")
+
+    def quarantine(self, frame: Quarantined) -> None:
+        """See ``base.Replay``."""
+        of_frame = (
+            sa.select(_c.stream_id, _c.seq_begin, _c.seq_end)
+            .select_from(schema.claims.join(schema.files, _f.id == _c.file_id).join(schema.streams))
+            .where(
+                _f.file == str(frame.file),
+                _s.table_uuid == str(frame.table),
+                _c.begin <= frame.begin,
+                _c.end >= frame.end,
+                ~_c.divergent,
+            )
+        )
+        with self._store.write() as connection:
+            held = [list(row) for row in connection.execute(of_frame)]
+            insert = self._store.insert(schema.quarantined).values(
+                file=str(frame.file),
+                begin=frame.begin,
+                end=frame.end,
+                table_uuid=str(frame.table),
+                reason=frame.reason,
+                copy=frame.copy,
+                at=frame.at,
+                held=json.dumps(held),
+            )
+            connection.execute(insert.on_conflict_do_nothing())
+
+    def quarantined(self) -> list[Quarantined]:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            rows: Sequence[sa.Row[tuple[object, ...]]] = connection.execute(
+                sa.select(schema.quarantined).order_by(_q.file, _q.begin)
+            ).all()
+        return [
+            Quarantined(file_id(r.file), r.begin, r.end, UUID(r.table_uuid), r.reason, r.copy, r.at, r.discarded)
+            for r in rows
+        ]
+
+    def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            row = quarantined_row(connection, file, begin)
+            if damaged is not None:
+                let_go(connection, names, row, damaged, at)
+            if not row.discarded:
+                here = (_q.file == row.file) & (_q.begin == begin)
+                connection.execute(schema.quarantined.update().where(here).values(discarded=at))
+        names.keep()
+
+    def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            requeue(connection, names, quarantined_row(connection, file, begin), claim, into)
+        names.keep()
+
+    def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
+        """See ``base.Replay``."""
+        values = {"upto": upto, "changes_snapshot": changes_snapshot, "at": at}
+        insert = self._store.insert(schema.folds).values(table_uuid=str(table), **values)
+        with self._store.write() as connection:
+            connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
+
+    def folded(self, table: UUID) -> tuple[int, int, int]:
+        """See ``base.Replay``."""
+        f = schema.folds.c
+        with self._store.read() as connection:
+            row = connection.execute(
+                sa.select(f.upto, f.changes_snapshot, f.at).where(f.table_uuid == str(table))
+            ).one_or_none()
+        return (0, 0, 0) if row is None else (row.upto, row.changes_snapshot, row.at)
+
+
+def _furthest(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
+    return {file: max(one.get(file, 0), two.get(file, 0)) for file in (*one, *two)}

@@ -1,0 +1,364 @@
+"""Giving up a landing file that cannot be read (rule 2): what is claimed elsewhere, what is needed again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import UNKNOWN_HASH, Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import RequestError
+from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp
+from replication.ledger.decisions.claiming import by_stream
+from replication.ledger.decisions.salvage import Fate, Legible, Stretch, decide, illegible_in
+from replication.ledger.sql import schema
+from replication.ledger.sql.keys import Names, check_term, file_row, missing, stream_id
+from replication.ledger.sql.landing import SqlLanding, repeats_sent_on
+from replication.ledger.sql.moving import Piece, fill, replace_claim
+from replication.ledger.sql.replay import advance
+from replication.ledger.sql.replayers import awaits_replay
+from replication.ledger.sql.requirements import Owed, Place, carry_over, need_bootstraps
+from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.runs import drop_file
+from replication.ledger.sql.store import Store, chunked, execute_many
+from replication.ledger.sql.tables import table_spec
+
+_c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
+_p, _q, _r, _s, _t = schema.positions.c, schema.quarantined.c, schema.received.c, schema.streams.c, schema.tables.c
+
+
+_ALL = 1 << 62
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What becomes of the frames of the file; byte ranges are the file's."""
+
+    gone: Ranges = Ranges()
+    moved: Ranges = Ranges()
+    dropped: dict[StreamId, Ranges] = field(default_factory=dict)
+    saved: dict[StreamId, Ranges] = field(default_factory=dict)
+    left: dict[int, Ranges] = field(default_factory=dict)  # by stream key: sequences that are here no more
+    done: dict[Place, bool] = field(default_factory=dict)  # of what is copied, whether it is applied here
+    lacking: dict[str, dict[UUID, int]] = field(default_factory=dict)
+
+    def owe(self, stream: StreamId, fate: Fate, copies: Mapping[Place, Claim], file: FileId) -> None:
+        """Add what peers will not get of a stream; RequestError when more should have been copied for them."""
+        for peer, count in fate.lacking.items():
+            of_peer = self.lacking.setdefault(peer, {})
+            of_peer[stream.table] = of_peer.get(stream.table, 0) + count
+        if any(done and (stream, claim.sequence) not in copies for claim, done in fate.wanted):
+            raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
+
+
+class SqlGivingUp(SqlLanding):
+    """``base.Landing`` over SQL, with what it takes to give a file up."""
+
+    def __init__(self, store: Store, names: Names, cluster: ClusterId, book: RuleBook) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        super().__init__(store, names, cluster)
+        self._book = book
+
+    def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
+        """See ``base.Landing``."""
+        found: dict[FileId, tuple[int, Ranges]] = {}
+        with self._store.read() as connection:
+            for names in chunked([str(source) for source in sources]):
+                wanted = sa.select(_o.id, _o.file, _o.losses).where(_o.file.in_(names), _o.losses > 0)
+                for row in connection.execute(wanted).all():
+                    spans = sa.select(_r.source_begin, _r.source_end).where(_r.source_id == row.id)
+                    kept = Ranges.union_of((begin, end) for begin, end in connection.execute(spans))
+                    found[FileId.parse(row.file)] = (row.losses, kept)
+        return found
+
+    def at_risk(self, file: FileId, *, keeps_tables: bool = True) -> AtRisk:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            keeps_tables = awaits_replay(connection, keeps_tables)
+            key, row = _landing_file(connection, file)
+            reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
+            sequences: dict[StreamId, Ranges] = {}
+            stream_keys: set[int] = set()
+            for claim in claims_of(connection, key):
+                if reached.lacks(claim):
+                    stream = stream_id(claim.wal, claim.table_uuid, claim.grp)
+                    sequences[stream] = sequences.get(stream, Ranges()).add(claim.seq_begin, claim.seq_end)
+                    stream_keys.add(claim.stream_id)
+            spares: list[tuple[FileRow, int, int]] = []
+            for ids in chunked(sorted(stream_keys)):
+                wanted = sa.select(schema.files, _d.begin.label("low"), _d.end.label("high")).join(schema.duplicates)
+                rows = connection.execute(wanted.where(_d.stream_id.in_(ids), _d.file_id != key).order_by(_d.id))
+                spares += [(file_row(found), found.low, found.high) for found in rows]
+            lacked = Owed.load(connection, self._book, key, row, row.needed).lacked()
+        positions = {UUID(table): reached.of(table) for table in {str(stream.table) for stream in sequences}}
+        return AtRisk(row, sequences, positions, tuple(spares), lacked)
+
+    def give_up(
+        self,
+        file: FileId,
+        term: int,
+        readable: Sequence[Claim] = (),
+        into: FileId | None = None,
+        saved: Sequence[Claim] = (),
+        *,
+        keeps_tables: bool = True,
+    ) -> GivenUp:
+        """See ``base.Landing``."""
+        assert bool(saved) == (into is not None), "copies and the file of copies come together"
+        copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # of one sequence the first
+        with self._store.write() as connection:
+            check_term(connection, term)
+            keeps_tables = awaits_replay(connection, keeps_tables)
+            names = self._names.session(connection)
+            key, row = _landing_file(connection, file)
+            target = fill(connection, names, into, saved) if into is not None else None
+            reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
+            owed = Owed.load(connection, self._book, key, row, row.needed)
+            made = self._settle(connection, key, row, reached, owed, readable, copies, target)
+            if target is not None:
+                spare = [claim for claim in saved if not _holds(made.saved, claim)]
+                rows = [duplicate_row(target, names.stream(claim.stream), claim) for claim in spare]
+                execute_many(connection, schema.duplicates.insert(), rows)
+                carry_over(connection, key, target, made.done, copies, readable)
+            let_go_of_quarantined(connection, file, reached, made.left)
+            legible = Ranges.union_of((claim.begin, claim.end) for claim in readable)
+            lacked = Ranges.union_of(span for ranges in owed.lacked().values() for span in ranges)
+            gone = made.gone.union(lacked.subtract(legible))
+            end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
+            lacking = {} if keeps_tables and _is_kept(connection, row.source) else made.lacking
+            again = _ask_again(connection, key, gone, made.moved, target, end)
+            drop_file(connection, key)
+            if target is not None:
+                advance(connection, target)
+            need_bootstraps(connection, lacking)
+        names.keep()
+        return GivenUp(file, row.source, again, made.dropped, made.saved, lacking)
+
+    def _settle(
+        self,
+        connection: Connection,
+        key: int,
+        row: FileRow,
+        reached: Reached,
+        owed: Owed,
+        readable: Sequence[Claim],
+        copies: Mapping[Place, Claim],
+        target: int | None,
+    ) -> _Outcome:
+        """Split the claims into what is applied, what is copied, and what is dropped."""
+        made = _Outcome()
+        illegible = illegible_in(FILE_HEADER_BYTES, row.needed, readable)
+        legible = {stream: Legible(claims) for stream, claims in by_stream(readable).items()}
+        copied = by_stream(copies.values())
+        for claimed in claims_of(connection, key):
+            stretch = stretch_of(claimed, reached)
+            stream, known = stretch.stream, legible.get(stretch.stream, Legible())
+            fate = decide(stretch, known, owed.of(stream), illegible, comes_again=True)
+            if fate.doubtful and claimed.spec is not None and not table_spec(claimed.spec).key:
+                raise RequestError(
+                    f"table {stream.table} has applied some of the sequences [{stretch.seq_begin}, {stretch.seq_end}) "
+                    f"of {stream}, and which cannot be told without the file",
+                    "It has no key, so applying one twice would show: restore the file, or drop the table",
+                )
+            made.owe(stream, fate, copies, row.file)
+            done = {claim.sequence for claim, is_done in fate.wanted if is_done}
+            waiting = (claim.sequence for claim, is_done in fate.wanted if not is_done)
+            pending = fate.lost.union(Ranges.union_of((sequence, sequence + 1) for sequence in waiting))
+            taken = [c for c in copied.get(stream, ()) if c.sequence in done or pending.contains(c.sequence)]
+            if not pending and not taken:
+                continue
+            saved = Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in taken)
+            made.done |= {(stream, claim.sequence): claim.sequence in done for claim in taken}
+            if saved:
+                _add(made.saved, stream, saved)
+            if saved.intersect(pending):
+                made.moved = made.moved.add(claimed.begin, claimed.end)
+            if dropped := pending.subtract(saved):
+                _add(made.dropped, stream, dropped)
+                made.gone = made.gone.add(claimed.begin, claimed.end)
+            made.left[claimed.stream_id] = made.left.get(claimed.stream_id, Ranges()).union(pending)
+            here = [claim for claim in taken if claim.sequence in done]
+            others = [claim for claim in taken if claim.sequence not in done]
+            pieces = [*kept_pieces(stretch, fate, known), *moved_pieces(target, here), *moved_pieces(target, others)]
+            replace_claim(connection, claimed, pieces)
+        for stretch in _repeated(connection, key):
+            known = legible.get(stretch.stream, Legible())
+            made.owe(stretch.stream, decide(stretch, known, owed.of(stretch.stream), illegible), copies, row.file)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a file is applied: its prefix, and the tables that are further."""
+
+    prefix: int
+    tables: dict[str, int]
+
+    @staticmethod
+    def load(connection: Connection, key: int, row: FileRow, *, keeps_tables: bool = True) -> Reached:
+        """Of the file of ``row``, within the connection's transaction; all of it where nobody waits for it."""
+        if not keeps_tables:
+            return Reached(_ALL, {})
+        wanted = sa.select(_p.table_uuid, _p.applied).where(_p.file_id == key)
+        return Reached(row.applied, {found.table_uuid: found.applied for found in connection.execute(wanted)})
+
+    def of(self, table: str) -> int:
+        """How far the file is applied for one table."""
+        return max(self.prefix, self.tables.get(table, 0))
+
+    def lacks(self, claim: Any) -> bool:
+        """Whether a table that is here still has to apply some of a row of ``claims_of``."""
+        return claim.spec is not None and claim.end > self.of(claim.table_uuid)
+
+
+def _landing_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
+    found = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
+    if found is None:
+        raise missing(file)
+    row = file_row(found)
+    if row.source is None:
+        raise RequestError(
+            f"{file} was written here, so what it holds may exist nowhere else", "Nobody can send it again"
+        )
+    if not row.closed:
+        raise RequestError(f"{file} is still OPEN", "Its receiver closes it when it restarts, or after an idle minute")
+    return int(found.id), row
+
+
+def claims_of(connection: Connection, key: int) -> Sequence[Any]:
+    """Rows of claims of a file with their stream, and their table's definition (None: nobody replays them)."""
+    wanted = (
+        sa.select(schema.claims, _s.wal, _s.table_uuid, _s.grp, _t.spec)
+        .select_from(
+            schema.claims.join(schema.streams, _s.id == _c.stream_id).outerjoin(
+                schema.tables, (_t.uuid == _s.table_uuid) & ~_t.dropped
+            )
+        )
+        .where(_c.file_id == key, ~_c.divergent)
+    )
+    return connection.execute(wanted.order_by(_c.stream_id, _c.seq_begin)).all()
+
+
+def stretch_of(claimed: Any, reached: Reached) -> Stretch:
+    """A row of ``claims_of``, with how far it is applied."""
+    return Stretch(
+        stream_id(claimed.wal, claimed.table_uuid, claimed.grp),
+        claimed.seq_begin,
+        claimed.seq_end,
+        claimed.begin,
+        claimed.end,
+        claimed.previous,
+        claimed.last,
+        reached.of(claimed.table_uuid) if claimed.spec is not None else _ALL,
+    )
+
+
+def _repeated(connection: Connection, key: int) -> Iterator[Stretch]:
+    """Frames of a file that are claimed elsewhere and that peers are owed from here."""
+    sent = repeats_sent_on([key]).subquery()
+    wanted = sa.select(sent, _s.wal, _s.table_uuid, _s.grp).join_from(sent, schema.streams, _s.id == sent.c.stream_id)
+    for row in connection.execute(wanted):
+        stream = stream_id(row.wal, row.table_uuid, row.grp)
+        yield Stretch(stream, row.seq_begin, row.seq_end, row.begin, row.end, UNKNOWN_HASH, UNKNOWN_HASH, _ALL)
+
+
+def kept_pieces(stretch: Stretch, fate: Fate, legible: Legible) -> list[Piece]:
+    """What of a stretch stays claimed as applied, wherever it was."""
+    return [
+        Piece(None, begin, end, stretch.begin, stretch.end, *legible.edges(stretch, begin, end))
+        for begin, end in fate.kept
+    ]
+
+
+def moved_pieces(target: int | None, copied: Iterable[Claim]) -> list[Piece]:
+    """What is claimed in the file of copies."""
+    return [
+        Piece(target, run[0].sequence, run[-1].sequence + 1, run[0].begin, run[-1].end, run[0].previous, run[-1].hash)
+        for run in runs(copied)
+    ]
+
+
+def runs(claims: Iterable[Claim]) -> list[list[Claim]]:
+    """Claims that follow one another in sequence, hash and file; of one sequence the first."""
+    runs: list[list[Claim]] = []
+    for claim in sorted(claims, key=lambda claim: (claim.sequence, claim.begin)):
+        last = runs[-1][-1] if runs else None
+        if last is not None and claim.sequence == last.sequence:
+            continue
+        follows = last is not None and claim.sequence == last.sequence + 1 and claim.previous == last.hash
+        if last is not None and follows and claim.begin >= last.end:
+            runs[-1].append(claim)
+        else:
+            runs.append([claim])
+    return runs
+
+
+def _add(ranges: dict[StreamId, Ranges], stream: StreamId, more: Ranges) -> None:
+    ranges[stream] = ranges.get(stream, Ranges()).union(more)
+
+
+def _holds(saved: dict[StreamId, Ranges], claim: Claim) -> bool:
+    return saved.get(claim.stream, Ranges()).contains(claim.sequence)
+
+
+def duplicate_row(key: int, stream: int, claim: Claim) -> dict[str, object]:
+    """A row of ``duplicates`` for one frame."""
+    return {
+        "file_id": key,
+        "stream_id": stream,
+        "seq_begin": claim.sequence,
+        "seq_end": claim.sequence + 1,
+        "begin": claim.begin,
+        "end": claim.end,
+    }
+
+
+def let_go_of_quarantined(connection: Connection, file: FileId, reached: Reached, left: Mapping[int, Ranges]) -> None:
+    """Quarantined frames that come again are judged again; the others hold what they held, less what has ``left``.
+
+    That is by stream key: sequences that the file has no more.
+    """
+    for row in connection.execute(sa.select(schema.quarantined).where(_q.file == str(file))).all():
+        here = (_q.file == row.file) & (_q.begin == row.begin)
+        spans = json.loads(row.held)
+        if spans and row.end > reached.of(row.table_uuid):
+            connection.execute(schema.quarantined.delete().where(here))
+            continue
+        held = [
+            [key, low, high]
+            for key, begin, end in spans
+            for low, high in Ranges.of((begin, end)).subtract(left.get(key, Ranges()))
+        ]
+        connection.execute(schema.quarantined.update().where(here).values(held=json.dumps(held)))
+
+
+def _is_kept(connection: Connection, source: FileId | None) -> bool:
+    """Whether a peer has its file for sure: not all that was received of it is applied here."""
+    received = schema.received.join(schema.sources).join(schema.files, _f.id == _r.file_id)
+    waits = sa.select(_r.id).select_from(received).where(_o.file == str(source), _r.end > _f.applied)
+    return connection.scalar(waits.limit(1)) is not None
+
+
+def _ask_again(connection: Connection, key: int, gone: Ranges, moved: Ranges, target: int | None, end: int) -> Ranges:
+    """Take back received ranges with frames that are gone; those of copied frames are received in their new file."""
+    again = Ranges()
+    sources: set[int] = set()
+    for row in connection.execute(sa.select(schema.received).where(_r.file_id == key)).all():
+        here = _r.id == row.id
+        if gone.within(row.begin, row.end):
+            connection.execute(schema.received.delete().where(here))
+            again = again.add(row.source_begin, row.source_end)
+            sources.add(row.source_id)
+        elif target is not None and moved.within(row.begin, row.end):
+            values = {"file_id": target, "begin": FILE_HEADER_BYTES, "end": end}
+            connection.execute(schema.received.update().where(here).values(values))
+    for source in sorted(sources):
+        connection.execute(schema.sources.update().where(_o.id == source).values(losses=_o.losses + 1))
+    return again

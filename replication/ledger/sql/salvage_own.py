@@ -1,0 +1,324 @@
+"""Giving up a file that was written here (rule 2): what is copied, what is lost, and who has to be told, over SQL."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import NIL_UUID, FileId, StreamId
+from replication.errors import RequestError
+from replication.ledger.base import Claim, FileRow, OwnLoss, Readable, Waiver
+from replication.ledger.decisions.claiming import by_stream, judge
+from replication.ledger.decisions.salvage import Fate, Legible, Stretch, decide, illegible_in, missing_at
+from replication.ledger.sql import schema
+from replication.ledger.sql import schema_sending as sending
+from replication.ledger.sql.freshness import waived
+from replication.ledger.sql.keys import NamesInTransaction, check_term, file_id, file_row, missing, stream_id
+from replication.ledger.sql.landing import coverage
+from replication.ledger.sql.moving import fill, replace_claim
+from replication.ledger.sql.replay import advance
+from replication.ledger.sql.replayers import awaits_replay
+from replication.ledger.sql.requirements import Owed, Place, carry_over, need_bootstraps
+from replication.ledger.sql.runs import drop_file
+from replication.ledger.sql.salvage_landed import (
+    Reached,
+    SqlGivingUp,
+    claims_of,
+    duplicate_row,
+    kept_pieces,
+    let_go_of_quarantined,
+    moved_pieces,
+    stretch_of,
+)
+from replication.ledger.sql.store import chunked, execute_many
+from replication.ledger.sql.tables import table_spec
+
+_b, _c, _f, _s, _t = (t.c for t in (schema.batches, schema.claims, schema.files, schema.streams, schema.tables))
+_rule, _start, _v, _w = sending.rules.c, sending.starts.c, schema.waived.c, schema.writers.c
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What becomes of a file: each row of claims with its fate, and of bytes that were never registered."""
+
+    key: int
+    row: FileRow
+    reached: Reached
+    legible: Mapping[StreamId, Legible]
+    fates: list[tuple[Any, Stretch, Fate]] = field(default_factory=list)
+    fresh: list[tuple[StreamId, Fate]] = field(default_factory=list)
+    keyless: set[UUID] = field(default_factory=set)
+    illegible: int = 0
+    untold: int = 0
+
+    def every(self) -> Iterable[tuple[StreamId, Fate]]:
+        """The fates per stream."""
+        yield from ((stretch.stream, fate) for _, stretch, fate in self.fates)
+        yield from self.fresh
+
+    def done(self) -> dict[Place, bool]:
+        """What is wanted, and whether it is applied here."""
+        wanted = (each for _, fate in self.every() for each in fate.wanted)
+        return {(claim.stream, claim.sequence): done for claim, done in wanted}
+
+    def loss(self) -> OwnLoss:
+        """The same for those who decide."""
+        lost: dict[StreamId, Ranges] = {}
+        at_peers: dict[str, dict[StreamId, Ranges]] = {}
+        lacking: dict[str, dict[UUID, int]] = {}
+        doubtful: set[UUID] = set()
+        for stream, fate in self.every():
+            if fate.lost:
+                lost[stream] = lost.get(stream, Ranges()).union(fate.lost)
+            if fate.doubtful and stream.table in self.keyless:
+                doubtful.add(stream.table)
+            for peer, sequences in fate.at_peers.items():
+                if sequences:
+                    of_peer = at_peers.setdefault(peer, {})
+                    of_peer[stream] = of_peer.get(stream, Ranges()).union(sequences)
+            for peer, count in fate.lacking.items():
+                of_tables = lacking.setdefault(peer, {})
+                of_tables[stream.table] = of_tables.get(stream.table, 0) + count
+        wanted = sorted((claim for _, fate in self.every() for claim, _ in fate.wanted), key=lambda c: c.begin)
+        gone = (self.illegible, self.untold, frozenset(doubtful))
+        return OwnLoss(self.row, tuple(wanted), lost, at_peers, lacking, *gone)
+
+
+class SqlGivingUpOwn(SqlGivingUp):
+    """``base.Landing`` over SQL, with what it takes to give up a file that was written here."""
+
+    def own_loss(self, file: FileId, readable: Readable, *, keeps_tables: bool = True) -> OwnLoss:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return self._plan(connection, file, readable, keeps_tables).loss()
+
+    def give_up_own(
+        self,
+        file: FileId,
+        term: int,
+        readable: Readable,
+        into: FileId | None = None,
+        saved: Sequence[Claim] = (),
+        *,
+        keeps_tables: bool = True,
+    ) -> OwnLoss:
+        """See ``base.Landing``."""
+        assert bool(saved) == (into is not None), "copies and the file of copies come together"
+        with self._store.write() as connection:
+            check_term(connection, term)
+            plan = self._plan(connection, file, readable, keeps_tables)
+            loss = plan.loss()
+            _refuse_doubtful(loss)
+            copies = {(claim.stream, claim.sequence): claim for claim in saved}
+            if any((claim.stream, claim.sequence) not in copies for claim in loss.wanted):
+                raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
+            names = self._names.session(connection)
+            target = None if into is None else fill(connection, names, into, saved)
+            left = _move(connection, plan, copies, target)
+            if target is not None:
+                self._claim_rest(connection, names, plan, target, copies)
+                carry_over(connection, plan.key, target, plan.done(), copies, readable.frames)
+            let_go_of_quarantined(connection, file, plan.reached, left)
+            drop_file(connection, plan.key)
+            if target is not None:
+                advance(connection, target)
+            _waive(connection, names, loss)
+            _forget_batches(connection, plan)
+            need_bootstraps(connection, loss.lacking)
+            _end_writer(connection, plan.row)
+        names.keep()
+        return loss
+
+    def waivers(self) -> list[Waiver]:
+        """See ``base.Landing``."""
+        wanted = sa.select(schema.waived, _s.wal, _s.table_uuid, _s.grp).join(schema.streams).order_by(_v.id)
+        made: list[Waiver] = []
+        with self._store.read() as connection:
+            rows = connection.execute(wanted).all()
+            tables = sorted({row.table_uuid for row in rows})
+            covered = {s: r for ids in chunked(tables) for s, r in coverage(connection, _s.table_uuid.in_(ids)).items()}
+        for row in rows:
+            stream = stream_id(row.wal, row.table_uuid, row.grp)
+            gone = Ranges.of((row.seq_begin, row.seq_end)).subtract(covered.get(stream, Ranges()))
+            if gone:
+                made.append(Waiver(stream, gone, file_id(row.file), row.at))
+        return made
+
+    def waived(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return waived(connection)
+
+    def _plan(self, connection: Connection, file: FileId, readable: Readable, keeps_tables: bool) -> _Plan:
+        keeps_tables = awaits_replay(connection, keeps_tables)
+        key, row = _own_file(connection, file)
+        reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
+        if row.is_redundant:
+            return _Plan(key, row, reached, {})
+        end = max(row.needed, readable.end)
+        illegible = illegible_in(FILE_HEADER_BYTES, end, readable.frames)
+        legible = {stream: Legible(claims) for stream, claims in by_stream(readable.frames).items()}
+        plan = _Plan(key, row, reached, legible, illegible=illegible.total)
+        owed = Owed.load(connection, self._book, key, row, end)
+        live = {
+            UUID(r.uuid): table_spec(r.spec) for r in connection.execute(sa.select(schema.tables).where(~_t.dropped))
+        }
+        plan.keyless = {table for table, spec in live.items() if not spec.key}
+        for claimed in claims_of(connection, key):
+            stretch = stretch_of(claimed, reached)
+            stream = stretch.stream
+            fate = decide(stretch, legible.get(stream, Legible()), owed.of(stream), illegible)
+            plan.fates.append((claimed, stretch, fate))
+        here = set(live) if keeps_tables else set()
+        _plan_fresh(connection, plan, readable, owed, illegible.within(row.length, end), here)
+        return plan
+
+    def _claim_rest(
+        self,
+        connection: Connection,
+        names: NamesInTransaction,
+        plan: _Plan,
+        target: int,
+        copies: Mapping[Place, Claim],
+    ) -> None:
+        """Claim what was copied and never registered; what turns out to be claimed is marked duplicate."""
+        moved = {(s.stream, claim.sequence) for _, s, fate in plan.fates for claim, _ in fate.wanted}
+        rest = by_stream(claim for place, claim in copies.items() if place not in moved)
+        keys = {stream: names.stream(stream) for stream in rest}
+        held = self._near(connection, [(keys[stream], claims) for stream, claims in rest.items()])
+        for stream, claims in rest.items():
+            verdict = judge(claims, held.get(keys[stream], []))
+            place = {"file_id": target, "stream_id": keys[stream], "divergent": False}
+            rows = [
+                {
+                    "seq_begin": run.seq_begin,
+                    "seq_end": run.seq_end,
+                    "begin": run.begin,
+                    "end": run.end,
+                    "previous": run.previous,
+                    "last": run.last,
+                }
+                for run in verdict.claimed
+            ]
+            execute_many(connection, schema.claims.insert(), [place | row for row in rows])
+            claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in verdict.claimed)
+            spare = [duplicate_row(target, keys[stream], c) for c in claims if not claimed.contains(c.sequence)]
+            execute_many(connection, schema.duplicates.insert(), spare)
+
+
+def _own_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
+    found = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
+    if found is None:
+        raise missing(file)
+    row = file_row(found)
+    if row.source is not None:
+        raise RequestError(f"{file} came from {row.source.cluster.name}, which can send it again")
+    return int(found.id), row
+
+
+def _refuse_doubtful(loss: OwnLoss) -> None:
+    for table in sorted(loss.doubtful):
+        raise RequestError(
+            f"table {table} has applied some of what cannot be read of {loss.row.file}, and how much cannot be told",
+            "It has no key, so a row that comes twice would show: restore the file, or drop the table",
+        )
+
+
+def _plan_fresh(
+    connection: Connection, plan: _Plan, readable: Readable, owed: Owed, illegible: Ranges, here: set[UUID]
+) -> None:
+    """What lies past the registered length: durable, and in the ledger not yet.
+
+    Args:
+        connection: of the transaction.
+        plan: added to.
+        readable: what of the file can be read.
+        owed: of the file.
+        illegible: what cannot be read of these bytes.
+        here: tables that somebody here waits for.
+    """
+    row = plan.row
+    end = max(row.needed, readable.end)
+    found = by_stream(claim for claim in readable.frames if claim.begin >= row.length)
+    last = {stream: sequence for stream, sequence in (readable.last or {}).items() if stream.wal == row.file}
+    if readable.last is None:
+        plan.untold = illegible.total
+    claimed = coverage(connection, _s.wal == str(row.file))
+    for stream in sorted(found.keys() | last.keys()):
+        claims = found.get(stream, [])
+        fate, of_peers = Fate(), owed.of(stream)
+        if stream.table in here or of_peers:
+            fate.wanted = [(claim, stream.table not in here) for claim in claims]
+        past = max(last.get(stream, -1), *(claim.sequence for claim in claims), -1) + 1
+        registered = claimed.get(stream, Ranges()).end
+        gone = Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in claims).missing(registered, past)
+        if stream.wal == row.file and gone and stream.table != NIL_UUID:
+            fate.lost = gone if stream.table in here else Ranges()
+            for sequences in gone:
+                missing_at(fate, sequences, (row.length, end), of_peers, illegible)
+        plan.fresh.append((stream, fate))
+
+
+def _move(connection: Connection, plan: _Plan, copies: Mapping[Place, Claim], target: int | None) -> dict[int, Ranges]:
+    """Claim what was copied in its new file, keep what is applied, and claim the rest no more.
+
+    Returns:
+        By stream key, the sequences that were not applied from the file.
+    """
+    left: dict[int, Ranges] = {}
+    for claimed, stretch, fate in plan.fates:
+        legible = plan.legible.get(stretch.stream, Legible())
+        pieces = kept_pieces(stretch, fate, legible)
+        for is_done in (True, False):
+            taken = (copies[claim.stream, claim.sequence] for claim, done in fate.wanted if done is is_done)
+            pieces += moved_pieces(target, taken)
+        replace_claim(connection, claimed, pieces)
+        gone = fate.lost.union(Ranges.union_of((c.sequence, c.sequence + 1) for c, done in fate.wanted if not done))
+        left[int(claimed.stream_id)] = left.get(int(claimed.stream_id), Ranges()).union(gone)
+    return left
+
+
+def _waive(connection: Connection, names: NamesInTransaction, loss: OwnLoss) -> None:
+    now = time.time_ns() // 1000
+    rows = [
+        {
+            "stream_id": names.stream(stream),
+            "seq_begin": begin,
+            "seq_end": end,
+            "file": str(loss.row.file),
+            "at": now,
+        }
+        for stream, sequences in loss.lost.items()
+        for begin, end in sequences
+    ]
+    execute_many(connection, schema.waived.insert(), rows)
+
+
+def _forget_batches(connection: Connection, plan: _Plan) -> None:
+    """Batch ids of frames that are lost, so that who has the rows still may append them again.
+
+    Where a peer may have them they would show there twice in a table without key, whose batch ids are kept.
+    """
+    for stream, fate in plan.every():
+        there = fate.somewhere if stream.table in plan.keyless else Ranges()
+        of_stream = (_b.table_uuid == str(stream.table)) & (_b.grp == stream.group) & (_b.wal == str(stream.wal))
+        for begin, end in fate.lost.subtract(there):
+            gone = of_stream & (_b.sequence >= begin) & (_b.sequence < end)
+            connection.execute(schema.batches.delete().where(gone))
+
+
+def _end_writer(connection: Connection, row: FileRow) -> None:
+    """A writer that died, and of which no OPEN file is left, promises nothing any more."""
+    if row.closed or not row.writer:
+        return
+    left = sa.select(_f.id).where(_f.writer == row.writer, _f.host == row.host, _f.closed_length < 0)
+    if connection.scalar(left.limit(1)) is None:
+        connection.execute(schema.writers.delete().where(_w.writer == row.writer))

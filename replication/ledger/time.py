@@ -1,0 +1,79 @@
+"""What a ledger knows of writers, closed time and replicated time. Part of ``base``, whose rules hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+from uuid import UUID
+
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
+from replication.ledger.records import AheadClock, Grown, Registration, WriterRow
+
+
+class Time(Protocol):
+    """Writers, closed time and replicated time."""
+
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> Registration:
+        """Add a writer; its commits must be above the returned time: closed time, and every commit time seen."""
+
+    def remove_writer(self, writer: str) -> None:
+        """Its WALs are closed or recovered; it no longer holds closed time."""
+
+    def writers(self) -> list[WriterRow]:
+        """Registered writers."""
+
+    def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
+        """Raise closed time to the minimum over registered writers' floors; return it.
+
+        When there are no writers: to ``now``, or to the newest commit time seen when that is ahead of it. While a WAL
+        whose writer is gone is not registered to its end, on whatever host, closed time stays where it is.
+        ``floors`` are those of this host's live writers, read before their bytes were registered.
+        """
+
+    def closed(self) -> int:
+        """Closed time."""
+
+    def seen(self) -> int:
+        """The newest commit time of anything that was ever registered here, own or landed; 0 at first.
+
+        It never goes back. A writer's clock stays above it, so that who has read a row can overwrite it.
+        """
+
+    def note_ahead(self, clock: AheadClock) -> None:
+        """Keep that an origin's commit times are far ahead; of several the furthest. Forgets those that time caught up.
+
+        Caught up are commit times at or below ``clock.at``.
+        """
+
+    def ahead(self) -> list[AheadClock]:
+        """Origins whose commit times were found far ahead, by name; time may have caught up with some since."""
+
+    def closed_notice(self) -> ClosedNotice:
+        """Closed time and, in one snapshot with it, the last registered sequence of each stream of the live WALs.
+
+        What a closed frame carries. Live are WALs that are OPEN or have frames of the last ten minutes before closed
+        time.
+        """
+
+    def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
+        """Own WALs, and copies from such, with frames committed after ``after``: how far they got past what was seen.
+
+        Costs what changed: files with newer commits, and of those the claims past the registered length in ``seen``.
+        """
+
+    def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
+        """Keep a closed frame's notice until it is satisfied."""
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        """Whether everything that is owed of each stream up to a sequence is here, by whatever road it came."""
+
+    def forget(self, origin: ClusterId) -> None:
+        """An origin is gone for good, as after a restore: it holds replicated time no more, nor do roads from it."""
+
+    def replicated(self, table: UUID | None = None, *, every_origin: bool = False) -> dict[ClusterId, Replicated]:
+        """Replicated time per origin for a table, or over all tables, and what holds it.
+
+        A table's origins are this cluster, the sources of its open roads, and clusters whose frames of it are here;
+        with ``every_origin`` all that were ever heard of.
+        """

@@ -1,0 +1,80 @@
+"""Tables of an Iceberg catalog kept in SQL, to read them.
+
+PyIceberg's own catalog loads the object-relational half of SQLAlchemy, which is a tenth of what a command that reads a
+table takes to start.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from pyiceberg.catalog.noop import NoopCatalog
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.io import load_file_io
+from pyiceberg.table import Table
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from replication.tables.pyiceberg.parsed import read_metadata
+
+_FIND = sa.text(
+    "select metadata_location from iceberg_tables where catalog_name = :catalog and table_namespace = :namespace"
+    " and table_name = :name and (iceberg_type = 'TABLE' or iceberg_type is null)"
+)
+
+
+class SqlLookup:
+    """Finds tables by their names. Safe for threads.
+
+    Args:
+        catalog: the catalog's name.
+        properties: as PyIceberg has them, with the database's ``uri``.
+    """
+
+    def __init__(self, catalog: str, properties: Mapping[str, str]) -> None:
+        self._catalog = catalog
+        self._properties = dict(properties)
+        self._lock = threading.Lock()
+        self._engine: sa.Engine | None = None
+
+    @staticmethod
+    def serves(properties: Mapping[str, str]) -> bool:
+        """Whether it can take the place of PyIceberg's catalog: nothing but files of this host and a database."""
+        return properties.get("type") == "sql" and properties.get("warehouse", "").startswith("file:")
+
+    def load(self, name: str) -> Table:
+        """The table ``namespace.name`` as it is now, not to be committed to.
+
+        Raises:
+            NoSuchTableError: it is not there, or the database is not a catalog yet.
+            StorageError: its metadata file is damaged.
+        """
+        namespace, _, table = name.rpartition(".")
+        with self._lock:
+            if self._engine is None:
+                self._engine = sa.create_engine(self._properties["uri"])
+            engine = self._engine
+        try:
+            with engine.connect() as connection:
+                named = {"catalog": self._catalog, "namespace": namespace, "name": table}
+                location = connection.scalar(_FIND, named)
+        except (OperationalError, ProgrammingError) as error:
+            if not _is_empty(engine):
+                raise
+            raise NoSuchTableError(name) from error
+        if location is None:
+            raise NoSuchTableError(name)
+        io = load_file_io(self._properties, location)
+        return Table((namespace, table), read_metadata(io, location), location, io, NoopCatalog(self._catalog))
+
+    def close(self) -> None:
+        """Let go of the connections to the database."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+            self._engine = None
+
+
+def _is_empty(engine: sa.Engine) -> bool:
+    return not sa.inspect(engine).has_table("iceberg_tables")

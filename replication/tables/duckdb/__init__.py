@@ -1,0 +1,1 @@
+"""Iceberg tables read with DuckDB, without Spark or Java."""

@@ -1,0 +1,180 @@
+"""A few rows replaced in one commit, without the engine: position deletes and new rows, through PyIceberg.
+
+PyIceberg writes no delete files, so the producer of such a snapshot is here; it follows the Iceberg specification,
+version 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
+from pyiceberg.table import Table, TableProperties, Transaction
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.typedef import EMPTY_DICT, Record
+
+from replication.errors import CommitConflictError
+from replication.tables.pyiceberg.append import Adding, forget_older_snapshots, write_data_files
+
+# Field ids that the specification reserves for the columns of position delete files.
+_FILE_PATH, _POS = 2147483546, 2147483545
+_DELETES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(_FILE_PATH)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(_POS)}),
+    ]
+)
+
+
+def replace_rows(
+    table: Table,
+    places: Callable[[Table, Sequence[str], pa.Table], pa.Table],
+    key: Sequence[str],
+    gone: pa.Table,
+    rows: pa.Table,
+    expect: int | None,
+    summary: Mapping[str, str],
+) -> int:
+    """In one snapshot: delete the rows of the keys ``gone``, append ``rows``; return its id.
+
+    Args:
+        table: just loaded, of format version 2 and without partitions.
+        places: the files and positions of keys' rows, as ``KeyIndex.places`` finds them.
+        key: its key columns, those of ``gone``.
+        gone: keys, some perhaps not there.
+        rows: with the table's columns, in any order.
+        expect: the snapshot that must be the current one; None when there must be none.
+        summary: for the snapshot to carry.
+
+    Raises:
+        CommitConflictError: another snapshot is current; nothing was changed.
+    """
+    name = ".".join(table.name()[-2:])
+    if table.metadata.current_snapshot_id != expect:
+        raise CommitConflictError(f"{name} is no longer at snapshot {expect}")
+    forget_older_snapshots(table)
+    schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    spelt = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema).combine_chunks()
+    added = write_data_files(table.metadata, table.io.properties, spelt.to_batches())
+    deletes: list[DataFile] = []
+    is_refused = True  # from the commit on only when the catalog says so: it may be there though no answer came
+    try:
+        deletes += _write_deletes(table, places(table, key, gone).cast(_DELETES))
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # of this copy of the metadata alone
+        transaction = table.transaction()
+        delta = _RowDelta(transaction, table.io, deletes, dict(summary))
+        with transaction:
+            for file in added:
+                delta.append_data_file(file)
+            delta.commit()
+            is_refused = False
+    except CommitFailedException as error:
+        if delta.has_landed:
+            return delta.snapshot_id
+        is_refused = True
+        raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {error}") from None
+    finally:
+        if is_refused:
+            for file in (*added, *deletes):
+                with contextlib.suppress(OSError):  # then it stays, named by no snapshot
+                    table.io.delete(file.file_path)
+    made = table.current_snapshot()
+    assert made is not None, "a table just committed to has a snapshot"
+    return made.snapshot_id
+
+
+def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    """One of the rows' columns; NULLs for those that somebody else added to the Iceberg table."""
+    if field.name not in rows.column_names:
+        return pa.nulls(rows.num_rows, field.type)
+    return rows.column(field.name).cast(field.type)
+
+
+def _write_deletes(table: Table, positions: pa.Table) -> list[DataFile]:
+    if not positions.num_rows:
+        return []
+    path = table.location_provider().new_data_location(f"00000-0-{uuid4()}-deletes.parquet")
+    target = table.io.new_output(path)
+    with target.create() as stream:
+        pq.write_table(positions, stream, compression="zstd")
+    paths = positions.column("file_path")
+    low, high = paths[0].as_py(), paths[-1].as_py()
+    return [
+        DataFile.from_args(
+            content=DataFileContent.POSITION_DELETES,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=positions.num_rows,
+            file_size_in_bytes=len(target),
+            lower_bounds={_FILE_PATH: low.encode()},
+            upper_bounds={_FILE_PATH: high.encode()},
+            spec_id=table.metadata.default_spec_id,
+        )
+    ]
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """A manifest of delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _RowDelta(Adding):
+    """A snapshot that adds data files and delete files."""
+
+    def __init__(
+        self, transaction: Transaction, io: FileIO, deletes: Sequence[DataFile], properties: dict[str, str]
+    ) -> None:
+        super().__init__(Operation.OVERWRITE, transaction, io, snapshot_properties=properties)
+        self._deletes = deletes
+
+    def _manifests(self) -> list[ManifestFile]:
+        return [*self._delete_manifests(), *super()._manifests()]
+
+    def _delete_manifests(self) -> list[ManifestFile]:
+        if not self._deletes:
+            return []
+        with _DeletesWriter(
+            self._transaction.table_metadata.spec(),
+            self.schema(),
+            self.new_manifest_output(),
+            self._snapshot_id,
+            self._compression,
+        ) as writer:
+            for file in self._deletes:
+                writer.add(
+                    ManifestEntry.from_args(
+                        status=ManifestEntryStatus.ADDED, snapshot_id=self._snapshot_id, data_file=file
+                    )
+                )
+        return [writer.to_manifest_file()]
+
+    def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
+        added = self._added_data_files
+        self._added_data_files = [*added, *self._deletes]  # counted, each by its content
+        try:
+            return super()._summary(snapshot_properties)
+        finally:
+            self._added_data_files = added

@@ -1,0 +1,1 @@
+"""Spark: its jars and session, and commits to Iceberg tables through it."""

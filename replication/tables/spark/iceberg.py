@@ -1,0 +1,369 @@
+"""Commits to Iceberg tables with Spark, by DataFrame and SQL calls only.
+
+Appends compare-and-swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
+snapshot named (on a table without one: since ever), where a plain append lets two writers both succeed. ``replace``
+of few rows is one commit made here (``row_delta.py``). That of many writes deletes and rows to a branch and then
+fast-forwards ``main`` to it, which is one step for readers and refused when ``main`` has moved; only key columns are
+read and nothing is shuffled, as ``MERGE`` would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import duckdb
+import pyarrow as pa
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+from replication.core.definition.schema import Column, TableSpec
+from replication.errors import CommitConflictError, EngineLostError, StorageError
+from replication.tables.base import LABEL, SPARK, Decode, History, Rows
+from replication.tables.catalog.catalog import CATALOG, IcebergCatalog
+from replication.tables.duckdb.key_index import KeyIndex
+from replication.tables.layout import UNSYNCED_TAG
+from replication.tables.pyiceberg.append import SMALL_BYTES, WriteFiles, append_decoded, fits
+from replication.tables.pyiceberg.evolve import check_columns, check_shape
+from replication.tables.pyiceberg.local_io import sync_commits
+from replication.tables.pyiceberg.row_delta import replace_rows
+from replication.tables.spark.fold_branch import abandoned, check_branch, head, new_branch
+from replication.tables.spark.key_ranges import key_ranges
+from replication.tables.spark.refusals import refusals
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
+    from pyspark.sql.types import StructType
+
+_NOTHING = pa.table({})
+_SOON = wait_random(0.0, 0.2)
+_FILE_BYTES = 128 << 20
+_SMALL_FILE_BYTES = 8 << 20
+_GAP_S = 0.08  # in it the engine reads a busy table's metadata and commits
+
+
+class IcebergTables:
+    """A catalog and a Spark session that commits to it. Not safe for threads, but for different tables.
+
+    Args:
+        catalog: where the tables are.
+        spark: a session with that catalog.
+        scratch: a folder for what goes with the process; the system's own for temporary files when None.
+        small_bytes: as much is decoded in this process; more goes to executors.
+    """
+
+    dialect = SPARK
+
+    def __init__(
+        self, catalog: IcebergCatalog, spark: SparkSession, scratch: Path | None = None, small_bytes: int = SMALL_BYTES
+    ) -> None:
+        self._catalog = catalog
+        self._small_bytes = small_bytes
+        self._spark = spark
+        self._index = KeyIndex(scratch)
+        self._numbers = count()
+        self._in_upkeep: set[str] = set()
+
+    def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.create(spec, was_dropped)
+
+    def has(self, spec: TableSpec) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.has(spec)
+
+    def fits(self, spec: TableSpec) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.fits(spec)
+
+    def drop(self, spec: TableSpec) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.drop(spec)
+
+    def exists(self, name: str) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.exists(name)
+
+    def specs(self) -> list[TableSpec]:
+        """See ``base.Catalog``."""
+        return self._catalog.specs()
+
+    def history(self, name: str) -> History:
+        """See ``base.Catalog``."""
+        return self._catalog.history(name)
+
+    def attach(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        view: str,
+        name: str,
+        *,
+        snapshot: int | None = None,
+        where: str = "",
+        columns: Sequence[Column] | None = None,
+    ) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.attach(connection, view, name, snapshot=snapshot, where=where, columns=columns)
+
+    def may_have(self, name: str, where: str) -> bool:
+        """See ``base.Catalog``."""
+        return self._catalog.may_have(name, where)
+
+    def near(self, name: str) -> str:
+        """See ``base.Catalog``."""
+        return self._catalog.near(name)
+
+    def show(self, spec: TableSpec, query: str) -> None:
+        """See ``base.Catalog``."""
+        self._catalog.show(spec, query)
+
+    def ref(self, name: str) -> str:
+        """A table's name as Spark SQL wants it."""
+        return ".".join(SPARK.name(part) for part in (CATALOG, *name.split(".")))
+
+    def append(
+        self,
+        name: str,
+        rows: Decode | Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int | None:
+        """See ``base.Tables``."""
+        from pyspark.sql import functions as F
+
+        if name in self._in_upkeep:
+            time.sleep(_GAP_S)
+        if shape is not None and not isinstance(rows, Decode):
+            return self.replace(name, (), _NOTHING, rows, expect, summary, shape)
+        if isinstance(rows, Decode):
+            table = self._catalog.load(name)
+            check_columns(table.metadata, name, rows.schema)
+            if fits(table):
+                is_small = rows.size is not None and rows.size <= self._small_bytes
+                return append_decoded(table, rows, expect, summary, None if is_small else partial(self._run, name))
+        frame = self._decoded(name, rows) if isinstance(rows, Decode) else self._frame(name, rows)
+        with refusals(name):
+            if isinstance(rows, Decode) and frame.isEmpty():
+                return None
+        writer = frame.writeTo(self.ref(name)).option("isolation-level", "serializable")
+        if expect is not None:
+            writer = writer.option("validate-from-snapshot-id", str(expect))
+        with self._durably(name), refusals(name):
+            _with_summary(writer, summary).overwrite(F.lit(False))
+        return self._committed(name, summary)
+
+    def replace(
+        self,
+        name: str,
+        key: Sequence[str],
+        gone: Rows,
+        rows: Rows,
+        expect: int | None,
+        summary: Mapping[str, str],
+        shape: TableSpec | None = None,
+    ) -> int:
+        """See ``base.Tables``."""
+        if expect is None and shape is None:
+            made = self.append(name, rows, None, summary)
+            assert made is not None, "rows that are given are committed, be they none"
+            return made
+        if not isinstance(gone, str) and not isinstance(rows, str):
+            loaded = self._catalog.load(name)
+            if fits(loaded):
+                check_shape(loaded.metadata, name, shape)
+                return replace_rows(loaded, self._index.places, key, gone, rows, expect, summary)
+        table, branch = self.ref(name), new_branch()
+        at = "" if expect is None else f" as of version {expect}"
+        with self._durably(name) as known, refusals(name):
+            self._spark.sql(f"alter table {table} create branch {branch}{at}")
+            try:
+                self._write_branch(name, branch, key, gone, rows, summary)
+                sync_commits(self._catalog.load(name), known, branch)
+                if shape is not None and not self.fits(shape):  # rows are matched by name: columns may have got others'
+                    raise CommitConflictError(f"{name} was altered meanwhile")
+                self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{branch}')").collect()
+            finally:
+                with contextlib.suppress(Exception):  # then it goes before snapshots expire, a day later
+                    self._spark.sql(f"alter table {table} drop branch if exists {branch}")
+        return self._committed(name, summary)
+
+    def _write_branch(
+        self, name: str, branch: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]
+    ) -> None:
+        """Delete and append on a branch, which nobody reads."""
+        begun = head(self._catalog.load(name).metadata, branch)
+        there = f"{self.ref(name)}.{SPARK.name('branch_' + branch)}"
+        if key:
+            columns = ", ".join(SPARK.name(column) for column in key)
+            listed = f"walship_gone_{next(self._numbers)}"
+            frame = self._frame(name, gone)
+            frame.createOrReplaceTempView(listed)
+            conditions = key_ranges(self._spark, key, listed, gone)
+            if conditions is not None:
+                inside = f"({columns}) in (select {columns} from {listed})"
+                self._spark.sql(f"delete from {there} where {' and '.join([*conditions, inside])}")
+            self._spark.catalog.dropTempView(listed)
+        deleted = head(self._catalog.load(name).metadata, branch)
+        _with_summary(self._frame(name, rows).writeTo(there), summary).append()
+        check_branch(self._catalog.load(name).metadata, branch, begun, deleted)
+
+    def delete(self, name: str, where: str) -> None:
+        """See ``base.Tables``."""
+        with self._upkeep(name), self._durably(name), refusals(name):
+            self._spark.sql(f"delete from {self.ref(name)} where {where}")
+
+    def query(self, sql: str) -> pa.Table:
+        """See ``base.Tables``."""
+        with refusals("a table"):
+            return self._spark.sql(sql).toArrow()
+
+    def tag(self, name: str, tag: str, snapshot: int) -> None:
+        """See ``base.Tables``."""
+        self._refer(name, f"create or replace tag {SPARK.name(tag)} as of version {snapshot}")
+
+    def untag(self, name: str, tag: str) -> None:
+        """See ``base.Tables``."""
+        self._refer(name, f"drop tag if exists {SPARK.name(tag)}")
+
+    @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
+    def _refer(self, name: str, change: str) -> None:
+        """Change a tag, again when another commit comes between: Iceberg itself gives up at the first that does."""
+        with self._durably(name), refusals(name):
+            self._spark.sql(f"alter table {self.ref(name)} {change}")
+
+    def expire(self, name: str, older_than: int, keep: int) -> None:
+        """See ``base.Tables``."""
+        self.settle(name)  # before what it stands for is deleted
+        with self._upkeep(name), self._durably(name), refusals(name):
+            for branch in abandoned(self._catalog.load(name).metadata):
+                self._spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
+            # Spark knows its jars in every thread while it runs SQL only, and loads the catalog with the first of it
+            self._spark.sql(f"refresh table {self.ref(name)}")
+            # Iceberg's own, in the driver: Spark's procedure of that name runs jobs, and takes several times as long
+            jvm: Any = self._spark._jvm
+            util = jvm.org.apache.iceberg.spark.Spark3Util
+            table = util.loadIcebergTable(self._spark._jsparkSession, self.ref(name))
+            table.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
+
+    def settle(self, name: str) -> None:
+        """See ``base.Tables``."""
+        table = self._catalog.load(name)
+        if UNSYNCED_TAG in table.metadata.refs:
+            raise StorageError(
+                f"the disk failed when it was to hold {name}: what came after its tag {UNSYNCED_TAG} may be lost",
+                "Look at the disk. Roll the table back to the tag if its files are damaged, then drop the tag",
+            )
+        sync_commits(table, frozenset())
+
+    def compact(self, name: str, min_files: int) -> int:
+        """Rewrite small files, and files many of whose rows are deleted; return how many files went.
+
+        Files above 8 MiB are left alone, so that a growing table is not rewritten again and again.
+        """
+        with self._upkeep(name), self._durably(name), refusals(name):
+            result = self._spark.sql(
+                f"call {CATALOG}.system.rewrite_data_files(table => '{name}', options => map("
+                f"'min-input-files', '{min_files}', 'target-file-size-bytes', '{_FILE_BYTES}',"
+                f" 'min-file-size-bytes', '{_SMALL_FILE_BYTES}', 'max-file-size-bytes', '{2 * _FILE_BYTES}',"
+                " 'remove-dangling-deletes', 'true'))"
+            ).collect()
+        return sum(row["rewritten_data_files_count"] for row in result)
+
+    def close(self) -> None:
+        """Stop the Spark session, and let go of the catalog."""
+        self._spark.stop()
+        self._catalog.close()
+
+    @contextlib.contextmanager
+    def _upkeep(self, name: str) -> Iterator[None]:
+        """Meanwhile appends leave gaps: the engine commits between two of them, or gives up after five attempts."""
+        self._in_upkeep.add(name)
+        try:
+            yield
+        finally:
+            self._in_upkeep.discard(name)
+
+    @contextlib.contextmanager
+    def _durably(self, name: str) -> Iterator[frozenset[int]]:
+        """Around commits of Spark, which syncs nothing: the disk holds them when this is left.
+
+        The kernel tells of lost bytes once, so where that fails the table itself says so to the next process.
+        """
+        known = frozenset(self._catalog.history(name).snapshots)
+        yield known
+        try:
+            sync_commits(self._catalog.load(name), known)
+        except EngineLostError:
+            chain = [snapshot.id for snapshot in self._catalog.history(name).chain()]
+            last = next((snapshot for snapshot in chain if snapshot in known), next(iter(chain), 0))
+            with contextlib.suppress(Exception):  # the process ends in any case
+                tag = f"create tag if not exists {UNSYNCED_TAG} as of version {last}"
+                self._spark.sql(f"alter table {self.ref(name)} {tag}")
+            raise
+
+    def _committed(self, name: str, summary: Mapping[str, str]) -> int:
+        for snapshot in self._catalog.history(name).chain():
+            if summary.items() <= snapshot.summary.items():
+                return snapshot.id
+        raise CommitConflictError(
+            f"the commit to {name} is no longer among its snapshots", "Somebody rolled the table back"
+        )
+
+    def _run(self, name: str, write: WriteFiles, tasks: pa.Table) -> pa.Table:
+        """Write data files in executors."""
+        with refusals(name):
+            return self._spark.createDataFrame(tasks).mapInArrow(write, "files binary, poison binary").toArrow()
+
+    def _decoded(self, name: str, rows: Decode) -> DataFrame:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import IntegerType, StructField, StructType
+
+        types = self._table_types(name)
+        made = StructType(
+            [
+                StructField(LABEL, IntegerType()) if n == LABEL else StructField(n, types[n].dataType)
+                for n in rows.schema.names
+            ]
+        )
+        frame = self._spark.createDataFrame(rows.tasks).mapInArrow(rows.run, made)
+        return frame.select(*(_column(F, field.name, field.dataType, rows) for field in types.fields))
+
+    def _frame(self, name: str, rows: Rows) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        if isinstance(rows, str):
+            return self._spark.sql(rows)
+        types = self._table_types(name)
+        return self._spark.createDataFrame(rows, StructType([types[column] for column in rows.column_names]))
+
+    def _table_types(self, name: str) -> StructType:
+        return self._spark.table(self.ref(name)).schema
+
+
+def _column(F: Any, name: str, wanted: Any, rows: Decode) -> SparkColumn:
+    made: SparkColumn
+    if name in rows.schema.names:
+        made = F.col(name)
+    elif name in rows.label_columns:
+        at = rows.label_columns.index(name)
+        values = [label[at] for label in rows.labels]
+        if len(set(values)) == 1:
+            made = F.lit(values[0])
+        else:
+            made = F.element_at(F.array(*(F.lit(value) for value in values)), F.col(LABEL) + 1)
+    else:
+        made = F.lit(rows.constants.get(name)).cast(wanted)
+    return made.alias(name)
+
+
+def _with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> DataFrameWriterV2:
+    for key, value in summary.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    return writer

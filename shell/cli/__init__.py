@@ -1,0 +1,1 @@
+"""What every verb shares: which cluster, how to print, Ctrl-C, help."""

@@ -1,0 +1,127 @@
+"""What a verb was called with: which cluster, how to print, whether to show tracebacks.
+
+:func:`add_verb` gives every command ``--cluster``, ``--json`` and ``--debug``, so that each is understood after the
+verb and shown in its help; they may also stand before it. The command gets them as an :class:`Invocation`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from shell.cli.find import Found, find_cluster
+from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, say
+from shell.cli.render import Printer
+
+if TYPE_CHECKING:
+    from peer.client.cluster import Cluster
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", "-c", metavar="NAME|FILE", help="Which cluster; else WALSHIP_CLUSTER, else the only one found."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, a value a line.")]
+UntilOption = Annotated[
+    Literal["durable", "applied", "visible"], typer.Option("--until", help="How far it has to be there.")
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+
+_TIMEOUT_S_MAX = 1e9
+
+
+def timeout_option(help_text: str, *names: str, metavar: str = "SECONDS") -> Any:
+    """An option of so many seconds to wait at most, from 0 on; anything else is a wrong command line."""
+    return typer.Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
+
+
+def _seconds(given: str | float) -> float:
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _TIMEOUT_S_MAX:
+        raise typer.BadParameter(f"{given} is no number of seconds from 0 to {_TIMEOUT_S_MAX:,.0f}")
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """Options every verb has."""
+
+    cluster: str | None = None
+    as_json: bool = False
+    debug: bool = False
+
+    @property
+    def printer(self) -> Printer:
+        """Where to print."""
+        return Printer(self.as_json)
+
+    def find(self) -> Found:
+        """The cluster meant, not connected to; ConfigError when none or several are."""
+        return find_cluster(self.cluster, os.environ, Path.cwd())
+
+    @contextmanager
+    def connect(self, grace_s: float = GRACE_S) -> Iterator[tuple[Cluster, Printer]]:
+        """The cluster meant, its name printed as the header; closed at the end, within ``grace_s`` of Ctrl-C."""
+        from peer.client.connect import connect  # deferred: most of a short command's time would go into it
+
+        printer = self.printer
+        found = self.find()
+        with leaving_on_interrupt(printer.stopped, grace_s), connect(found.target, for_writing=False) as cluster:
+            printer.header(cluster.name, found.target)
+            yield cluster, printer
+
+
+def add_verb(
+    app: typer.Typer, name: str, function: Callable[..., None], *, any_cluster: bool = False, hidden: bool = False
+) -> None:
+    """Make ``function`` the verb ``name`` of ``app``.
+
+    Args:
+        app: a Typer app.
+        name: the verb.
+        function: takes an :class:`Invocation`, then its own arguments and options; its docstring is the help.
+        any_cluster: it is about no existing cluster, so there is no ``--cluster``.
+        hidden: not shown in help.
+    """
+    shared: dict[str, Any] = {"as_json": (JsonOption, False), "debug": (DebugOption, False)}
+    if not any_cluster:
+        shared = {"cluster": (ClusterOption, None), **shared}
+
+    @functools.wraps(function)
+    def verb(ctx: typer.Context, **given: Any) -> None:
+        before = ctx.find_object(Invocation) or Invocation()
+        invocation = Invocation(
+            cluster=given.pop("cluster", None) or before.cluster,
+            as_json=given.pop("as_json") or before.as_json,
+            debug=given.pop("debug") or before.debug,
+        )
+        try:
+            function(invocation, **given)
+        except KeyboardInterrupt:
+            say(invocation.printer.stopped())
+            raise typer.Exit(INTERRUPTED) from None
+
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    parameters = [inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    parameters += [
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for n, (annotation, default) in shared.items()
+    ]
+    vars(verb)["__signature__"] = inspect.Signature(parameters)
+    verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    vars(verb).pop("__wrapped__")
+    app.command(name, hidden=hidden)(verb)

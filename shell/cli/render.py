@@ -1,0 +1,209 @@
+"""How results are printed: tables and lines for people on a terminal, one JSON value with ``--json``.
+
+Every verb that prints goes through a :class:`Printer`, so that both forms hold the same facts of what was asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
+from rich.markup import escape
+from rich.table import Table
+
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.errors import ReplicationError
+
+_PIPE_WIDTH = 1000
+_PADDING = 2
+_WRAPPED_MIN = 16
+
+
+class Printer:
+    """Prints for one command: to a terminal, or as JSON.
+
+    Args:
+        as_json: print one JSON value and nothing else on standard output.
+        out: where results go; standard output when None.
+        err: where errors and progress go; standard error when None.
+    """
+
+    def __init__(self, as_json: bool, out: Console | None = None, err: Console | None = None) -> None:
+        self.as_json = as_json
+        self.out = out or console()
+        self.err = err or console(stderr=True)
+        self.so_far = ""
+
+    def header(self, cluster: str, detail: str = "") -> None:
+        """Name the cluster the answer is about; nothing in JSON, where lists hold what was asked for and no more."""
+        if not self.as_json:
+            tail = f"  [dim]{escape(detail)}[/]" if detail else ""
+            self.out.print(f"[bold cyan]{escape(cluster)}[/]{tail}")
+
+    def line(self, text: str) -> None:
+        """A line for people; nothing in JSON."""
+        if not self.as_json:
+            self.out.print(escape(text), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        """Something a person should see besides the result: on standard error in both forms."""
+        self.err.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
+
+    def value(self, value: Any, said: str = "") -> None:
+        """One result: ``value`` as JSON, ``said`` for people (or the value's fields, a line each)."""
+        if self.as_json:
+            self.out.print(to_json(value), soft_wrap=True, markup=False)
+        elif said:
+            self.line(said)
+        else:
+            for name, field in plain(value).items():
+                self.out.print(f"  [dim]{escape(name):<18}[/] {escape(_cell(field))}", soft_wrap=True)
+
+    def rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], empty: str = "nothing") -> None:
+        """A table with ``columns`` of the rows' fields, less empty ones; every field of every row in JSON."""
+        shown = [plain(row) for row in rows]
+        if self.as_json:
+            self.value(shown)
+            return
+        columns = [c for c in columns if any(row.get(c) not in (None, "", [], {}) for row in shown)] or columns
+        if not shown:
+            self.out.print(f"[dim]{escape(empty)}[/]")
+            return
+        cells = [[_cell(row.get(column)) for column in columns] for row in shown]
+        heads = [column.replace("_", " ") for column in columns]
+        widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+        rigid = rigid_columns(widths, self.out.width - _PADDING * (len(columns) - 1))
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _PADDING, 0, 0))
+        for at, column in enumerate(columns):
+            numeric = all(_is_number(row.get(column)) for row in shown)
+            justify: JustifyMethod = "right" if numeric else "left"
+            table.add_column(heads[at], justify=justify, overflow="fold", no_wrap=at in rigid)
+        for row_cells in cells:
+            table.add_row(*map(escape, row_cells))
+        self.out.print(table)
+
+    def error(self, error: ReplicationError) -> None:
+        """What failed and what to do, on standard error; as JSON too when asked."""
+        if self.as_json:
+            told = {"error": error.what, "hint": error.hint, "exit_code": error.exit_code, "retryable": error.retryable}
+            self.err.print(to_json(told), soft_wrap=True, markup=False)
+            return
+        self.err.print(f"[bold red]error[/] {escape(error.what)}", soft_wrap=True)
+        if error.hint:
+            self.err.print(f"[bold]hint [/] {escape(error.hint)}", soft_wrap=True)
+
+    def stopped(self) -> str:
+        """What Ctrl-C is answered with: a line, with what a verb has said in ``so_far``; as JSON when asked."""
+        if self.as_json:
+            return to_json({"error": "stopped", "hint": self.so_far, "exit_code": 130, "retryable": True})
+        return f"stopped: {self.so_far}" if self.so_far else "stopped"
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leave it to the caller what follows when nobody reads any more: Rich would end the process."""
+        raise  # it is called while the BrokenPipeError is handled
+
+
+def console(stderr: bool = False) -> Console:
+    """One that shows values as they are, and is wide when nobody looks: what reads a pipe wants whole lines."""
+    made = _Console(stderr=stderr, highlight=False, emoji=False)
+    if not made.is_terminal:
+        made.width = _PIPE_WIDTH
+    return made
+
+
+def rigid_columns(widths: Sequence[int], room: int) -> frozenset[int]:
+    """Which columns of a table keep their width when it is too wide, so that the others wrap: the narrow ones.
+
+    Args:
+        widths: of the columns, unwrapped.
+        room: for all of them.
+    """
+    kept: set[int] = set()
+    for at in sorted(range(len(widths)), key=lambda at: (widths[at], at)):
+        wrapped = sum(min(widths[other], _WRAPPED_MIN) for other in range(len(widths)) if other not in {*kept, at})
+        if sum(widths[one] for one in {*kept, at}) + wrapped <= room:
+            kept.add(at)
+    return frozenset(kept)
+
+
+def bytes_text(count: float) -> str:
+    """``1.5 MiB``; plain bytes below 1 KiB."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit always returns")
+
+
+def seconds_text(seconds: float) -> str:
+    """``0.42 s``, ``12 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def moment_text(micros: int) -> str:
+    """Microseconds since 1970 as UTC text; ``-`` for 0."""
+    if not micros:
+        return "-"
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+
+
+def to_json(value: Any) -> str:
+    """One line of JSON; dataclasses become objects, times ISO text, bytes as in ``core/escaped``, decimals text."""
+    return json.dumps(plain(value), separators=(", ", ": "), ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """``value`` out of dicts, lists, text, numbers, booleans and None only; NaN and infinities become text."""
+    match value:
+        case None | bool() | int() | str():
+            return value.value if isinstance(value, Enum) else value
+        case float():
+            return value if value - value == 0 else str(value)
+        case ClusterId() | FileId() | StreamId() | UUID() | Path() | Decimal():
+            return str(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case bytes() | bytearray() | memoryview():
+            from replication.core.rows.escaped import escaped  # deferred: few commands show bytes, and it loads numpy
+
+            return escaped(bytes(value))
+        case Mapping():
+            return {key if isinstance(key, str) else str(plain(key)): plain(item) for key, item in value.items()}
+        case _ if dataclasses.is_dataclass(value):
+            return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        case _ if isinstance(value, Iterable):
+            return [plain(item) for item in value]
+    return str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case dict() | list():
+            return json.dumps(value, ensure_ascii=False) if value else "-"
+    return str(value)

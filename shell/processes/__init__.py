@@ -1,0 +1,1 @@
+"""A cluster's processes on one host: started, supervised, stopped."""

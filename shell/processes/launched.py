@@ -1,0 +1,132 @@
+"""``walship up`` as a process of its own, started by another command and tied to it until it is let go."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replication.config import Config
+from replication.errors import ConfigError, ReplicationError, WaitTimeoutError
+from shell.processes.role_process import RoleState
+from shell.processes.spawn import spawn
+from shell.processes.stopping import DETACH
+
+_STOP_TIMEOUT_S = 40.0
+
+
+@dataclass(slots=True)
+class Launched:
+    """A cluster's configuration and roles on this host, and the ``walship up`` that runs them once started."""
+
+    name: str
+    file: Path
+    config: Config
+    roles: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = None
+    lifeline: int | None = None
+    said_before: int = 0
+    states_before: dict[str, RoleState | None] = field(default_factory=dict)
+
+    @property
+    def output(self) -> Path:
+        """What ``walship up`` says goes here."""
+        return self.config.log_dir / "up.out"
+
+    def start(self, *arguments: str) -> None:
+        """Start ``walship up ARGUMENTS`` in a session of its own, tied to this process by a pipe."""
+        self.output.parent.mkdir(parents=True, exist_ok=True)
+        self.said_before = self.output.stat().st_size if self.output.exists() else 0
+        self.states_before = {role: self.state(role) for role in self.roles}
+        self.process, self.lifeline = spawn(("up", "--config", str(self.file), *arguments), self.output)
+
+    def state(self, role: str) -> RoleState | None:
+        """What a role last said of itself."""
+        return RoleState.read(self.config.run_dir, role)
+
+    def is_up(self, role: str) -> bool:
+        """Whether a role says that it is ready and its process is there.
+
+        What was said before the start does not count: in a copied data directory the original's processes said it,
+        and after a crash of the host others may have their numbers.
+        """
+        state = self.state(role)
+        if state is None or state.state != "ready" or state == self.states_before.get(role):
+            return False
+        try:
+            os.kill(state.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def check(self) -> None:
+        """Raise what ``walship up`` failed with, when it has ended."""
+        if self.process is not None and self.process.poll() is not None:
+            said = self.output.read_bytes()[self.said_before :].decode(errors="replace").strip().splitlines()
+            lines = [line for line in said if line.startswith(("error", "hint"))]
+            if not lines and not self.process.returncode:
+                raise ReplicationError(
+                    f"Cluster {self.name} was stopped before it was ready", "Start it again: walship up"
+                )
+            what = lines[0].removeprefix("error").strip() if lines else f"exit code {self.process.returncode}"
+            hint = lines[1].removeprefix("hint").strip() if len(lines) > 1 else f"See {self.output}"
+            raise ReplicationError(f"Cluster {self.name} did not stay up: {what}", hint)
+
+    def leave_running(self) -> None:
+        """Cut the tie, so that the cluster lives on."""
+        if self.lifeline is not None:
+            os.write(self.lifeline, DETACH)
+            os.close(self.lifeline)
+            self.lifeline = None
+
+    def stop(self) -> None:
+        """Have it stop; ``join`` waits for that."""
+        if self.lifeline is not None:
+            os.close(self.lifeline)
+            self.lifeline = None
+
+    def join(self) -> None:
+        """Wait until it is gone."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()  # its roles notice that it is gone, and go too
+            self.process.wait()
+
+
+def await_ready(
+    launched: Sequence[Launched],
+    timeout_s: float,
+    roles: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda trouble: None,
+) -> None:
+    """Wait until every process of every cluster is ready, or those of ``roles``.
+
+    ``tell`` is told why one ended that is started again.
+
+    Raises:
+        ReplicationError: one did not stay up.
+        WaitTimeoutError: not in time; names those that are not.
+    """
+    deadline = time.monotonic() + timeout_s
+    began = time.time()
+    told: set[tuple[str, str, str]] = set()
+    while late := [(each, role) for each in launched for role in roles or each.roles if not each.is_up(role)]:
+        for each in launched:
+            each.check()
+        for each, role in late:
+            state = each.state(role)
+            if state is None or state.state != "failed" or state.at < began or state.exit_code == ConfigError.exit_code:
+                continue  # a mistake in the configuration ends it all, and is told then
+            if (each.name, role, state.what) not in told:
+                told.add((each.name, role, state.what))
+                tell(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())
+        if time.monotonic() > deadline:
+            names = ", ".join(f"{each.name}'s {role}" for each, role in late)
+            raise WaitTimeoutError(f"Not ready within {timeout_s:.0f} s: {names}", f"See {late[0][0].config.log_dir}")
+        time.sleep(0.1)

@@ -1,0 +1,258 @@
+"""What ``walship up`` looks at before it starts anything: a clear line and a remedy, not a half-started cluster."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shlex
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import structlog
+
+from replication.config import Config
+from replication.coordination.embedded import find_jars
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.errors import ConfigError, LockedFileError, NoSpaceError, ReplicationError, SparkMissingError
+from replication.ledger.base import Ledger
+from replication.tables.pyiceberg.local_io import local_path
+from replication.tables.spark.jars import java_home_check
+
+_log = structlog.get_logger(__name__)
+_SENDING_NEEDS = 16 << 20
+_NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
+
+
+def check_host(config: Config, roles: Sequence[str]) -> None:
+    """Make the data directory ready, and look for whatever would keep ``roles`` from running.
+
+    Raises:
+        ConfigError: Java or ZooKeeper is missing or wrong, the data directory cannot be used, or an earlier run was
+            left half made.
+        NoSpaceError: too little disk is free.
+        SparkMissingError: PySpark is not installed.
+    """
+    _make_directories(config)
+    _check_space(config, roles)
+    _check_leftovers(config)
+    check_moved(config)
+    spark, embedded = "replay" in roles, "zookeeper" in roles and config.zookeeper.embedded
+    if spark or embedded:
+        java_home_check()
+    if spark and not _installed("pyspark"):
+        raise SparkMissingError("PySpark is not installed, and the replay role needs it", _spark_remedy(config))
+    if embedded:
+        find_jars()
+
+
+class DataDirLock:
+    """Held by the one ``walship up`` of a data directory; the kernel lets go of it when the process ends."""
+
+    def __init__(self, config: Config) -> None:
+        self._file = config.run_dir / "up.pid"
+        self._data_dir = config.data_dir
+        self._name = config.cluster.name
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> DataDirLock:
+        """Take it; LockedFileError when another ``up`` has it, ConfigError or NoSpaceError when it cannot be."""
+        with _usable(self._data_dir):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise LockedFileError(
+                f"Another `walship up` (process {pid}) runs cluster {self._name} in {self._file.parent.parent}",
+                "Use that one, or stop it first: walship down",
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise ConfigError(
+                f"{self._file} cannot be locked: {error.strerror}", "Have [cluster] data_dir on a local disk"
+            ) from None
+        try:
+            with _usable(self._data_dir):
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{os.getpid()}\n".encode())
+        except ReplicationError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go."""
+        if self._descriptor is not None:
+            with suppress(OSError):  # the disk has failed, or become read-only
+                os.ftruncate(self._descriptor, 0)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def running_pid(run_dir: Path) -> int | None:
+    """Process id of the ``walship up`` that holds a data directory; None when there is none."""
+    file = run_dir / "up.pid"
+    try:
+        with _opened(file) as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return int(opened.read() or b"0") or None
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb+")
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        return file.open("rb")  # the disk has become read-only under what runs there, or another user's it is
+
+
+def _make_directories(config: Config) -> None:
+    with _usable(config.data_dir):
+        for name in _NEED_DIRECTORIES:
+            (config.data_dir / name).mkdir(parents=True, exist_ok=True)
+    if not os.access(config.data_dir, os.W_OK):
+        raise ConfigError(f"The data directory {config.data_dir} is not writable", "Correct its permissions")
+
+
+@contextmanager
+def _usable(data_dir: Path) -> Iterator[None]:
+    """ConfigError, or NoSpaceError, where the data directory cannot be written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceError(f"No space is left under {data_dir}", "Make room there, then start again") from None
+        raise ConfigError(
+            f"The data directory {data_dir} cannot be used: {error.strerror}",
+            "Choose another under [cluster] data_dir, or correct its permissions; is its disk mounted read-only?",
+        ) from None
+
+
+def _check_space(config: Config, roles: Sequence[str]) -> None:
+    fills = bool({"receiver", "replay"}.intersection(roles))
+    free = shutil.disk_usage(config.data_dir).free
+    needed = config.receiver.disk_free_min_bytes if fills else _SENDING_NEEDS
+    if free < needed:
+        raise NoSpaceError(
+            f"Only {free >> 20} MiB are free under {config.data_dir}; {needed >> 20} MiB are needed"
+            + (" ([receiver] disk_free_min_bytes)" if fills else ""),
+            "Make room; what peers lack can be sent, and goes then: walship up --roles master,worker"
+            if fills
+            else "Make room, or choose another [cluster] data_dir",
+        )
+
+
+def _check_leftovers(config: Config) -> None:
+    """A ledger gone missing while its files are there is no fresh start: their numbers would be given out again."""
+    if config.ledger.url:
+        return
+    ledger = config.data_dir / "ledger.db"
+    files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
+    remedy = f"Make it anew: walship rebuildledger; for a test cluster, remove {config.data_dir} and start again"
+    if files and not ledger.exists():
+        raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no ledger.db", remedy)
+    if ledger.exists() and ledger.stat().st_size:
+        try:
+            with sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True) as opened:
+                opened.execute("select count(*) from sqlite_master").fetchone()
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(f"{ledger} is not a readable ledger: {error}", remedy) from None
+
+
+def check_ledger_age(config: Config, ledger: Ledger) -> None:
+    """A ledger put back from a copy would give out the numbers of newer files again.
+
+    Raises:
+        ConfigError: there are files that it does not know yet.
+    """
+    upcoming = ledger.files.upcoming(config.cluster.host)
+    files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
+    newer = [f for f in files if f.stem.isdigit() and int(f.stem) >= upcoming and f.stat().st_size > FILE_HEADER_BYTES]
+    if newer:
+        raise ConfigError(
+            f"The ledger is older than the files beside it: it has none from number {upcoming} on, but there is"
+            f" {min(newer)}",
+            "Put back a newer copy of the database; or take them up, on each host while all are down: walship"
+            " reincarnate --yes"
+            if config.shares_ledger
+            else f"Make it anew: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes",
+        )
+
+
+def follow_files(config: Config, ledger: Ledger) -> None:
+    """Have the ledger know this host's files by the paths that they have now, before anything of the host runs.
+
+    A data directory may be moved where no table names it, or reached by another path than before, as through a link.
+    """
+    host = config.cluster.host
+    there = {f.name: f for folder in (config.wal_dir, config.landing_dir) for f in folder.glob("*.wal")}
+    paths: dict[FileId, str] = {}
+    for row in ledger.files.all(host):
+        before = Path(row.path)
+        now = there.get(before.name)
+        if now is None or now == before or row.is_stored or row.file.slot != host:
+            continue
+        if not before.exists() or before.samefile(now):
+            paths[row.file] = str(now)
+    if paths:
+        ledger.files.relocate(paths)
+        _log.info("files_relocated", files=len(paths), folder=str(config.data_dir))
+
+
+def check_moved(config: Config) -> None:
+    """Iceberg names files in full: a copy elsewhere would write to, expire and drop the tables of what it is of.
+
+    Raises:
+        ConfigError: the data directory was moved or copied.
+    """
+    given = config.catalog
+    if config.shares_ledger or given.spark or given.pyiceberg or given.warehouse or not config.catalog_file.exists():
+        return
+    try:
+        with closing(sqlite3.connect(f"{config.catalog_file.as_uri()}?mode=ro", uri=True)) as opened:
+            rows = opened.execute("select metadata_location from iceberg_tables").fetchall()
+    except sqlite3.DatabaseError:  # no table was made yet; what is damaged is told by who opens it
+        return
+    here = config.warehouse_dir.resolve()
+    for location in sorted(location for (location,) in rows if location):
+        file = Path(local_path(location))
+        if file.parts[-5:-4] == ("warehouse",) and not file.resolve().is_relative_to(here):
+            was = file.parents[4]  # warehouse/NAMESPACE/TABLE/metadata/FILE
+            link = ("ln", "-s", str(config.data_dir), str(was))
+            raise ConfigError(
+                f"{config.data_dir} was moved or copied: its tables name their files in {was}",
+                f"Move it back; or, when nothing is there any more: {shlex.join(link)}",
+            )
+
+
+def _spark_remedy(config: Config) -> str:
+    install = "pip install 'walship[spark]'"
+    if config.zookeeper.embedded:
+        return f"{install}; the embedded ZooKeeper is part of it, too"
+    if config.shares_ledger:
+        return f"{install}, or leave replay to another host: --roles master,worker,receiver"
+    return f"{install}, or keep no tables and only pass rows on: [replay] enabled = false"
+
+
+def _installed(module: str) -> bool:
+    import importlib.util
+
+    return importlib.util.find_spec(module) is not None

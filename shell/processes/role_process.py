@@ -1,0 +1,154 @@
+"""One role's own process, as ``walship up`` starts it: signals, the lifeline, its state file.
+
+A role never outlives its supervisor. The read end of a pipe, whose write end only the supervisor holds, is its
+lifeline: at its end the role stops in good order, and kills its whole process group when that takes too long. On Linux
+the kernel is asked for a signal too. The state file ``run/<role>.json`` says how far the role has come. SIGUSR1 has a
+role write where each of its threads is to standard error, ``log/<role>.out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from structlog.stdlib import BoundLogger
+
+from replication import config as configuration
+from replication import log
+from replication.config import Config
+from replication.errors import ReplicationError
+from shell.processes.descriptors import raise_limit
+from shell.processes.heap import keep_freed
+from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
+
+STOP_GRACE_S = 15.0
+_LEAVE_S = 5.0
+_CARRIERS = ("worker", "receiver")
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """What a role last said: ``starting``, ``ready``, ``stopped``, or ``failed`` with ``what`` and ``hint``."""
+
+    role: str
+    pid: int
+    state: str
+    what: str = ""
+    hint: str = ""
+    exit_code: int = 0
+    at: float = 0.0
+
+    def write(self, run_dir: Path) -> None:
+        """Replace the state file, whole or not at all."""
+        run_dir.mkdir(parents=True, exist_ok=True)
+        made = run_dir / f".{self.role}.{self.pid}"
+        made.write_text(json.dumps(asdict(self)))
+        made.replace(run_dir / f"{self.role}.json")
+
+    @staticmethod
+    def read(run_dir: Path, role: str) -> RoleState | None:
+        """The last state; None when there is none."""
+        try:
+            return RoleState(**json.loads((run_dir / f"{role}.json").read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def serve_arguments(arguments: Sequence[str]) -> int:
+    """``ROLE --config FILE [--lifeline FD]``, as the supervisor calls a role's process."""
+    parser = argparse.ArgumentParser(prog="walship _role")
+    parser.add_argument("role")
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--lifeline", type=int)
+    given = parser.parse_args(arguments)
+    return serve(given.role, given.config, given.lifeline)
+
+
+def serve(role: str, file: str, lifeline: int | None) -> int:
+    """Run ``role`` until it is told to stop; returns the exit code.
+
+    Args:
+        role: one of ``shell.processes.roles.ROLES``.
+        file: the cluster's TOML file.
+        lifeline: file descriptor of the pipe whose end means that the supervisor is gone; None without a supervisor.
+    """
+    faulthandler.register(signal.SIGUSR1)
+    raise_limit()
+    if role in _CARRIERS:
+        keep_freed()
+    with stopping_on_signals() as stop:
+        if lifeline is not None:
+            _die_with_parent()
+            watch_lifeline(lifeline, stop)
+        threading.Thread(target=_insist, args=(stop,), name="stop-deadline", daemon=True).start()
+        config = configuration.load(file)
+        log.configure(
+            config.log.level, config.log_dir / f"{role}.log", config.log.format, cluster=config.cluster.name, role=role
+        )
+        return _served(role, config, stop, log.get(__name__))
+
+
+def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogger) -> int:
+    def tell(state: str, what: str = "", hint: str = "", exit_code: int = 0) -> None:
+        RoleState(role, os.getpid(), state, what, hint, exit_code, time.time()).write(config.run_dir)
+
+    from shell.processes.roles import run_role  # deferred: who reads a state file needs none of the roles
+
+    tell("starting")
+    try:
+        with stopping_on_thread_errors(stop) as failed:
+            run_role(role, config, stop, lambda: tell("ready"))
+        if failed:
+            raise RuntimeError(failed[0])
+    except ReplicationError as error:
+        logger.error("role_failed", what=error.what, hint=error.hint, exc_info=True)
+        tell("failed", error.what, error.hint, error.exit_code)
+        return error.exit_code
+    except Exception as error:
+        logger.error("role_failed", what=str(error), exc_info=True)
+        tell("failed", f"{type(error).__name__}: {error}", f"See {config.log_dir / role}.log", 1)
+        return 1
+    tell("stopped")
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """End this process once its threads have, without Python's finalization: native threads can hang in it for ever."""
+    deadline = time.monotonic() + _LEAVE_S
+    pool = sys.modules.get("pyiceberg.utils.concurrent")
+    if pool is not None:  # its threads wait for work until they are told
+        pool.ExecutorFactory.get_or_create().shutdown(wait=False)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _insist(stop: threading.Event) -> None:
+    stop.wait()
+    time.sleep(STOP_GRACE_S)
+    sys.stderr.write(f"still not stopped after {STOP_GRACE_S:.0f} s: killed\n")
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

@@ -1,0 +1,192 @@
+"""Each role put together from its parts, for a process of its own or a thread.
+
+A role opens what it needs, says that it is ready, runs until it is told to stop, and closes what it opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from replication import __version__
+from replication.config import Config
+from replication.coordination import zookeeper
+from replication.coordination.embedded import EmbeddedZookeeper
+from replication.coordination.host import host_record
+from replication.coordination.paths import Kind, Quorum
+from replication.coordination.session import Coordination
+from replication.coordination.tls import ZookeeperTls
+from replication.core.ids import ClusterId
+from replication.errors import ConfigError, CoordinationError
+from replication.ledger.base import Ledger
+from replication.ledger.sql.ledger import initialise, open_ledger
+from replication.log import redact
+from shell.processes.preflight import check_ledger_age, follow_files
+
+Ready = Callable[[], None]
+Role = Callable[[Config, threading.Event, Ready], None]
+_CONNECT_TIMEOUT_S = 30.0
+
+
+def run_role(role: str, config: Config, stop: threading.Event, ready: Ready) -> None:
+    """Run ``role`` until ``stop`` is set; ``ready`` is called once it does its work."""
+    ROLES[role](config, stop, ready)
+
+
+def make_ledger(config: Config) -> ClusterId:
+    """Make the ledger, and with it a new incarnation of the cluster, when there is none; returns the cluster's id.
+
+    Raises:
+        ConfigError: the ledger there is another cluster's, older than this host's files, or cannot be reached.
+    """
+    try:
+        ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    except ConfigError:
+        with contextlib.suppress(ConfigError):  # another host of the cluster was faster: whose it is, is checked below
+            initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()))
+        ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    try:
+        if ledger.cluster.name != config.cluster.name:
+            raise ConfigError(
+                f"The ledger at {redact(config.ledger_url)} is cluster {ledger.cluster.name}'s, not"
+                f" {config.cluster.name}'s",
+                "Give each cluster a data directory of its own, or correct [cluster] name",
+            )
+        check_ledger_age(config, ledger)
+        follow_files(config, ledger)
+        return ledger.cluster
+    finally:
+        ledger.close()
+
+
+def _zookeeper(config: Config, stop: threading.Event, ready: Ready) -> None:
+    section, tls = config.zookeeper, ZookeeperTls.of(config.zookeeper)
+    with EmbeddedZookeeper(config.zookeeper_dir, section.port, host=section.listen, tls=tls) as server:
+        ready()
+        while not stop.wait(0.2):
+            if server.pid is None:
+                raise CoordinationError(
+                    "the embedded ZooKeeper ended by itself", f"See {config.zookeeper_dir}/server.log"
+                )
+
+
+def _master(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from replication.master.loop import run_master
+
+    with _world(config) as (ledger, coordination):
+        ready()
+        run_master(config, ledger, coordination, stop)
+
+
+def _worker(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from replication.worker.loop import Worker
+
+    with _world(config) as (ledger, coordination), _told_when_member(Kind.WORKERS, config, coordination, stop, ready):
+        Worker(config, ledger, coordination, stop).run()
+
+
+def _receiver(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.receive.receiver import Receiver
+
+    with _world(config) as (ledger, coordination), _told_when_member(Kind.RECEIVERS, config, coordination, stop, ready):
+        Receiver(config, ledger, coordination, stop).run()
+
+
+def _replay(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.replay.election import await_turn
+    from peer.replay.loop import run_replay
+
+    if not config.shares_ledger:
+        with _ledger(config) as ledger:
+            run_replay(config, ledger, stop, ready)
+        return
+    with _world(config) as (ledger, coordination):
+        if await_turn(coordination, config.cluster.host, stop, ready):
+            run_replay(config, ledger, stop, ready, coordination)
+
+
+def _derive(config: Config, stop: threading.Event, ready: Ready) -> None:
+    from peer.client.cluster import Cluster
+    from peer.derive.role import DeriveRole
+
+    with _world(config) as (ledger, coordination):
+        ready()
+        cluster = Cluster(config, ledger)
+
+        def wait(position: Position, seconds: float) -> None:
+            cluster.wait(position, timeout_s=seconds)
+
+        DeriveRole(config, ledger, coordination, stop, cluster.reader.catalog, wait).run()
+
+
+ROLES: dict[str, Role] = {
+    "zookeeper": _zookeeper,
+    "master": _master,
+    "worker": _worker,
+    "receiver": _receiver,
+    "replay": _replay,
+    "derive": _derive,
+}
+
+
+@contextmanager
+def _ledger(config: Config) -> Iterator[Ledger]:
+    ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+    try:
+        yield ledger
+    finally:
+        ledger.close()
+
+
+@contextmanager
+def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
+    """The ledger and a session with ZooKeeper, where the cluster and this host are made known first.
+
+    What must not be forgotten with ZooKeeper's data is kept in the ledger: the role, and who replays.
+    """
+    quorum = Quorum(config.zookeeper_servers, config.zookeeper_root)
+    with (
+        _ledger(config) as ledger,
+        zookeeper.connect(
+            quorum,
+            tls=ZookeeperTls.of(config.zookeeper),
+            session_timeout_s=config.zookeeper.session_timeout_s,
+            connect_timeout_s=_CONNECT_TIMEOUT_S,
+        ) as coordination,
+    ):
+        coordination.establish(ledger.cluster, __version__, ledger.former, ledger.terms.role())
+        ledger.terms.keep_role(coordination.role().state)
+        coordination.put_host(host_record(config))
+        ledger.replay.note_replayer(config.cluster.host, config.replay.enabled)
+        yield ledger, coordination
+
+
+@contextmanager
+def _told_when_member(
+    kind: Kind, config: Config, coordination: Coordination, stop: threading.Event, ready: Ready
+) -> Iterator[None]:
+    """Call ``ready`` once this process is the host's member of ``kind``, from a thread that ends with the context.
+
+    ZooKeeper keeps the node of one that was killed for a while.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05) and not stop.is_set():
+            try:
+                if coordination.has_enrolled(kind, config.cluster.host):
+                    ready()
+                    return
+            except CoordinationError:
+                continue
+
+    thread = threading.Thread(target=watch, name="ready", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

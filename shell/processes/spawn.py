@@ -1,0 +1,48 @@
+"""Starting a process of walship's own, in a session of its own and tied to this process by a pipe.
+
+The pipe is its lifeline: when the pipe ends, also because this process was killed, ``shell/processes/stopping.py``
+has it stop.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from replication.tables.spark.jars import heed_any_path
+
+
+def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start ``walship ARGUMENTS``, appending what it says to ``output``; the process, and its lifeline's end here."""
+    readable, writable = os.pipe()
+    command = [sys.executable, "-m", "shell.main", *arguments, "--lifeline", str(readable)]
+    try:
+        with output.open("ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                pass_fds=(readable,),
+                start_new_session=True,
+                env=_environment(),
+            )
+    except BaseException:
+        os.close(writable)
+        raise
+    finally:
+        os.close(readable)
+    return process, writable
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with the folder that ``shell`` was imported from on the path."""
+    source = str(Path(__file__).resolve().parents[2])
+    paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    made = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
+    made.pop("FORCE_COLOR", None)  # what is said into a file is read by whoever started it
+    heed_any_path(made)
+    return made

@@ -1,0 +1,233 @@
+"""Keeps one process per role alive: start, restart with back-off, stop together, leave nothing behind.
+
+Each role runs in a process group of its own, so that Ctrl-C reaches only the supervisor, which then stops all in good
+order; whatever a role leaves in its group is killed when the role is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from replication.config import Config
+from replication.errors import ConfigError, ReplicationError
+from shell.processes.role_process import STOP_GRACE_S, RoleState
+from shell.processes.spawn import spawn
+
+_BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
+_LOOK_S = 1.0
+_LOG_BYTES_MAX = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEvent:
+    """Something that happened to a role's process: ``started``, ``ready``, ``ended`` or ``stopped``."""
+
+    role: str
+    event: str
+    pid: int
+    detail: str = ""
+
+
+class RoleSupervisor:
+    """One role's process and when to start it again."""
+
+    def __init__(self, role: str, config: Config, file: Path) -> None:
+        self.role = role
+        self.restarts = 0
+        self._config = config
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: int | None = None
+        self._started = 0.0
+        self._again = 0.0
+        self._backoff_s = _BACKOFF_FIRST_S
+        self._was_ready = False
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 when it does not run."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else 0
+
+    def start(self) -> RoleEvent:
+        """Start the process, or say that it ended at once when this host has no room for it: it is tried again.
+
+        Call it from the main thread: the kernel's parent-death signal follows the thread.
+        """
+        try:
+            self._process, self._lifeline = self._spawned()
+        except OSError as error:  # a full disk, or too many processes or open files
+            return self._put_off(0, f"cannot be started: {error}")
+        self._started = time.monotonic()
+        self._was_ready = False
+        return RoleEvent(self.role, "started", self._process.pid)
+
+    def _spawned(self) -> tuple[subprocess.Popen[bytes], int]:
+        self._config.log_dir.mkdir(parents=True, exist_ok=True)
+        output = self._config.log_dir / f"{self.role}.out"
+        if output.exists() and output.stat().st_size > _LOG_BYTES_MAX:
+            output.replace(output.with_suffix(".out.1"))
+        (self._config.run_dir / f"{self.role}.json").unlink(missing_ok=True)
+        arguments = ("_role", self.role, "--config", str(self._file))
+        return spawn(arguments, output)
+
+    def state(self) -> RoleState | None:
+        """What the running process last said of itself."""
+        state = RoleState.read(self._config.run_dir, self.role)
+        return state if state is not None and state.pid == self.pid else None
+
+    def poll(self) -> list[RoleEvent]:
+        """Notice what changed, and start the process again when its time has come.
+
+        Raises:
+            ReplicationError: the role found the configuration or machine unfit before it was ever ready.
+        """
+        if self._process is None:
+            return [self.start()] if time.monotonic() >= self._again else []
+        if self._process.poll() is None:
+            return self._noticed_ready()
+        return [self._ended(self._process)]
+
+    def request_stop(self) -> None:
+        """Ask the process to stop."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+
+    def finish(self, deadline: float) -> RoleEvent:
+        """Wait until the process is gone, killing its group at ``deadline`` (monotonic)."""
+        process = self._process
+        if process is None:
+            return RoleEvent(self.role, "stopped", 0)
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            _kill_group(process.pid)
+            process.wait()
+        self._let_go(process)
+        return RoleEvent(self.role, "stopped", process.pid)
+
+    def _noticed_ready(self) -> list[RoleEvent]:
+        assert self._process is not None
+        if time.monotonic() - self._started > _STEADY_S:
+            self._backoff_s = _BACKOFF_FIRST_S
+        state = self.state()
+        if self._was_ready or state is None or state.state != "ready":
+            return []
+        self._was_ready = True
+        return [RoleEvent(self.role, "ready", self._process.pid)]
+
+    def _ended(self, process: subprocess.Popen[bytes]) -> RoleEvent:
+        state = RoleState.read(self._config.run_dir, self.role)
+        said = state if state is not None and state.pid == process.pid and state.state == "failed" else None
+        self._let_go(process)
+        if said is not None and said.exit_code == ConfigError.exit_code and not self._was_ready and not self.restarts:
+            raise ConfigError(f"{self.role}: {said.what}", said.hint)
+        return self._put_off(process.pid, _reason(process.returncode, said))
+
+    def _put_off(self, pid: int, reason: str) -> RoleEvent:
+        self.restarts += 1
+        self._again = time.monotonic() + self._backoff_s
+        detail = f"{reason}; starts again in {self._backoff_s:.1f} s"
+        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+        return RoleEvent(self.role, "ended", pid, detail)
+
+    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+        _kill_group(process.pid)
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+        self._lifeline = self._process = None
+
+
+class Supervisor:
+    """All roles of one cluster on this host.
+
+    Args:
+        config: the cluster's configuration.
+        file: its TOML file, which the processes read for themselves.
+        roles: in the order in which they start.
+        say: told of every event.
+        later: roles that are started only once this is true of them; nobody waits for these to be ready.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        file: Path,
+        roles: Sequence[str],
+        say: Callable[[RoleEvent], None],
+        later: Mapping[str, Callable[[], bool]] | None = None,
+    ) -> None:
+        self._config = config
+        self._later = later or {}
+        self._roles = [RoleSupervisor(role, config, file) for role in roles]
+        self._say = say
+
+    def run(self, stop: threading.Event, ready: Callable[[], None], poll_s: float = 0.1) -> None:
+        """Start all, keep them running until ``stop``, then stop all; nothing is left when it returns or raises."""
+        waiting = [role for role in self._roles if role.role not in self._later]
+        dormant = [role for role in self._roles if role.role in self._later]
+        looked = 0.0
+        running: list[RoleSupervisor] = []
+        told = False
+        try:
+            while not stop.wait(poll_s if running else 0):
+                for role in running:
+                    for event in role.poll():
+                        self._tell(event)
+                if waiting and all(self._is_ready(role) for role in running if role.role == "zookeeper"):
+                    running.append(waiting.pop(0))
+                    self._tell(running[-1].start())
+                if not told and not waiting and all(self._is_ready(role) for role in running):
+                    told = True
+                    with suppress(OSError):
+                        ready()
+                if told and dormant and time.monotonic() - looked > _LOOK_S:
+                    looked = time.monotonic()
+                    woken = [role for role in dormant if self._later[role.role]()]
+                    dormant = [role for role in dormant if role not in woken]
+                    waiting += woken
+        finally:
+            self._stop(running)
+
+    @staticmethod
+    def _is_ready(role: RoleSupervisor) -> bool:
+        state = role.state()
+        return state is not None and state.state == "ready"
+
+    def _stop(self, running: Sequence[RoleSupervisor]) -> None:
+        """Stop the roles, ZooKeeper last, so that the others can leave it in good order."""
+        deadline = time.monotonic() + STOP_GRACE_S
+        last = [role for role in running if role.role == "zookeeper"]
+        first = [role for role in running if role.role != "zookeeper"]
+        for group in (first, last):
+            for role in group:
+                role.request_stop()
+            for role in group:
+                self._tell(role.finish(deadline))
+            deadline += STOP_GRACE_S / 2
+
+    def _tell(self, event: RoleEvent) -> None:
+        with suppress(OSError):  # a full disk takes no events, which is no reason to end what runs
+            self._say(event)
+
+
+def _reason(code: int, said: RoleState | None) -> str:
+    if said is not None:
+        return ReplicationError(said.what, said.hint).what
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

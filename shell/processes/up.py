@@ -1,0 +1,175 @@
+"""``walship up``: one cluster's roles on this host, each a process (or, for tests, all threads of this one).
+
+The only place that starts a cluster. It makes the data directory and the ledger when they are not there, holds the
+directory's lock, and returns when every process it started is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from replication import config as configuration
+from replication import log
+from replication.config import Config
+from replication.errors import ConfigError, CoordinationError, ReplicationError
+from replication.ledger.sql.ledger import open_ledger
+from shell.processes.preflight import DataDirLock, check_host
+from shell.processes.role_process import RoleState
+from shell.processes.roles import ROLES, make_ledger, run_role
+from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
+from shell.processes.supervise import RoleEvent, Supervisor
+
+
+def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
+    """The roles to run, in starting order.
+
+    Args:
+        config: leaves out what it disables (an embedded ZooKeeper, the master, replay).
+        wanted: names with commas between; empty for all. An embedded ZooKeeper runs with those that need one; where
+            there is none, its name means nothing.
+
+    Raises:
+        ConfigError: an unknown name, or nothing to run.
+    """
+    if wanted:
+        names = [name.strip() for name in wanted.split(",") if name.strip()]
+        unknown = [name for name in names if name not in ROLES]
+        if unknown:
+            raise ConfigError(f"There is no role {', '.join(unknown)}", f"Roles are {', '.join(ROLES)}")
+        without = set() if config.shares_ledger else {"replay"}
+        if config.zookeeper.embedded and not without.issuperset(names):
+            names.append("zookeeper")
+        elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}
+        if elsewhere.issuperset(names):
+            raise ConfigError("No role is named that runs here", "ZooKeeper runs elsewhere ([zookeeper] servers)")
+        return tuple(role for role in ROLES if role in names and role not in elsewhere)
+    disabled = {
+        "zookeeper": not config.zookeeper.embedded,
+        "master": not config.master.enabled,
+        "replay": not config.replay.enabled,
+        "derive": True,  # it starts later, when there is something to derive
+    }
+    return tuple(role for role in ROLES if not disabled.get(role, False))
+
+
+def up(
+    file: Path,
+    wanted: str,
+    say: Callable[[RoleEvent], None],
+    ready: Callable[[], None],
+    *,
+    one_process: bool = False,
+    lifeline: int | None = None,
+) -> None:
+    """Run a cluster's roles on this host until SIGINT or SIGTERM, or until the ``lifeline`` pipe ends.
+
+    Args:
+        file: the cluster's TOML file.
+        wanted: roles with commas between; empty for all.
+        say: told what happens to each role.
+        ready: called once, when every role is ready.
+        one_process: all roles as threads of this process; for tests.
+        lifeline: file descriptor of a pipe from whoever started this process, or None.
+
+    Raises:
+        ConfigError: something is wrong with the configuration or this host; nothing is left running.
+        LockedFileError: another ``up`` runs here.
+    """
+    config = configuration.load(file)
+    roles = chosen_roles(config, wanted)
+    with stopping_on_signals() as stop, DataDirLock(config):
+        if lifeline is not None:
+            watch_lifeline(lifeline, stop)
+        check_host(config, roles)
+        make_ledger(config)
+        config.config_file.write_text(f"{file.absolute()}\n", encoding="utf-8")
+        if one_process:
+            derive = ("derive",) if _may_derive(roles) else ()  # as a thread it costs next to nothing
+            with stopping_on_thread_errors(stop) as failed:
+                _run_threads(config, (*roles, *derive), stop, say, ready)
+            if failed:
+                raise ReplicationError(f"walship up ended: {failed[0]}", f"See {config.log_dir}/up.log")
+        else:
+            with _later(config, roles) as later:
+                Supervisor(config, file.absolute(), (*roles, *later), say, later).run(stop, ready)
+
+
+def _may_derive(roles: Sequence[str]) -> bool:
+    """Whether the derive role comes unasked: where replay runs, whose tables it reads."""
+    return "replay" in roles and "derive" not in roles
+
+
+@contextmanager
+def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[[], bool]]]:
+    """Roles that start when there is something for them to do, and how to tell."""
+    if not _may_derive(roles):
+        yield {}
+        return
+    ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
+
+    def derives() -> bool:
+        try:
+            return bool(ledger.derivations.all())
+        except CoordinationError:
+            return False
+
+    try:
+        yield {"derive": derives}
+    finally:
+        ledger.close()
+
+
+def _run_threads(
+    config: Config,
+    roles: Sequence[str],
+    stop: threading.Event,
+    say: Callable[[RoleEvent], None],
+    ready: Callable[[], None],
+) -> None:
+    log.configure(config.log.level, config.log_dir / "up.log", config.log.format, cluster=config.cluster.name)
+    failed: list[ReplicationError] = []
+    stops = [threading.Event() for _ in roles]
+    threads: list[threading.Thread] = []
+
+    def run(role: str, own_stop: threading.Event, is_ready: threading.Event) -> None:
+        def tell() -> None:
+            RoleState(role, os.getpid(), "ready").write(config.run_dir)
+            say(RoleEvent(role, "ready", os.getpid()))
+            is_ready.set()
+
+        try:
+            run_role(role, config, own_stop, tell)
+        except ReplicationError as error:
+            failed.append(error)
+        except Exception as error:  # a thread has nobody to raise to: the main thread raises it
+            failed.append(ReplicationError(f"{role}: {type(error).__name__}: {error}"))
+        finally:
+            is_ready.set()
+            if not own_stop.is_set():
+                stop.set()
+
+    try:
+        for role, own_stop in zip(roles, stops, strict=True):
+            is_ready = threading.Event()
+            thread = threading.Thread(target=run, args=(role, own_stop, is_ready), name=role)
+            threads.append(thread)
+            say(RoleEvent(role, "started", os.getpid()))
+            thread.start()
+            while not is_ready.wait(0.1) and not stop.is_set():
+                pass
+            if stop.is_set():
+                break
+        else:
+            ready()
+        stop.wait()
+    finally:
+        for own_stop, thread in reversed(list(zip(stops, threads, strict=False))):
+            own_stop.set()
+            thread.join()
+            say(RoleEvent(thread.name, "stopped", os.getpid()))
+    if failed:
+        raise failed[0]

@@ -1,0 +1,1 @@
+"""Rows between a terminal or files and tables: read, written, imported, printed."""

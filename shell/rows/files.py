@@ -1,0 +1,74 @@
+"""Rows from files and standard input as Arrow batches of bounded size: what files may be, and JSON lines and pipes."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from replication.errors import FormatError, RequestError
+from replication.files.rows import row_files
+from replication.files.rows.row_files import RowFile
+from shell.rows.json import json_batches
+
+FORMATS = (*row_files.FORMATS, "json")
+_JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+
+
+def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """Rows of a file, or of standard input when ``source`` is ``-``; one batch without them of a CSV header alone.
+
+    Args:
+        source: a path, or ``-``.
+        form: ``parquet``, ``arrow``, ``orc``, ``csv`` or ``json`` (a JSON object a line); by the file's suffix when
+            empty.
+        schema: types to read columns as, where they are named in the file; guessed when None.
+
+    Raises:
+        RequestError: no such file, or its format cannot be told.
+        FormatError: it is not of that format, or a value is not of its column's type.
+    """
+    chosen = form or ("json" if Path(source).suffix.lower() in _JSON_SUFFIXES else "")
+    if chosen and chosen not in FORMATS:
+        raise RequestError(f"{chosen!r} is no format", f"Say --format {'|'.join(FORMATS)}")
+    if source != "-" and Path(source).is_dir():
+        raise RequestError(f"{source} is a folder", "Name a file")
+    if not chosen and (source == "-" or Path(source).suffix.lower() not in row_files.SUFFIXES):
+        raise RequestError(f"The format of {source!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
+    if source != "-" and chosen != "json":
+        with RowFile(source, chosen, schema) as file:
+            yield from file.batches(empty=True)
+        return
+    try:
+        opened: BinaryIO = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise RequestError(f"{source} cannot be read: {error.strerror}", "Check the path") from None
+    name = "standard input" if source == "-" else source
+    with nullcontext() if source == "-" else opened:  # what else is said on standard input is somebody's
+        try:
+            yield from json_batches(opened.read(), schema) if chosen == "json" else _piped(opened, chosen, schema)
+        except FormatError as error:
+            raise FormatError(f"{name}, {error.what}", error.hint) from None
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
+            raise FormatError(f"{name} is not readable as {chosen}: {error}", "Say --format, or correct it") from None
+
+
+def schema_of(file: Path) -> pa.Schema:
+    """The columns of a sample file; the types that its first rows show."""
+    suffixes = (*row_files.SUFFIXES, *_JSON_SUFFIXES)
+    if not file.is_dir() and file.suffix.lower() not in suffixes:
+        raise RequestError(f"The format of '{file}' cannot be told", f"Name a file that ends in {', '.join(suffixes)}")
+    for batch in batches_of(str(file)):
+        if batch.num_rows:
+            return batch.schema
+    raise FormatError(f"{file} has no rows to tell columns from", "Give the schema as text")
+
+
+def _piped(opened: BinaryIO, form: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    streams = form == "csv" or opened.seekable()
+    yield from row_files.read(opened if streams else io.BytesIO(opened.read()), form, schema=schema)

@@ -1,0 +1,247 @@
+"""JSON lines as Arrow batches: whatever ``read --json`` prints, and numbers where a table has decimals.
+
+Arrow reads them fast where it knows the way from JSON to the columns' types. What it refuses is gone through value by
+value, which takes a dozen times as long, and names the row and column of what does not fit.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from itertools import islice
+from math import inf, isfinite
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import json as arrow_json
+
+from replication.core.rows.escaped import unescaped, unescaped_column
+from replication.core.rows.exact import FLOAT32_END
+from replication.errors import FormatError
+from replication.files.rows.row_files import BATCH_ROWS
+
+_BLOCK_BYTES = 8 << 20
+_NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+_BLANK = re.compile(r"\s*")
+_TOO_FINE = re.compile(r"[.,]\d{6}\d*[1-9]")
+_SHOWN_CHARACTERS = 60
+
+
+class _Misfit(ValueError):
+    """A value that is not of its column's type; says why."""
+
+
+def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+    """JSON objects, one after the other, as rows; only columns that some of them name.
+
+    Args:
+        content: UTF-8.
+        schema: types to read columns as; guessed when None.
+
+    Raises:
+        FormatError: it is not JSON, or a value is not of its column's type; names row and column.
+        ArrowInvalid: without a schema, what pyarrow says.
+    """
+    if not content.strip():
+        return
+    read = arrow_json.ReadOptions(block_size=_BLOCK_BYTES)
+    if schema is None:
+        yield from arrow_json.read_json(io.BytesIO(content), read).to_batches(BATCH_ROWS)
+        return
+    table = _by_arrow(content, schema, read)
+    yield from _by_value(content, schema) if table is None else table.to_batches(BATCH_ROWS)
+
+
+def _by_arrow(content: bytes, schema: pa.Schema, read: arrow_json.ReadOptions) -> pa.Table | None:
+    """All rows; None where a value is not as Arrow takes it, or nested, and may hold what Arrow does not read."""
+    try:
+        names = arrow_json.read_json(io.BytesIO(content), read).column_names
+        named = [field for field in schema if field.name in names]
+        if any(pa.types.is_nested(field.type) for field in named):
+            return None
+        wanted = arrow_json.ParseOptions(explicit_schema=pa.schema(map(_arrow_reads, named)))
+        table = _finished(arrow_json.read_json(io.BytesIO(content), read, wanted), schema)
+        floats = [column for column in table.columns if pa.types.is_floating(column.type)]
+        return None if any(pc.any(pc.is_inf(column)).as_py() for column in floats) else table  # a number too large
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return None
+
+
+def _arrow_reads(field: pa.Field) -> pa.Field:
+    """What Arrow is to read a column as; dates and bytes are made of text afterwards."""
+    text = pa.types.is_date(field.type) or pa.types.is_binary(field.type)
+    return field.with_type(pa.string()) if text else field
+
+
+def _finished(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    for at, name in enumerate(table.column_names):
+        place = schema.get_field_index(name)
+        kind = schema.field(place).type if place >= 0 else pa.string()
+        if pa.types.is_date(kind):
+            table = table.set_column(at, name, table.column(name).cast(kind))
+        elif pa.types.is_binary(kind):
+            row, chunks = 1, []
+            for chunk in table.column(name).chunks:
+                chunks.append(unescaped_column(chunk, name, row))
+                row += len(chunk)
+            table = table.set_column(at, name, pa.chunked_array(chunks, kind))
+    return table
+
+
+def _by_value(content: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"It is no UTF-8, at byte {error.start}", "JSON lines are UTF-8 text") from None
+    names = list(dict.fromkeys(name for row in _objects(text) for name in row))
+    types = {name: schema.field(name).type for name in names if schema.get_field_index(name) >= 0}
+    rows = _objects(text)
+    first = 1
+    while found := list(islice(rows, BATCH_ROWS)):
+        columns = [_column([row.get(name) for row in found], name, types.get(name), first) for name in names]
+        yield pa.RecordBatch.from_arrays(columns, names=names)
+        first += len(found)
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    decoder = json.JSONDecoder(parse_float=Decimal, object_pairs_hook=_no_name_twice)
+    at, row = _blank(text, 0), 0
+    while at < len(text):
+        row += 1
+        try:
+            found, at = decoder.raw_decode(text, at)
+        except _Misfit as error:
+            raise FormatError(f"row {row}: {error}", "Name it once") from None
+        except (ValueError, RecursionError) as error:  # JSON's own, a number of 4,300 digits, brackets without end
+            raise FormatError(f"row {row} is no JSON: {error}", "Write a JSON object a line") from None
+        if not isinstance(found, dict):
+            raise FormatError(f"row {row} is no JSON object: {_shown(found)}", "Write a JSON object a line")
+        yield found
+        at = _blank(text, at)
+
+
+def _blank(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return at if found is None else found.end()
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Misfit(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+    return made
+
+
+def _column(values: list[Any], name: str, kind: pa.DataType | None, first: int) -> pa.Array:
+    if kind is None:
+        return pa.nulls(len(values))  # of no column: refused by name
+    made: list[Any] = []
+    for at, value in enumerate(values):
+        try:
+            made.append(_value(value, kind))
+        except (ValueError, OverflowError, FormatError) as error:  # _Misfit, or a date or number that is too large
+            why = error.what if isinstance(error, FormatError) else str(error)
+            raise _refused(first + at, name, kind, why) from None
+    try:
+        return pa.array(made, kind)
+    except (pa.ArrowException, ValueError, OverflowError):
+        for at, value in enumerate(made):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, ValueError, OverflowError) as error:
+                raise _refused(first + at, name, kind, f"{_shown(values[at])} does not fit: {error}") from None
+        raise
+
+
+def _refused(row: int, name: str, kind: pa.DataType, why: str) -> FormatError:
+    return FormatError(f"row {row}, column {name!r}, which holds {kind}: {why}", "Write values as read --json prints")
+
+
+def _value(value: Any, kind: pa.DataType) -> Any:
+    """A JSON value as Python's that Arrow makes ``kind`` of."""
+    t = pa.types
+    if value is None:
+        return None
+    if t.is_list(kind) and isinstance(value, list):
+        return [_value(item, kind.value_type) for item in value]
+    if t.is_map(kind) and isinstance(value, list | dict):
+        return [(_value(k, kind.key_type), _value(v, kind.item_type)) for k, v in _pairs(value)]
+    if t.is_struct(kind) and isinstance(value, dict):
+        return _struct(value, kind)
+    if t.is_boolean(kind) and isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _of_text(value, kind)
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return _of_number(value, kind)
+    raise _Misfit(f"{_shown(value)} is none")
+
+
+def _pairs(value: list[Any] | Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    for item in value.items() if isinstance(value, Mapping) else value:
+        if isinstance(item, dict) and item.keys() == {"key", "value"}:
+            yield item["key"], item["value"]
+        elif isinstance(item, list | tuple) and len(item) == 2:
+            yield item[0], item[1]
+        else:
+            raise _Misfit(f"{_shown(item)} is no pair of a key and a value")
+
+
+def _struct(value: Mapping[str, Any], kind: pa.StructType) -> dict[str, Any]:
+    fields = {field.name: field.type for field in kind}
+    if odd := [name for name in value if name not in fields]:
+        raise _Misfit(f"it has no field {odd[0]!r}")
+    return {name: _value(value.get(name), inner) for name, inner in fields.items()}
+
+
+def _of_text(text: str, kind: pa.DataType) -> Any:
+    t = pa.types
+    try:
+        if t.is_string(kind):
+            return text
+        if t.is_binary(kind):
+            return unescaped(text)
+        if t.is_date(kind):
+            return date.fromisoformat(text)
+        if t.is_timestamp(kind) and not _TOO_FINE.search(text):
+            return _moment(datetime.fromisoformat(text), zoned=kind.tz is not None)
+        if t.is_decimal(kind):
+            return Decimal(text)
+        if t.is_floating(kind) and text.lower() in _NOT_FINITE:
+            return _NOT_FINITE[text.lower()]
+    except (ValueError, InvalidOperation):
+        pass
+    raise _Misfit(f"{_shown(text)} is none")
+
+
+def _moment(moment: datetime, *, zoned: bool) -> datetime:
+    """As Arrow takes it: text without a zone is UTC, and a column without one holds UTC of text that has one."""
+    if zoned:
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
+
+
+def _of_number(number: int | float | Decimal, kind: pa.DataType) -> Any:
+    t = pa.types
+    if t.is_floating(kind) and (isinstance(number, float) or isfinite(float(number))):
+        if t.is_float32(kind) and FLOAT32_END <= abs(float(number)) < inf:
+            raise _Misfit(f"{_shown(number)} is larger than it can hold")
+        return float(number)
+    if t.is_decimal(kind) and not isinstance(number, float):
+        return Decimal(number)
+    if t.is_integer(kind) and isinstance(number, int):
+        return number
+    if t.is_date(kind) and isinstance(number, int):
+        return date(1970, 1, 1) + timedelta(number)
+    raise _Misfit(f"{_shown(number)} is none")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
