@@ -194,8 +194,10 @@ class TableReplay:
     def _settle(self) -> bool:
         mark = self._ledger.replay.mark(self.spec.uuid)  # first: another replayer may commit and mark meanwhile
         history = self._tables.history(self.name)
-        found = ((snapshot, CommitMetadata.of(snapshot)) for snapshot in history.chain())
-        stamped = [(snapshot, stamp) for snapshot, stamp in found if stamp is not None]
+        stamped = []
+        for snapshot in history.chain():
+            if (metadata := CommitMetadata.of(snapshot)) is not None:
+                stamped.append((snapshot, metadata))
         marked = mark.commit if mark is not None else 0
         newest = max((stamp.number for _, stamp in stamped), default=0)
         for _, stamp in stamped:
@@ -205,7 +207,7 @@ class TableReplay:
                 )
         self._owned = any(stamp.number == newest and stamp.epoch == self._epoch for _, stamp in stamped)
         self._expect = history.current
-        every = [stamp for s in history.snapshots.values() if (stamp := CommitMetadata.of(s)) is not None]
+        every = [made for s in history.snapshots.values() if (made := CommitMetadata.of(s)) is not None]
         self.number = max([newest, marked, *(stamp.number for stamp in every)])
         if not stamped:
             if marked:

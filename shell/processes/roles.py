@@ -20,6 +20,7 @@ from replication.coordination.paths import Kind, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.core.ids import ClusterId
+from replication.core.position import Position
 from replication.errors import ConfigError, CoordinationError
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger

@@ -10,7 +10,7 @@ from replication.ledger.sql import schema as sql_schema
 from replication.ledger.sql.metadata import say_partial_indexes_to_postgresql
 
 FOR_A_READ = """
-import sys, shell.main, shell.reading, peer.connect, peer.read
+import sys, shell.main, shell.rows.reading, peer.client.connect, peer.tables.read
 shell.main.make_app(["read", "t"])
 print(*sys.modules)
 """
