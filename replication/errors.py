@@ -316,7 +316,7 @@ class PoisonFrameError(ReplayError):
     def __init__(self, path: str, begin: int, reason: str) -> None:
         super().__init__(
             f"the frame at offset {begin} of {path} cannot be decoded: {reason}",
-            "If the file is damaged (walship wal verify), restore it, or give it up: walship wal giveup",
+            "If the file is damaged (walship wal verify), restore it, or salvage it: walship wal salvage",
         )
         self.path = path
         self.begin = begin

@@ -24,7 +24,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from peer.client.connect import find_config
 from replication.errors import ReplicationError
 from replication.ledger.sql.ledger import open_ledger
-from shell.cli.find import Found, clusters_below, find_cluster
+from shell.cli.find import FoundCluster, clusters_below, find_cluster
 from shell.cli.render import Printer
 
 LEAVE = ("exit", "quit")
@@ -40,7 +40,7 @@ _NAMES_KEPT_S = 3.0
 Run = Callable[[Sequence[str]], int]
 
 
-class Names:
+class CompletionNames:
     """Tables and peers of the cluster in use, read again when a few seconds old; none while it cannot be asked."""
 
     def __init__(self, target: Callable[[], str]) -> None:
@@ -88,7 +88,9 @@ class VerbCompleter(Completer):
         clusters: names that ``use`` takes.
     """
 
-    def __init__(self, verbs: Mapping[str, Sequence[str]], names: Names, clusters: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, verbs: Mapping[str, Sequence[str]], names: CompletionNames, clusters: Callable[[], Iterable[str]]
+    ) -> None:
         self._verbs = verbs
         self._names = names
         self._clusters = clusters
@@ -134,14 +136,14 @@ class Shell:
     """
 
     def __init__(
-        self, run: Run, app: typer.Typer, found: Found | None, printer: Printer, flags: Sequence[str] = ()
+        self, run: Run, app: typer.Typer, found: FoundCluster | None, printer: Printer, flags: Sequence[str] = ()
     ) -> None:
         self._run = run
         self._flags = flags
         self._verbs = verbs_of(app)
         self._found = found
         self._printer = printer
-        self.names = Names(lambda: self._found.target if self._found else "")
+        self.names = CompletionNames(lambda: self._found.target if self._found else "")
 
     @property
     def prompt(self) -> str:

@@ -17,7 +17,7 @@ import typer
 
 from replication import __version__, log
 from replication.errors import ConfigError, NoSpaceError, ReplicationError, one_line
-from shell.cli.find import Found
+from shell.cli.find import FoundCluster
 from shell.cli.help import Sections
 from shell.cli.interrupting import INTERRUPTED, leave_now, say
 from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
@@ -62,7 +62,7 @@ def shell(invocation: Invocation) -> None:
     """Type verbs one after the other, with history and completion."""
     from shell.interactive import Shell, interact  # deferred: only this verb needs a prompt
 
-    found: Found | None = None
+    found: FoundCluster | None = None
     try:
         found = invocation.find()
     except ConfigError:

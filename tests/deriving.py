@@ -11,7 +11,7 @@ from uuid import UUID
 from peer.client.waiting import Waiting
 from peer.derive.define import derive_table
 from peer.derive.turn import Deriver, Writing
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.batch import LogBatch
@@ -30,7 +30,7 @@ class DerivingSite(TableSite):
     def __init__(self, folder: Path, name: str, stack: ExitStack, **sections: dict[str, Any]) -> None:
         super().__init__(folder, name, **sections)
         stack.callback(self.close)
-        self.membership = self.coordination.enrol(Kind.WORKERS, "h0", {})
+        self.membership = self.coordination.enrol(MemberKind.WORKERS, "h0", {})
         self._stack = stack
         self._writer: Writer | None = None
         self.kill_at = ""

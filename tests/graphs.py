@@ -1,4 +1,4 @@
-"""A graph of clusters in one process: real receivers, workers and replay on in-memory warehouses, roads as drawn."""
+"""A graph of clusters in one process: real receivers, workers and replay on in-memory warehouses, routes as drawn."""
 
 from __future__ import annotations
 
@@ -165,11 +165,11 @@ class _Contacts(Contacts):
 
 
 class Graph:
-    """Clusters by name. ``roads`` is like ``"a>b b>c"``; every table goes along all of them unless said otherwise."""
+    """Clusters by name. ``routes`` is like ``"a>b b>c"``; every table goes along all of them unless said otherwise."""
 
-    def __init__(self, folder: Path, stack: ExitStack, roads: str, *specs: TableSpec) -> None:
-        self.roads = [tuple(road.split(">")) for road in roads.split()]
-        self.nodes = {name: Node(folder, name) for name in sorted({name for road in self.roads for name in road})}
+    def __init__(self, folder: Path, stack: ExitStack, routes: str, *specs: TableSpec) -> None:
+        self.routes = [tuple(route.split(">")) for route in routes.split()]
+        self.nodes = {name: Node(folder, name) for name in sorted({name for route in self.routes for name in route})}
         for node in self.nodes.values():
             stack.callback(node.close)
         self._stack = stack
@@ -179,15 +179,15 @@ class Graph:
         return self.nodes[name]
 
     def define(self, *specs: TableSpec) -> None:
-        """Make the tables where they are written and enable them on all roads."""
+        """Make the tables where they are written and enable them on all routes."""
         for spec in specs or self.specs:
             for node in self.nodes.values():
                 node.ledger.tables.create(spec)
-            for source, peer in self.roads:
+            for source, peer in self.routes:
                 self.connect(source, peer, spec)
 
     def connect(self, source: str, peer: str, *specs: TableSpec) -> None:
-        """Enable tables on one road from now on."""
+        """Enable tables on one route from now on."""
         one, two = self.nodes[source], self.nodes[peer]
         one.send_to(two, *specs)
         if two not in one.peers:
@@ -195,7 +195,7 @@ class Graph:
         one.coordination.announce()
 
     def start(self) -> None:
-        """Start everything and assign all roads."""
+        """Start everything and assign all routes."""
         for node in self.nodes.values():
             self._stack.enter_context(node.running())
         for node in self.nodes.values():

@@ -14,7 +14,7 @@ from replication.core.frame import (
     FILE_HEADER_BYTES,
     ZERO_HASH,
     Codec,
-    Kind,
+    FrameKind,
     SealedHeader,
     encode_envelope,
     encode_file_header,
@@ -78,7 +78,7 @@ class OriginWal:
         stream = StreamId(self.row.file, table, group)
         last, previous = self._chains.get(stream, (-1, ZERO_HASH))
         header = SealedHeader(
-            kind=Kind.DATA,
+            kind=FrameKind.DATA,
             codec=Codec.LZ4,
             table=table,
             group=group,

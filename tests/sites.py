@@ -24,7 +24,7 @@ from replication.core.frame import (
     ZERO_HASH,
     Codec,
     EndRecord,
-    Kind,
+    FrameKind,
     SealedHeader,
     encode_end_record,
     encode_envelope,
@@ -245,7 +245,7 @@ class Wal:
 def _sealed(part: Part, wal: FileId, sequence: int, previous: bytes, commit: int) -> bytes:
     return encode_sealed_header(
         SealedHeader(
-            Kind.DATA,
+            FrameKind.DATA,
             part.codec,
             part.version.table,
             part.version.group,

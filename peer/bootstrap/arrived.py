@@ -9,7 +9,7 @@ from uuid import UUID
 from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
 from replication.core.coverage import Ranges
-from replication.core.frame import FILE_HEADER_BYTES, Kind, check_payload
+from replication.core.frame import FILE_HEADER_BYTES, FrameKind, check_payload
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage
 from replication.errors import ReplicationError
@@ -63,17 +63,17 @@ class Arrivals:
         return [arrived for arrived in found if arrived is not None], broken
 
     def ended(
-        self, reader: HostReader, pending: Sequence[Pending], roads: Container[tuple[ClusterId, UUID]]
+        self, reader: HostReader, pending: Sequence[Pending], routes: Container[tuple[ClusterId, UUID]]
     ) -> dict[UUID, dict[FileId, tuple[int, int]]]:
         """By table, what came of bootstraps of which the rest will not.
 
-        No road brings the table from there any more, or another one is whole that the same cluster wrote in its place,
+        No route brings the table from there any more, or another one is whole that the same cluster wrote in its place,
         or that covers what has come of it: the rest, which it covers too, counts as there already and lands no more.
 
         Args:
             reader: as for ``whole``.
             pending: as for ``whole``.
-            roads: (source, table) of the open ones.
+            routes: (source, table) of the open ones.
         """
         made: dict[UUID, dict[FileId, tuple[int, int]]] = {}
         bootstraps = self._by_bootstrap(reader, pending)[0]
@@ -90,7 +90,7 @@ class Arrivals:
                 for of, each in enumerate(whole)
             ):
                 gone = parts
-            elif not any(part.row.source is None or (part.row.source.cluster, table) in roads for part in parts):
+            elif not any(part.row.source is None or (part.row.source.cluster, table) in routes for part in parts):
                 gone = [part for part in parts if part.row.closed]
             if gone:
                 made[table] = made.get(table, {}) | {part.row.file: (part.begin, part.end) for part in gone}
@@ -139,7 +139,7 @@ class Arrivals:
             fresh: list[tuple[FrameRef, Coverage | None]] = []
             for frame in reader.frames(place, upto, part.end):
                 coverage = None
-                if frame.header.kind is Kind.COVERAGE:
+                if frame.header.kind is FrameKind.COVERAGE:
                     (payload,) = reader.read(place, [(frame.payload_begin, frame.end)])
                     check_payload(frame, payload)
                     coverage = Coverage.decode(payload, frame.header.table, frame.header.group)

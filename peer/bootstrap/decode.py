@@ -79,8 +79,8 @@ def plan_bootstrap(
     }
     fields = row_fields(spec)
     decoder = BootstrapDecoder(known, {}, pa.schema(fields), hosts or Hosts(), places)
-    ways = {coverage.group: frame.through for frame, coverage in arrived.coverages}
-    labels: list[tuple[str, ...]] = [(str(wal.cluster), wal.local, group, ways[group]) for wal, group in names]
+    paths = {coverage.group: frame.through for frame, coverage in arrived.coverages}
+    labels: list[tuple[str, ...]] = [(str(wal.cluster), wal.local, group, paths[group]) for wal, group in names]
     columns: tuple[str, ...] = ("_origin", "_wal", "_group", "_through")
     if not spec.key:
         labels, columns = [each[:2] for each in labels], columns[:2]

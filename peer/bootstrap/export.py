@@ -23,7 +23,7 @@ from replication.core.frame import (
     ZERO_HASH,
     Codec,
     EndRecord,
-    Kind,
+    FrameKind,
     SealedHeader,
     encode_end_record,
     encode_envelope,
@@ -99,7 +99,7 @@ def _told(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> lis
 class _Content:
     """What a frame is to hold of one group: its rows, with the span of their commit times, or coverage."""
 
-    kind: Kind
+    kind: FrameKind
     codec: Codec
     table: UUID
     group: str
@@ -134,7 +134,7 @@ def _rows(batch: pa.RecordBatch, versions: Sequence[SchemaVersion]) -> list[_Con
             payload = memoryview(encode_payload(piece, Codec.LZ4))
             digest, place = sha256(payload).digest(), (version.table, version.group)
             made.append(
-                _Content(Kind.BOOTSTRAP, Codec.LZ4, *place, payload, digest, version.hash, piece.num_rows, span)
+                _Content(FrameKind.BOOTSTRAP, Codec.LZ4, *place, payload, digest, version.hash, piece.num_rows, span)
             )
     return made
 
@@ -144,7 +144,7 @@ def _covered(coverage: Coverage) -> Iterator[_Content]:
     for part in coverage.parts():
         payload = memoryview(part.encode())
         place = (coverage.table, coverage.group)
-        yield _Content(Kind.COVERAGE, Codec.NONE, *place, payload, sha256(payload).digest())
+        yield _Content(FrameKind.COVERAGE, Codec.NONE, *place, payload, sha256(payload).digest())
 
 
 class _Writing:

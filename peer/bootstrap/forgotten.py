@@ -62,7 +62,7 @@ def is_awaited(ledger: Ledger, arrived: Arrived, claimed: Mapping[StreamId, Rang
     )
 
 
-def buried(
+def tombstone_rows(
     tables: Tables,
     spec: TableSpec,
     versions: Iterable[SchemaVersion],

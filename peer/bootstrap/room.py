@@ -33,7 +33,7 @@ _MORE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BootstrapRoom:
     """Bytes that bootstraps which begin together need on this host, estimated, and what is free for them.
 
     Attributes:
@@ -75,7 +75,9 @@ class Room:
             )
 
 
-def room(config: Config, ledger: Ledger, specs: Sequence[TableSpec], peer: str, catalog: Callable[[], Catalog]) -> Room:
+def room(
+    config: Config, ledger: Ledger, specs: Sequence[TableSpec], peer: str, catalog: Callable[[], Catalog]
+) -> BootstrapRoom:
     """What bootstraps of tables at a peer need and have on this host, beside those that are under way.
 
     ``catalog`` is asked where tables' files do not lie on this host's disk.
@@ -101,7 +103,7 @@ def room(config: Config, ledger: Ledger, specs: Sequence[TableSpec], peer: str, 
     free = shutil.disk_usage(config.data_dir).free
     wal = int(rate * (sum(copies.values()) + begun) / BYTES_PER_S)
     keep_free = config.receiver.disk_free_min_bytes
-    return Room(copies, wal, free, keep_free, begun, max(begun_there, 0), unknown)
+    return BootstrapRoom(copies, wal, free, keep_free, begun, max(begun_there, 0), unknown)
 
 
 def stored_bytes(config: Config, spec: TableSpec, catalog: Callable[[], Catalog]) -> int | None:

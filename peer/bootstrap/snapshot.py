@@ -1,7 +1,8 @@
 """Rows of a table for a bootstrap: the newest version of each key, deletes too, from snapshots that stay while read.
 
 Everything that the ledger says is applied is in them, since a commit is marked in the ledger after it was made, and
-refused when somebody else's maintenance took it away again. What they have beyond that is owed as frames anyway, and
+refused when somebody else's maintenance took it away again. What they have beyond that is required_from as frames
+anyway, and
 left out by whoever takes the rows.
 """
 
@@ -15,7 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from peer.tables.commit_metadata import CommitMetadata
-from peer.tables.latest import Folded, Merge, group_of_family
+from peer.tables.latest import Folded, MergeQuery, group_of_family
 from replication.core.definition.schema import Column, TableSpec
 from replication.core.routes.bootstrap import FORGOTTEN_ROW, Coverage
 from replication.errors import CommitConflictError, ForeignMaintenanceError
@@ -76,7 +77,7 @@ def _attached(tables: Tables, connection: duckdb.DuckDBPyConnection, spec: Table
         changes = _attach(tables, connection, "changes", spec.name + CHANGES, hold, spec.columns, folded.unfolded)
         _check_has(tables, connection, spec, changes, commit)
         if Folded.newest(tables.history(spec.name)) == folded:
-            return Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", folded).every()
+            return MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", folded).every()
     raise CommitConflictError(f"{spec.name} was folded {_TRIES} times while it was opened", "It is tried again")
 
 

@@ -6,18 +6,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from peer.bootstrap.room import Room
+from peer.bootstrap.room import BootstrapRoom
 from peer.client.contacts import known_peer
 from peer.client.peering import Peering
 from replication.core.phase import Phase
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Rule
-from replication.worker.roads import roads_of
+from replication.worker.routes import routes_of
 
 _POLL_S = 0.05
 
 
-def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: Room) -> list[Rule]:
+def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: BootstrapRoom) -> list[Rule]:
     """Send a peer the rows that it lacks of a table, from before what it is sent now; one under way goes on.
 
     Raises:
@@ -37,8 +37,8 @@ def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: Room) ->
         return rules
     room.check()
     with peering.contacts.link(peer) as link:
-        for road in roads_of(ledger, rules, peer.cluster):
-            link.open_road(ledger.cluster, peer.cluster, replace(road, bootstrap_bytes=room.there_bytes))
+        for route in routes_of(ledger, rules, peer.cluster):
+            link.open_route(ledger.cluster, peer.cluster, replace(route, bootstrap_bytes=room.there_bytes))
     rules = ledger.rules.begin_bootstrap(peer_name, spec.uuid, ledger.terms.current())
     peering.announcer.announce()
     return rules

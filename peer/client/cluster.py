@@ -17,7 +17,7 @@ import pyarrow as pa
 from peer.client.contacts import Contacts
 from peer.client.definition import alteration, definition, refuse_system_name, refuse_taken_name
 from peer.client.draining import Drained, drain
-from peer.client.opened import Opened
+from peer.client.opened import OpenedParts
 from peer.client.operations import Operations
 from peer.client.peering import Peering
 from peer.client.waiting import Waiting
@@ -52,7 +52,7 @@ class Cluster:
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self.config = config
-        self._opened = Opened(config, ledger)
+        self._opened = OpenedParts(config, ledger)
 
     def __enter__(self) -> Cluster:
         """The handle itself."""
@@ -376,7 +376,7 @@ class Cluster:
         return self._opened.reader.sql(query, self.tables())
 
     def trace(self, table: str, key: Mapping[str, object]) -> Trace:
-        """All versions of one key that are still known here: origin, roads, times, and which one counts.
+        """All versions of one key that are still known here: origin, routes, times, and which one counts.
 
         Args:
             table: its name.

@@ -50,7 +50,7 @@ class Asked:
 
     def tables(self) -> frozenset[UUID]:
         """Every table that is there."""
-        return self.one(q.AskTables(), q.Tables).uuids
+        return self.one(q.AskTables(), q.TablesAnswer).uuids
 
     def about(self, spec: TableSpec) -> q.About:
         """What a table is there, and how far it has come."""
@@ -107,7 +107,7 @@ class AskedReading:
     def keys(self, buckets: Sequence[int]) -> Iterable[pa.RecordBatch]:
         """What names the rows of some buckets, and their hashes."""
         for answer in self._asked.several(q.AskKeys(tuple(buckets))):
-            if isinstance(answer, q.Rows):
+            if isinstance(answer, q.RowsAnswer):
                 yield answer.batch
 
 
@@ -183,7 +183,7 @@ def _converse(conversation: Conversation, question: bytes) -> Iterator[bytes]:
     while True:
         answer = conversation.answer()
         yield answer
-        if not many or not isinstance(q.decode_answer(answer), q.Rows):
+        if not many or not isinstance(q.decode_answer(answer), q.RowsAnswer):
             return
 
 
@@ -242,10 +242,10 @@ def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeo
     if not shared.columns:
         raise UnknownTableError(f"{spec.name} has no column on both {here.name} and {there.name}")
     sides = AskedTable(here, shared, groups), AskedTable(there, shared, groups)
-    patience = chain([min(timeout_s, _FRESH_S)], repeat(timeout_s))  # what is there can be compared in any case
+    retries = chain([min(timeout_s, _FRESH_S)], repeat(timeout_s))  # what is there can be compared in any case
 
     def wait(moment: int) -> bool:
-        deadline = time.monotonic() + next(patience)
+        deadline = time.monotonic() + next(retries)
         while min(side.reached()[0] for side in sides) < moment:
             if time.monotonic() > deadline:
                 return False

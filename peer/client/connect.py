@@ -13,7 +13,7 @@ from replication import config as configuration
 from replication import log
 from replication.config import Config
 from replication.coordination.base import HostRecord
-from replication.coordination.paths import Kind, Quorum
+from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import ConfigError, NoWorkerError, ReplicationError
 from replication.ledger.sql.ledger import open_ledger
@@ -73,7 +73,7 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
     quorum, public = read_public(address, tls)
     with zookeeper.connect(quorum, tls=tls, connect_timeout_s=10.0) as session:
         hosts = session.hosts()
-        alive = {member.name for member in session.members(Kind.WORKERS)}
+        alive = {member.name for member in session.members(MemberKind.WORKERS)}
     here = [host for host in hosts if Path(host.data_dir, "run").is_dir()]
     if not here:
         raise NoWorkerError(f"This machine is no host of cluster {public.cluster.name} at {address}", _REMEDY)

@@ -29,7 +29,7 @@ _CLUSTERS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class ContactedPeer:
     """A peer that answered: where its ZooKeeper is, what it shows there, and what its receiver said of itself."""
 
     quorum: Quorum
@@ -83,7 +83,7 @@ class Contacts:
             raise PeerUnavailableError(f"{name} {said}: {why.what}", why.hint or "It may come back")
         return known[name] if name in known else known_peer(self.ledger, name)
 
-    def reach(self, name: str, zookeepers: str) -> Reached:
+    def reach(self, name: str, zookeepers: str) -> ContactedPeer:
         """Ask a cluster who it is, through its ZooKeeper and one of its receivers."""
         quorum, public = read_public(zookeepers, self.zookeeper_tls)
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
@@ -103,7 +103,7 @@ class Contacts:
                 "Upgrade the older one first",
                 reason="VERSION",
             )
-        return Reached(quorum, public, described)
+        return ContactedPeer(quorum, public, described)
 
     @contextmanager
     def link(self, peer: Peer) -> Iterator[PeerLink]:

@@ -22,7 +22,7 @@ _POLL_S = 0.05
 Statuses = Iterable[tuple[FileId, Rule, ReplicationStatus]]
 
 
-class Owed(NamedTuple):
+class RequiredByPeer(NamedTuple):
     """Of a file, what goes by one rule; what no table is named in goes by rules of any generation, here 0."""
 
     file: FileId
@@ -31,9 +31,9 @@ class Owed(NamedTuple):
     generation: int
 
     @staticmethod
-    def of(file: FileId, rule: Rule) -> Owed:
+    def of(file: FileId, rule: Rule) -> RequiredByPeer:
         """The key of a status."""
-        return Owed(file, rule.table, rule.group, 0 if rule.table == NIL_UUID else rule.generation)
+        return RequiredByPeer(file, rule.table, rule.group, 0 if rule.table == NIL_UUID else rule.generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingAtPeer:
     """The bytes that the peer lacked at the call."""
 
-    lacking: Mapping[Owed, Ranges]
+    lacking: Mapping[RequiredByPeer, Ranges]
 
     @staticmethod
-    def of(statuses: Statuses, durable: Mapping[FileId, int], tables: Collection[UUID] | None) -> Pending:
+    def of(statuses: Statuses, durable: Mapping[FileId, int], tables: Collection[UUID] | None) -> PendingAtPeer:
         """What is pending.
 
         Args:
@@ -66,29 +66,29 @@ class Pending:
             durable: files of which more is durable here than is registered, and how much.
             tables: only these; None for all, and what no table is named in.
         """
-        lacking: dict[Owed, Ranges] = {}
+        lacking: dict[RequiredByPeer, Ranges] = {}
         for file, rule, status in statuses:
             if tables is not None and rule.table not in tables:
                 continue
             needed = max(status.needed, durable.get(file, 0))
             missing = status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), needed)
             if missing:
-                lacking[Owed.of(file, rule)] = missing
-        return Pending(lacking)
+                lacking[RequiredByPeer.of(file, rule)] = missing
+        return PendingAtPeer(lacking)
 
-    def left(self, statuses: Statuses) -> Pending:
+    def left(self, statuses: Statuses) -> PendingAtPeer:
         """What of it is pending still, of files and rules that are still there."""
-        left: dict[Owed, Ranges] = {}
+        left: dict[RequiredByPeer, Ranges] = {}
         for file, rule, status in statuses:
-            ranges = self.lacking.get(Owed.of(file, rule))
+            ranges = self.lacking.get(RequiredByPeer.of(file, rule))
             if ranges is not None and (rest := ranges.subtract(status.shipped.add(0, status.begin))):
-                left[Owed.of(file, rule)] = rest
-        return Pending(left)
+                left[RequiredByPeer.of(file, rule)] = rest
+        return PendingAtPeer(left)
 
-    def gone(self, statuses: Statuses) -> Pending:
+    def gone(self, statuses: Statuses) -> PendingAtPeer:
         """What of it has no status any more: its file or its rule is not there."""
-        there = {Owed.of(file, rule) for file, rule, _ in statuses}
-        return Pending({key: ranges for key, ranges in self.lacking.items() if key not in there})
+        there = {RequiredByPeer.of(file, rule) for file, rule, _ in statuses}
+        return PendingAtPeer({key: ranges for key, ranges in self.lacking.items() if key not in there})
 
     @property
     def files(self) -> int:
@@ -139,8 +139,8 @@ def drain(
     tables = _tables(ledger, peer_name, table_name)
     if host:
         _await_registered(ledger, host, timeout_s)
-    pending = left = Pending.of(ledger.files.statuses(peer_name), durable(), tables)
-    lost: dict[Owed, Ranges] = {}
+    pending = left = PendingAtPeer.of(ledger.files.statuses(peer_name), durable(), tables)
+    lost: dict[RequiredByPeer, Ranges] = {}
     while left.lacking:
         tell(pending.bytes, left.bytes)
         _check(ledger, peer_name, left)
@@ -154,7 +154,7 @@ def drain(
         statuses = ledger.files.statuses(peer_name)
         lost |= _lost(ledger, peer_name, left.gone(statuses)).lacking
         left = pending.left(statuses)
-    _check_all_went(ledger, peer_name, tables, Pending(lost))
+    _check_all_went(ledger, peer_name, tables, PendingAtPeer(lost))
     tell(pending.bytes, 0)
     seconds = round(time.monotonic() - started_s, 3)
     under_way = {rule.table for rule in _rules(ledger, peer_name, tables) if rule.phase is Phase.BOOTSTRAPPING}
@@ -194,7 +194,7 @@ def _rules(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None) -> l
     return [rule for rule in rules if tables is None or rule.table in tables]
 
 
-def _lost(ledger: Ledger, peer_name: str, gone: Pending) -> Pending:
+def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:
     """What of that which has no status any more did not get there, as far as is known: its rule has ended.
 
     Where the rule stands its file is there no more, which waits until the peer has applied it.
@@ -208,7 +208,7 @@ def _lost(ledger: Ledger, peer_name: str, gone: Pending) -> Pending:
     }
     live = {spec.uuid for spec in ledger.tables.all()}
     shipped = {progress.file: progress.shipped for progress in ledger.files.progress(peer_name)}
-    lost: dict[Owed, Ranges] = {}
+    lost: dict[RequiredByPeer, Ranges] = {}
     for key, ranges in gone.lacking.items():
         if key.table == NIL_UUID or (key.table, key.group, key.generation) in going:
             continue
@@ -216,17 +216,17 @@ def _lost(ledger: Ledger, peer_name: str, gone: Pending) -> Pending:
         rest = ranges if key.table in live else ranges.subtract(shipped.get(key.file, Ranges()))
         if rest:
             lost[key] = rest
-    return Pending(lost)
+    return PendingAtPeer(lost)
 
 
-def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None, lost: Pending) -> None:
+def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None, lost: PendingAtPeer) -> None:
     """Whether nothing was left out: neither what was pending, nor what a table lacks there that nothing brings."""
     _check_there(ledger, peer_name, lost)
     rules = _rules(ledger, peer_name, tables)
     needing = {rule.table for rule in rules if rule.phase is Phase.NEEDS_BOOTSTRAP}
     said, remedies = [], []
     for name, table in sorted((_name(ledger, table), table) for table in needing | lost.tables):
-        size = Pending({key: ranges for key, ranges in lost.lacking.items() if key.table == table}).bytes
+        size = PendingAtPeer({key: ranges for key, ranges in lost.lacking.items() if key.table == table}).bytes
         were = f", and {size:,} bytes of it were pending" if size else ""
         phases = {rule.phase for rule in rules if rule.table == table}
         if table in needing:
@@ -243,7 +243,7 @@ def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | N
         raise RequestError(f"{peer_name} has not got everything: {'; '.join(said)}", "; ".join(dict.fromkeys(remedies)))
 
 
-def _check(ledger: Ledger, peer_name: str, left: Pending) -> None:
+def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
     """Whether waiting can help."""
     _check_there(ledger, peer_name, left)
     if any(peer.name == peer_name and peer.paused for peer in ledger.rules.peers()):
@@ -261,7 +261,7 @@ def _check(ledger: Ledger, peer_name: str, left: Pending) -> None:
         )
 
 
-def _check_there(ledger: Ledger, peer_name: str, left: Pending) -> None:
+def _check_there(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
     if all(peer.name != peer_name for peer in ledger.rules.peers()):
         raise UnknownPeerError(
             f"{peer_name} was deleted meanwhile: {left.bytes:,} bytes that were pending do not go there any more",

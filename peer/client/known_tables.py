@@ -12,7 +12,7 @@ from replication.ledger.base import Ledger
 
 RETRY_S = 1.0
 RETRY_MAX_S = 10.0  # a definition is no older than that when the ledger is back
-_PATIENCE = 10  # so many times as long as a ledger that hangs held an append up, it is not asked again
+_RETRIES = 10  # so many times as long as a ledger that hangs held an append up, it is not asked again
 _log = structlog.get_logger(__name__)
 
 
@@ -43,7 +43,7 @@ class KnownTables:
             if known is None:
                 raise
             now_s = time.monotonic()
-            self._retry_s = now_s + min(max(RETRY_S, _PATIENCE * (now_s - begun_s)), RETRY_MAX_S)
+            self._retry_s = now_s + min(max(RETRY_S, _RETRIES * (now_s - begun_s)), RETRY_MAX_S)
             _log.warning("definition_not_read", table=name, error=str(error))
             return known
         return spec

@@ -14,7 +14,7 @@ from peer.tables.fold import FoldResult, fold
 from peer.tables.latest import latest_query
 from peer.tables.read import named_in
 from replication.config import Config
-from replication.coordination.paths import Office
+from replication.coordination.paths import Election
 from replication.coordination.session import Coordination
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, LockedFileError, RequestError, WaitTimeoutError
@@ -68,7 +68,7 @@ def catch_up(
     def run() -> None:
         nonlocal ran_here
         try:
-            if coordination is not None and coordination.leader(Office.REPLAYERS) is not None:
+            if coordination is not None and coordination.leader(Election.REPLAYERS) is not None:
                 ran_here = False
             else:
                 run_replay(config, ledger, stop, lambda: None, coordination)

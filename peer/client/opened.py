@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT_S = 10.0
 
 
-class Opened:
+class OpenedParts:
     """The open parts of one handle, and its ledger. Safe for threads; of the process alone that opened them."""
 
     def __init__(self, config: Config, ledger: Ledger) -> None:

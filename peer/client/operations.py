@@ -9,14 +9,14 @@ import time
 from dataclasses import dataclass
 
 from peer.client.contacts import known_peer
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
 
-HEARD_TIMEOUT_S = 15.0
+REPORT_TIMEOUT_S = 15.0
 _POLL_S = 0.02
-_OF_HOSTS = (Kind.WORKERS, Kind.RECEIVERS)  # members that are called by their host's slot
+_OF_HOSTS = (MemberKind.WORKERS, MemberKind.RECEIVERS)  # members that are called by their host's slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Operations:
     ledger: Ledger
     coordination: Coordination
 
-    def pause(self, name: str, timeout_s: float = HEARD_TIMEOUT_S) -> tuple[str, ...]:
+    def pause(self, name: str, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
         """Send a peer nothing more until ``resume``; what it lacks is kept. Its workers' names.
 
         When this returns, every live worker has ended its streams to the peer.
@@ -39,13 +39,13 @@ class Operations:
         self.ledger.rules.set_paused(name, True, self.ledger.terms.current())
         return self._tell(f"{name} is paused", timeout_s)
 
-    def resume(self, name: str, timeout_s: float = HEARD_TIMEOUT_S) -> tuple[str, ...]:
+    def resume(self, name: str, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
         """Send a peer what it lacks, and what is written from now on; as ``pause``."""
         known_peer(self.ledger, name)
         self.ledger.rules.set_paused(name, False, self.ledger.terms.current())
         return self._tell(f"{name} is resumed", timeout_s)
 
-    def throttle(self, name: str, rate: int, timeout_s: float = HEARD_TIMEOUT_S) -> tuple[str, ...]:
+    def throttle(self, name: str, rate: int, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
         """Send a peer at most ``rate`` bytes per second from all workers together, 0 for no limit; as ``pause``.
 
         Streams stay open. Each live worker takes an even share.
@@ -63,13 +63,13 @@ class Operations:
         if slot not in {*(host.slot for host in self.coordination.hosts()), *self.ledger.replay.replayers()}:
             raise RequestError(f"This cluster has no host {slot}", "See: walship status")
         is_member = any(slot == member.name for kind in _OF_HOSTS for member in self.coordination.members(kind))
-        if is_member or any(slot in self.coordination.candidates(office) for office in Office):
+        if is_member or any(slot in self.coordination.candidates(election) for election in Election):
             raise RequestError(f"Host {slot} is up", "Stop it there first: walship down")
         files = [row.file for row in self.ledger.files.all(slot) if not row.is_stored]
         if files:
             raise RequestError(
                 f"{len(files)} files of this cluster lie on host {slot}, {files[0].local} for one",
-                "They go once they have been shipped and applied; when the disk is lost: walship wal giveup FILE",
+                "They go once they have been shipped and applied; when the disk is lost: walship wal salvage FILE",
             )
         self.coordination.remove_host(slot)
         self.ledger.replay.note_replayer(slot, False)
@@ -79,7 +79,7 @@ class Operations:
         count = self.coordination.announce()
         deadline = time.monotonic() + timeout_s
         while True:
-            workers = self.coordination.members(Kind.WORKERS)
+            workers = self.coordination.members(MemberKind.WORKERS)
             late = [worker.name for worker in workers if int(worker.fields.get("heard", 0)) < count]
             if not late:
                 return tuple(worker.name for worker in workers)

@@ -1,4 +1,4 @@
-"""Rules for tables to come: what is made later, here or by other clusters' roads, goes on from its first row on."""
+"""Rules for tables to come: what is made later, here or by other clusters' routes, goes on from its first row on."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from peer.client.peering import Peering
 from replication.core.definition.choice import chosen, is_chosen
 from replication.core.definition.define import SYSTEM_SUFFIXES
 from replication.core.definition.schema import TableSpec
-from replication.ledger.base import Rule, Standing
+from replication.ledger.base import PatternRule, Rule
 
 
-def stand(peering: Peering, made: Standing) -> Standing | None:
+def stand(peering: Peering, made: PatternRule) -> PatternRule | None:
     """Have tables of a pattern that are made later go to a peer; the rule that there was for that pattern before.
 
     Raises:
@@ -26,7 +26,7 @@ def stand(peering: Peering, made: Standing) -> Standing | None:
     return before[0] if before else None
 
 
-def end_standing(peering: Peering, pattern: str, peer: str, groups: Sequence[str] = ()) -> bool:
+def end_pattern_rule(peering: Peering, pattern: str, peer: str, groups: Sequence[str] = ()) -> bool:
     """Have tables of that very pattern that are made later stay here; whether such a rule stood.
 
     With ``groups`` only those stay here, where the rule names its groups and others are left.
@@ -37,7 +37,7 @@ def end_standing(peering: Peering, pattern: str, peer: str, groups: Sequence[str
     if stood is not None and left:
         ledger.rules.stand(replace(stood, groups=left), ledger.terms.current())
         return left != stood.groups
-    return ledger.rules.end_standing(known_peer(peering.ledger, peer).name, pattern, ledger.terms.current())
+    return ledger.rules.end_pattern_rule(known_peer(peering.ledger, peer).name, pattern, ledger.terms.current())
 
 
 def to_enable(

@@ -25,7 +25,7 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import Ledger, Peer, Rule
-from replication.worker.roads import ended_roads, roads_of
+from replication.worker.routes import ended_routes, routes_of
 
 
 class Announcer(Protocol):
@@ -44,7 +44,7 @@ class Peering:
     contacts: Contacts
 
     def define(self, name: str, zookeepers: str) -> Peer:
-        """Add a peer after it has answered; or have one be reached at another ZooKeeper, with all that is owed to it.
+        """Add a peer after it has answered; or have one be reached at another ZooKeeper, with all that it requires.
 
         Nothing is changed by what is so already.
 
@@ -91,25 +91,25 @@ class Peering:
 
     def _forget_former(self, there: ClusterId) -> None:
         """Expect nothing more from what a cluster was that has been restored since."""
-        for gone in {road.source for road in self.ledger.landing.roads()}:
+        for gone in {route.source for route in self.ledger.landing.routes()}:
             if gone.name == there.name and gone != there:
                 self.ledger.time.forget(gone)
 
     def delete(self, name: str) -> tuple[Peer, bool]:
-        """Remove a peer and what is owed to it, and say whether it knows; UnknownPeerError when there is none."""
+        """Remove a peer and what is required to it, and say whether it knows; UnknownPeerError when there is none."""
         peer = known_peer(self.ledger, name)
         self.ledger.rules.delete(name, self.ledger.terms.current())
         self.announcer.announce()
         return peer, self._tell_ended(peer)
 
     def _tell_ended(self, peer: Peer) -> bool:
-        """Tell a peer of every road to it that has ended; False when it did not answer and sees roads go silent."""
-        roads = ended_roads(self.ledger, peer.cluster)
-        if not roads:
+        """Tell a peer of every route to it that has ended; False when it did not answer and sees routes go silent."""
+        routes = ended_routes(self.ledger, peer.cluster)
+        if not routes:
             return True
         with suppress(ReplicationError), self.contacts.link(peer) as link:
-            for road in roads:
-                link.open_road(self.ledger.cluster, peer.cluster, road)
+            for route in routes:
+                link.open_route(self.ledger.cluster, peer.cluster, route)
             return True
         return False
 
@@ -185,9 +185,9 @@ class Peering:
         if new:
             try:
                 with self.contacts.link(peer) as link:
-                    for road in roads_of(self.ledger, rules, peer.cluster):
-                        asked = replace(road, bootstrap_bytes=bootstrap_bytes or 0)
-                        link.open_road(self.ledger.cluster, peer.cluster, asked)
+                    for route in routes_of(self.ledger, rules, peer.cluster):
+                        asked = replace(route, bootstrap_bytes=bootstrap_bytes or 0)
+                        link.open_route(self.ledger.cluster, peer.cluster, asked)
             except (PeerRefusedError, PeerUnavailableError):
                 self.ledger.rules.disable(peer_name, spec.uuid, new, term)
                 raise

@@ -12,7 +12,7 @@ from peer.status.replay_report import silence
 from replication.core.ids import StreamId
 from replication.core.phase import Phase
 from replication.core.position import Position
-from replication.core.routes.freshness import NO_ROAD, Reach
+from replication.core.routes.freshness import NO_ROUTE, Reach
 from replication.errors import (
     FormatError,
     PeerUnavailableError,
@@ -25,7 +25,7 @@ from replication.ledger.base import Ledger, Peer
 from replication.link.base import PeerLink
 
 _POLL_FIRST_S, _POLL_MAX_S = 0.005, 0.1
-_OWN_LEDGER_S = 2.0  # then the peer itself is asked, where another road may have been faster
+_OWN_LEDGER_S = 2.0  # then the peer itself is asked, where another route may have been faster
 
 
 class Until(StrEnum):
@@ -40,7 +40,7 @@ class Until(StrEnum):
 class Waiting:
     """Waits for positions of any cluster's appends, here or elsewhere.
 
-    What arrives by another road than the direct one counts as well, and what comes through other clusters.
+    What arrives by another route than the direct one counts as well, and what comes through other clusters.
     """
 
     ledger: Ledger
@@ -136,17 +136,17 @@ class Waiting:
             here = [
                 (s, last) for s, last in position.sequences.items() if (s.table, s.group) == (rule.table, rule.group)
             ]
-            if rule.phase is Phase.LIVE and any(last < rule.owed.get(s.wal, 0) for s, last in here):
+            if rule.phase is Phase.LIVE and any(last < rule.required_from.get(s.wal, 0) for s, last in here):
                 return self._with_names(f"It was written before the table went there; {remedy} brings what it lacks")
         for held in self.ledger.sending.held():
             if (held.peer in names or not names) and held.table in tables:  # one that is no peer lies behind one
                 return self._with_names(f"{held.table} is held for {held.peer}: {held.reason}")
-        if NO_ROAD in what:
-            return f"Unless a road is just being opened nothing brings it to {peer.name}: see walship status there"
+        if NO_ROUTE in what:
+            return f"Unless a route is just being opened nothing brings it to {peer.name}: see walship status there"
         return "It goes on by itself, unless walship status says what holds it"
 
     def _goes_to(self, position: Position, peer: Peer) -> bool:
-        """Whether all of the position goes to the peer by a direct road."""
+        """Whether all of the position goes to the peer by a direct route."""
         sent = {(rule.table, rule.group) for rule in self.ledger.rules.all() if rule.peer == peer.name}
         return all((stream.table, stream.group) in sent for stream in position.sequences)
 
@@ -228,9 +228,9 @@ class Waiting:
         return lacking == 0
 
     def _not_durable(self, position: Position, peer: Peer) -> int | None:
-        """Bytes of the position that the direct road has yet to bring; None where that road need not bring all of it.
+        """Bytes of the position that the direct route has yet to bring; None where that route need not bring all of it.
 
-        Such are rows from before the road, those of a table that needs a bootstrap, and a file that is gone.
+        Such are rows from before the route, those of a table that needs a bootstrap, and a file that is gone.
         """
         statuses = {
             (file, rule.table, rule.group): (rule, status)
@@ -244,7 +244,7 @@ class Waiting:
             if found is None:
                 return None
             rule, status = found
-            if last < rule.owed.get(stream.wal, 0) or end <= status.begin:
+            if last < rule.required_from.get(stream.wal, 0) or end <= status.begin:
                 return None
             lacking += max(end - status.finished, 0)
         return lacking

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from peer.derive.hooks import Hook
 from peer.derive.names import fitted, shown_schema
-from peer.tables.latest import Folded, Merge, now_us
+from peer.tables.latest import Folded, MergeQuery, now_us
 from peer.tables.read import attach_latest
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
@@ -45,7 +45,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowChanges:
     """``count`` mutations that make the derived table what it should be; read while the connection is open."""
 
     connection: duckdb.DuckDBPyConnection
@@ -82,7 +82,7 @@ class Difference:
 
 def compare(
     connection: duckdb.DuckDBPyConnection, catalog: Catalog, pair: Pair, hook: Hook, after: int, upto: int
-) -> Difference:
+) -> RowChanges:
     """Put what is to be written into ``connection``.
 
     Args:
@@ -103,7 +103,7 @@ def compare(
     if not source.key:
         _through(connection, _appended(connection, catalog, source, after, upto), pair, hook)
         connection.execute("alter table desired rename to upserts")
-        return Difference(connection, pair, _count(connection, "upserts"))
+        return RowChanges(connection, pair, _count(connection, "upserts"))
     if after < 0:
         attach_latest(connection, catalog, source, "given")
         attach_latest(connection, catalog, derived, "actual")
@@ -124,7 +124,7 @@ def compare(
         f"create table upserts as select d.* from desired d left join actual a on {same} where {absent}{differs}"
     )
     connection.execute(f"create table gone as select {keys} from actual a anti join desired d on {same}")
-    return Difference(connection, pair, _count(connection, "upserts") + _count(connection, "gone"))
+    return RowChanges(connection, pair, _count(connection, "upserts") + _count(connection, "gone"))
 
 
 def _appended(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: TableSpec, after: int, upto: int) -> str:
@@ -161,7 +161,7 @@ def _attach_keys(connection: duckdb.DuckDBPyConnection, catalog: Catalog, spec: 
     catalog.attach(connection, parts["tombstones"], spec.name + TOMBSTONES, columns=key)
     names = {name: DUCKDB.name(part) for name, part in parts.items()}
     young = horizon(spec, now_us())
-    merge = Merge(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
+    merge = MergeQuery(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
     columns = ", ".join(DUCKDB.name(column.name) for column in spec.columns)
     connection.execute(f"create view {DUCKDB.name(view)} as select {columns} from ({merge.live('keys')}) r")
 

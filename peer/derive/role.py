@@ -16,7 +16,7 @@ import structlog
 
 from peer.derive.turn import Deriver
 from replication.config import Config
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
 from replication.core.position import Position
 from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError, one_line
@@ -66,7 +66,7 @@ class DeriveRole:
     def run(self) -> None:
         """Have a thread for every derived table."""
         deriver: Deriver | None = None
-        candidacy = self._coordination.stand(self._config.cluster.host, Office.DERIVERS)
+        candidacy = self._coordination.stand(self._config.cluster.host, Election.DERIVERS)
         try:
             while not self._stop.wait(_LOOK_S):
                 with suppress(CoordinationError):  # as it was when the ledger or ZooKeeper does not answer
@@ -88,7 +88,9 @@ class DeriveRole:
                 candidacy.withdraw()
 
     def _has_worker(self) -> bool:
-        return any(member.name == self._config.cluster.host for member in self._coordination.members(Kind.WORKERS))
+        return any(
+            member.name == self._config.cluster.host for member in self._coordination.members(MemberKind.WORKERS)
+        )
 
     def _deriver(self) -> Deriver:
         def wait(position: Position) -> None:

@@ -200,12 +200,12 @@ def plan_decode(
     """
     known = {version.hash: version for version in versions}
     check_known(spec, [known[name] for name in {frame.schema for frame in frames} if name in known])
-    ways = sorted({(frame.wal, frame.group, frame.through) for frame in frames})
+    paths = sorted({(frame.wal, frame.group, frame.through) for frame in frames})
     schema = pa.schema(row_fields(spec))
-    decoder = Decoder(known, {way: at for at, way in enumerate(ways)}, schema, hosts or Hosts())
+    decoder = Decoder(known, {way: at for at, way in enumerate(paths)}, schema, hosts or Hosts())
     width = 4 if spec.key else 2
     columns = ("_origin", "_wal", "_group", "_through")[:width]
-    labels = [(str(wal.cluster), wal.local, group, hops)[:width] for wal, group, hops in ways]
+    labels = [(str(wal.cluster), wal.local, group, hops)[:width] for wal, group, hops in paths]
     size = sum(frame.end - frame.begin for frame in frames)
     return Decode(bins(frames, tasks), decoder, schema, columns, labels, {"_replay": number, "_applied": now}, size)
 

@@ -13,7 +13,7 @@ import structlog
 
 from peer.frames.hosts import Hosts
 from replication.config import Config
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, HostAwayError, ReplicationError
@@ -74,7 +74,7 @@ class HostWatch:
     def look(self) -> None:
         """Read the receivers, and ask again those that were silent."""
         with contextlib.suppress(CoordinationError):  # as they were, until it answers
-            members = self._coordination.members(Kind.RECEIVERS)
+            members = self._coordination.members(MemberKind.RECEIVERS)
             found = {m.name: str(m.fields["address"]) for m in members if "address" in m.fields}
             with self._lock:
                 self._known = found

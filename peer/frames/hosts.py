@@ -187,7 +187,7 @@ def _naming(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise MissingFileError(
             f"{path} is gone, but not all of it has been applied",
-            "Restore it, or give it up with: walship wal giveup",
+            "Restore it, or salvage it: walship wal salvage",
         ) from None
     except OSError as error:
         raise StorageError(

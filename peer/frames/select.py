@@ -12,7 +12,7 @@ from uuid import UUID
 
 from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
-from replication.core.frame import FILE_HEADER_BYTES, Kind
+from replication.core.frame import FILE_HEADER_BYTES, FrameKind
 from replication.core.ids import FileId
 from replication.errors import GapError, ReplicationError
 from replication.ledger.base import FileKind, Pending
@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Selection:
+class ReplaySelection:
     """Frames to apply, by table, and the range of each file in which these are all that tables wait for.
 
     ``broken`` says of files that cannot be read why; they hold nothing else up.
@@ -60,23 +60,23 @@ class Selector:
     passed: Mapping[FileId, int] = field(default_factory=dict)
     skip: Callable[[FileId, int], bool] = _never
 
-    def level(self, held: frozenset[UUID] = frozenset()) -> Selection:
+    def level(self, held: frozenset[UUID] = frozenset()) -> ReplaySelection:
         """The shared pass: frames of all tables but ``held`` ones, from where the last pass ended."""
-        made = Selection()
+        made = ReplaySelection()
         for part in self.pending:
             begin = max(part.begin, self.passed.get(part.row.file, 0))
             self._gather(made, part, begin, part.end, lambda table: table not in held)
         return made
 
-    def own(self, table: UUID) -> Selection:
+    def own(self, table: UUID) -> ReplaySelection:
         """One held table's own pass: its frames in what the shared passes have left behind."""
-        made = Selection()
+        made = ReplaySelection()
         for part in self.pending:
             begin, end = part.behind.get(table, part.begin), min(part.end, self.passed.get(part.row.file, 0))
             self._gather(made, part, begin, end, lambda found: found == table)
         return made
 
-    def readable(self, table: UUID, failed: Selection) -> Selection:
+    def readable(self, table: UUID, failed: ReplaySelection) -> ReplaySelection:
         """``own`` less the files with frames in ``failed`` that cannot be read; nothing when all of them can."""
         unread: set[FileId] = set()
         for frame in failed.frames[table]:
@@ -86,10 +86,12 @@ class Selector:
                 except ReplicationError:
                     unread.add(frame.file)
         if not unread:
-            return Selection()
+            return ReplaySelection()
         return replace(self, pending=[part for part in self.pending if part.row.file not in unread]).own(table)
 
-    def _gather(self, made: Selection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]) -> None:
+    def _gather(
+        self, made: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]
+    ) -> None:
         if begin >= end:
             return
         if made.payload_bytes >= self.limit_bytes:
@@ -101,7 +103,7 @@ class Selector:
         except ReplicationError as error:
             made.broken[part.row.file] = error
 
-    def _scan(self, made: Selection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]) -> None:
+    def _scan(self, made: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]) -> None:
         file, place = part.row.file, self.reader.hosts.place(part.row)
         size = made.payload_bytes
         reached = begin
@@ -113,7 +115,7 @@ class Selector:
             made.ranges[file] = (begin, reached)
             table = frame.header.table
             if (
-                frame.header.kind is not Kind.DATA
+                frame.header.kind is not FrameKind.DATA
                 or not wanted(table)
                 or frame.begin < part.behind.get(table, 0)
                 or part.duplicates.contains(frame.begin)
@@ -127,13 +129,13 @@ class Selector:
                 raise GapError(
                     f"{place} has no whole frame at offset {reached}, but is registered up to {end}",
                     "It was damaged or cut after it was registered. Restore it, or save what is whole: "
-                    "walship wal giveup",
+                    "walship wal salvage",
                 )
             reached = max(reached, end)
         made.ranges[file] = (begin, reached)
 
 
-def apart(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
+def split_by_kind(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
     """Ordinary files, and received bootstraps."""
     bootstraps = [part for part in pending if part.row.kind is FileKind.BOOTSTRAP]
     return [part for part in pending if part.row.kind is not FileKind.BOOTSTRAP], bootstraps

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from replication.core.frame import FRAME_BYTES_MAX, FrameView, Kind, check_payload, scan
+from replication.core.frame import FRAME_BYTES_MAX, FrameKind, FrameView, check_payload, scan
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, VersionError
@@ -29,11 +29,11 @@ class Arrival:
     @property
     def is_bootstrap(self) -> bool:
         """Whether it brings rows from before, which replay takes all at once."""
-        return any(frame.header.kind in (Kind.BOOTSTRAP, Kind.COVERAGE) for frame in self.frames)
+        return any(frame.header.kind in (FrameKind.BOOTSTRAP, FrameKind.COVERAGE) for frame in self.frames)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownSchemas:
     """What the checks ask the cluster: its id, and whether it knows a table (as live) and a schema version."""
 
     cluster: ClusterId
@@ -41,7 +41,7 @@ class Known:
     schema: Callable[[bytes], bool]
 
 
-def check(data: Data, known: Known, message_bytes_max: int) -> Arrival:
+def check(data: Data, known: KnownSchemas, message_bytes_max: int) -> Arrival:
     """Check one message.
 
     Raises:
@@ -57,7 +57,7 @@ def check(data: Data, known: Known, message_bytes_max: int) -> Arrival:
         for frame in scan(view):
             check_payload(frame, view[frame.payload_begin : frame.end])
             _admit(frame, known, data)
-            if frame.header.kind is Kind.CLOSED:
+            if frame.header.kind is FrameKind.CLOSED:
                 notice = ClosedNotice.decode(view[frame.payload_begin : frame.end])
                 notices.append((frame.header.wal.cluster, notice))
             frames.append(frame)
@@ -79,7 +79,7 @@ def check(data: Data, known: Known, message_bytes_max: int) -> Arrival:
     return Arrival(data, tuple(frames), tuple(notices))
 
 
-def _admit(frame: FrameView, known: Known, data: Data) -> None:
+def _admit(frame: FrameView, known: KnownSchemas, data: Data) -> None:
     header = frame.header
     if known.cluster in frame.provenance:
         raise _refusal(
@@ -95,10 +95,10 @@ def _admit(frame: FrameView, known: Known, data: Data) -> None:
             Reason.UNKNOWN_TABLE,
             data,
             f"table {header.table} is not known to {known.cluster.name}, or was dropped there",
-            "Open the road again (enablereplication), or stop sending it (disablereplication)",
+            "Open the route again (enablereplication), or stop sending it (disablereplication)",
             header.table,
         )
-    if header.kind in (Kind.DATA, Kind.BOOTSTRAP) and not known.schema(header.schema):
+    if header.kind in (FrameKind.DATA, FrameKind.BOOTSTRAP) and not known.schema(header.schema):
         raise _refusal(
             Reason.UNKNOWN_SCHEMA,
             data,

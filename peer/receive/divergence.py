@@ -11,7 +11,9 @@ from replication.ledger.base import Divergence, Ledger, Quarantined
 _log = structlog.get_logger(__name__)
 
 
-def keep_apart(ledger: Ledger, files: Files, directory: str, divergence: Divergence, frame: Buffer, now: int) -> None:
+def keep_withheld(
+    ledger: Ledger, files: Files, directory: str, divergence: Divergence, frame: Buffer, now: int
+) -> None:
     """Copy ``frame`` durably to ``directory`` and record it as quarantined; ``now`` in microseconds since 1970."""
     claim, file = divergence.claim, divergence.file
     files.make_directory(directory)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from peer.receive.arrival import Known, RefusedData, check
+from peer.receive.arrival import KnownSchemas, RefusedData, check
 from peer.receive.landing import Landing
 from peer.receive.landing_queue import Item
 from replication.core.coverage import Ranges
@@ -21,7 +21,7 @@ from replication.link.base import Data, Reason, Refusal, Reply
 class Gate:
     """What a stream asks its receiver."""
 
-    known: Known
+    known: KnownSchemas
     message_bytes_max: int
     accept_term: Callable[[FileId, int], bool]
     learn: Callable[[Sequence[SchemaVersion | TableSpec]], None]

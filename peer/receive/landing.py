@@ -14,12 +14,12 @@ from collections.abc import Sequence
 import structlog
 
 from peer.receive.arrival import Arrival
-from peer.receive.divergence import keep_apart
+from peer.receive.divergence import keep_withheld
 from peer.receive.landing_queue import Item, LandingQueue
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
-from peer.receive.room import Room
+from peer.receive.room import LandingRoom
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.errors import CoordinationError, NoSpaceError, ReplicationError, StorageError
@@ -45,7 +45,7 @@ class Landing:
         self._cluster = cluster
         self._quarantine_directory = limits.quarantine_directory
         self.received = Received(ledger)
-        self.room = Room(ledger, cluster.name, limits)
+        self.room = LandingRoom(ledger, cluster.name, limits)
         self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
         self._open = OpenFiles(ledger, files, limits, self.received)
         self._broken: BaseException | None = None
@@ -98,7 +98,7 @@ class Landing:
                 self._land(group)
             except ReplicationError as error:
                 _log.warning("landing_failed", error=str(error))
-                self._give_up(group, error.what, error.hint or "It is sent again")
+                self._salvage(group, error.what, error.hint or "It is sent again")
         try:
             self._sweep()
         except ReplicationError as error:
@@ -123,7 +123,7 @@ class Landing:
         try:
             divergences = self._ledger.landing.register([item.landed for item in written if item.landed is not None])
         except CoordinationError as error:
-            self._give_up(written, error.what, "The ledger is asked again when it is sent again")
+            self._salvage(written, error.what, "The ledger is asked again when it is sent again")
             written, divergences = [], []
         self._registered(written, divergences)
         for item in late:
@@ -212,7 +212,7 @@ class Landing:
     def _quarantine(self, arrival: Arrival, landed: Landed, divergence: Divergence) -> None:
         at = [claim.begin for claim in landed.claims].index(divergence.claim.begin)
         frame = arrival.frames[at]
-        keep_apart(
+        keep_withheld(
             self._ledger,
             self._files,
             self._quarantine_directory,
@@ -221,7 +221,7 @@ class Landing:
             time.time_ns() // 1000,
         )
 
-    def _give_up(self, items: Sequence[Item], what: str, remedy: str) -> None:
+    def _salvage(self, items: Sequence[Item], what: str, remedy: str) -> None:
         """Abandon the files of what was written and could not be registered, and have it sent again."""
         for item in items:
             self._open.abandon(item.arrival.data.file, cut=True)

@@ -58,7 +58,7 @@ class RangeReads:
             raise Refusal(Reason.CORRUPT, error.what, "See walship wal verify on that host").error() from None
         except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
             what = f"{row.path} on host {self._host} cannot be read: {error}"
-            raise Refusal(Reason.CORRUPT, what, "Restore it, or give it up with: walship wal giveup").error() from None
+            raise Refusal(Reason.CORRUPT, what, "Restore it, or salvage it: walship wal salvage").error() from None
         except ReplicationError as error:
             if isinstance(error, PeerRefusedError):
                 raise

@@ -73,7 +73,7 @@ class Received:
                 del self._complete[source]
 
     def heed(self, losses: Mapping[FileId, int]) -> None:
-        """Landing files of these sources were given up so many times: what is remembered from before is void.
+        """Landing files of these sources were salvaged so many times: what is remembered from before is void.
 
         Their senders learn it when they open a stream, so what comes again comes after this.
         """

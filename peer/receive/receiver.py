@@ -16,7 +16,7 @@ from replication import __version__
 from replication.config import Config
 from replication.coordination.base import Public, RoleRead, keeps_tables
 from replication.coordination.membership import Membership
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.roles import RoleState
 from replication.errors import CoordinationError, StorageError
@@ -121,8 +121,8 @@ class Receiver:
         try:
             if self._member is None:
                 fields = {"address": self.address, "version": __version__}
-                self._member = self._coordination.enrol(Kind.RECEIVERS, self._config.cluster.host, fields)
-            members = self._coordination.members(Kind.RECEIVERS)
+                self._member = self._coordination.enrol(MemberKind.RECEIVERS, self._config.cluster.host, fields)
+            members = self._coordination.members(MemberKind.RECEIVERS)
             addresses = tuple(sorted(str(m.fields["address"]) for m in members if "address" in m.fields))
             self._keeps_tables = keeps_tables(self._coordination.hosts())
             public = self._coordination.public()

@@ -1,4 +1,4 @@
-"""What a cluster answers to others: who it is, whether a sender may ship, which roads are open, what is applied.
+"""What a cluster answers to others: who it is, whether a sender may ship, which routes are open, what is applied.
 
 Every refusal is typed and names the remedy. What is remembered here only saves questions to the ledger, which decides.
 """
@@ -12,7 +12,7 @@ from uuid import UUID
 
 import structlog
 
-from peer.receive.arrival import Known
+from peer.receive.arrival import KnownSchemas
 from peer.receive.clock_watch import ClockWatch
 from peer.receive.inbound import Gate, InboundStream
 from peer.receive.landing import Landing
@@ -26,12 +26,23 @@ from replication.core.definition.evolution import join, lacking
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
+from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import Reach
-from replication.core.routes.routes import InboundRoad
 from replication.errors import PeerRefusedError, SchemaError, TableExistsError, UnknownTableError
 from replication.ledger.base import Ledger
-from replication.link.base import PROTOCOL, Conversation, Description, Hello, Loss, Opened, Reason, Refusal, Reply, Road
-from replication.worker.roads import ID_CLASH_REMEDY, id_clash
+from replication.link.base import (
+    PROTOCOL,
+    Conversation,
+    Description,
+    Hello,
+    Loss,
+    OpenReply,
+    Reason,
+    Refusal,
+    Reply,
+    Route,
+)
+from replication.worker.routes import ID_CLASH_REMEDY, id_clash
 
 _SETTLE_S = 1.0
 _log = structlog.get_logger(__name__)
@@ -62,7 +73,7 @@ class Reception:
         self._joined: dict[UUID, TableSpec] = {}
         self._tables: frozenset[UUID] = frozenset()
         self._gate = Gate(
-            Known(ledger.cluster, self._has_table, self._has_schema),
+            KnownSchemas(ledger.cluster, self._has_table, self._has_schema),
             message_bytes_max,
             self._accept_term,
             self._learn,
@@ -92,12 +103,12 @@ class Reception:
         return dict(self._ledger.landing.applied_prefix(files, keeps_tables=self._keeps_tables()))
 
     def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
-        """Those source files of which a landing file was given up, and what is received of them now."""
+        """Those source files of which a landing file was salvaged, and what is received of them now."""
         found = self._ledger.landing.losses(files)
         return {file: Loss(count, kept.spans) for file, (count, kept) in found.items()}
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is here, by whatever road it came; and whether replay is silent."""
+        """Whether everything up to these sequences is here, by whatever route it came; and whether replay is silent."""
         found = self._ledger.time.reached(sequences)
         if all(each.applied or not each.durable for each in found.values()):
             return found
@@ -109,10 +120,10 @@ class Reception:
             for stream, each in found.items()
         }
 
-    def open_road(self, source: ClusterId, expected: ClusterId, road: Road, caller: frozenset[str] | None) -> None:
-        """Make a table ready: create it when missing, with the sender's uuid; learn schemas; note what is owed."""
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
+        """Make a table ready: create it when missing, with the sender's uuid; learn schemas; note what is required."""
         self._check_caller(source, expected, caller)
-        full = self._landing.room.lacking_for(road.bootstrap_bytes)
+        full = self._landing.room.lacking_for(route.bootstrap_bytes)
         if full:
             raise Refusal(
                 Reason.DISK_FULL,
@@ -121,12 +132,12 @@ class Reception:
                 " disablereplication if it is sent",
             ).error()
         self.refresh()
-        self._open_road(source, road, self._declared(source))
+        self._open_route(source, route, self._declared(source))
 
     def ship(
         self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
-    ) -> tuple[Opened, InboundStream]:
-        """Open a stream; roads that cannot be opened are named in the answer and hold up no other."""
+    ) -> tuple[OpenReply, InboundStream]:
+        """Open a stream; routes that cannot be opened are named in the answer and hold up no other."""
         self._check_caller(hello.source, hello.expected, caller)
         if hello.protocol != PROTOCOL:
             older = "this cluster" if hello.protocol > PROTOCOL else hello.source.name
@@ -135,31 +146,31 @@ class Reception:
                 f"{hello.source.name} (walship {hello.version}) speaks protocol {hello.protocol}, not {PROTOCOL}",
                 f"Upgrade walship on {older}",
             ).error()
-        self._check_lineage(hello)
+        self._check_term_history(hello)
         self._check_epoch(hello)
         self.refresh()  # a table dropped just now is refused, not landed
         declared = self._declared(hello.source)
         self._close_ended(hello, declared)
         self._forget_former(hello)
         refused: dict[tuple[UUID, str], Refusal] = {}
-        for road in hello.roads:
+        for route in hello.routes:
             try:
-                self._open_road(hello.source, road, declared)
+                self._open_route(hello.source, route, declared)
             except PeerRefusedError as error:
-                refused[road.spec.uuid, road.group] = replace(Refusal.of(error), table=road.spec.uuid)
+                refused[route.spec.uuid, route.group] = replace(Refusal.of(error), table=route.spec.uuid)
         files: dict[FileId, tuple[Span, ...]] = {}
         lost = self.lost([file for file, _ in hello.files])
         self._landing.received.forget_former(hello.former)
         self._landing.received.heed({file: loss.count for file, loss in lost.items()})
-        generation = max((road.generation for road in hello.roads), default=0)
+        generation = max((route.generation for route in hello.routes), default=0)
         if hello.files:
             self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
         for file, _ in hello.files:
             files[file] = self._landing.received.complete(file, generation).spans
-        _log.info("stream_opened", source=str(hello.source), roads=len(hello.roads), files=len(files))
+        _log.info("stream_opened", source=str(hello.source), routes=len(hello.routes), files=len(files))
         inbound = InboundStream(self._gate, self._landing, reply, hello.source.name, generation)
-        lineage, newest = self._ledger.terms.lineage(), self._ledger.landing.newest(hello.source)
-        return Opened(self._ledger.cluster, __version__, files, refused, lost, lineage, newest), inbound
+        term_history, newest = self._ledger.terms.term_history(), self._ledger.landing.newest(hello.source)
+        return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 
     def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:
         """Begin to answer about tables."""
@@ -201,8 +212,8 @@ class Reception:
                 "Give the cluster a certificate whose subject alternative name is its own name",
             ).error()
 
-    def _check_lineage(self, hello: Hello) -> None:
-        clash = self._ledger.terms.recognise(hello.source, hello.lineage)
+    def _check_term_history(self, hello: Hello) -> None:
+        clash = self._ledger.terms.recognise(hello.source, hello.term_history)
         if clash:
             _log.error("id_clash", source=str(hello.source), error=clash)
             raise Refusal(Reason.ID_CLASH, id_clash(hello.source, clash), ID_CLASH_REMEDY).error()
@@ -217,54 +228,54 @@ class Reception:
             "That worker has not seen a role change yet; it reads its role again and comes back",
         ).error()
 
-    def _declared(self, source: ClusterId) -> dict[tuple[UUID, str], InboundRoad]:
-        """The open roads of a source, as the ledger has them."""
-        return {(road.table, road.group): road for road in self._ledger.landing.roads() if road.source == source}
+    def _declared(self, source: ClusterId) -> dict[tuple[UUID, str], InboundRoute]:
+        """The open routes of a source, as the ledger has them."""
+        return {(route.table, route.group): route for route in self._ledger.landing.routes() if route.source == source}
 
-    def _close_ended(self, hello: Hello, declared: dict[tuple[UUID, str], InboundRoad]) -> None:
-        """Close the roads that the sender names no more; one younger than what it knows of, it may not know yet."""
-        named = {(road.spec.uuid, road.group) for road in hello.roads}
-        newest = max((road.generation for road in hello.roads), default=0)
+    def _close_ended(self, hello: Hello, declared: dict[tuple[UUID, str], InboundRoute]) -> None:
+        """Close the routes that the sender names no more; one younger than what it knows of, it may not know yet."""
+        named = {(route.spec.uuid, route.group) for route in hello.routes}
+        newest = max((route.generation for route in hello.routes), default=0)
         newest = max(newest, hello.generation)
-        for key, road in list(declared.items()):
-            if key not in named and road.generation <= newest:
-                self._ledger.landing.close_road(hello.source, *key, road.generation)
+        for key, route in list(declared.items()):
+            if key not in named and route.generation <= newest:
+                self._ledger.landing.close_route(hello.source, *key, route.generation)
                 del declared[key]
-                _log.info("road_closed", source=str(hello.source), table=str(road.table), group=road.group)
+                _log.info("route_closed", source=str(hello.source), table=str(route.table), group=route.group)
 
     def _forget_former(self, hello: Hello) -> None:
         """What the sender was before it was restored sends nothing any more: replicated time need not wait for it."""
         if not hello.former:
             return
-        for gone in {road.source for road in self._ledger.landing.roads()} & set(hello.former):
+        for gone in {route.source for route in self._ledger.landing.routes()} & set(hello.former):
             if gone.name == hello.source.name and gone != hello.source:
                 self._ledger.time.forget(gone)
                 _log.info("former_forgotten", source=str(hello.source), former=str(gone))
 
-    def _open_road(self, source: ClusterId, road: Road, declared: Mapping[tuple[UUID, str], InboundRoad]) -> None:
-        if road.closed:
-            self._ledger.landing.close_road(source, road.spec.uuid, road.group, road.generation)
-            _log.info("road_closed", source=str(source), table=str(road.spec.uuid), group=road.group)
+    def _open_route(self, source: ClusterId, route: Route, declared: Mapping[tuple[UUID, str], InboundRoute]) -> None:
+        if route.closed:
+            self._ledger.landing.close_route(source, route.spec.uuid, route.group, route.generation)
+            _log.info("route_closed", source=str(source), table=str(route.spec.uuid), group=route.group)
             return
-        self._check_names(source, road)
-        spec = replace(road.spec, name=road.remote_table)
+        self._check_names(source, route)
+        spec = replace(route.spec, name=route.remote_table)
         if spec.uuid not in self._tables:
             self._make(source, spec)
-        self._learn((spec, *road.schemas))
-        known = declared.get((spec.uuid, road.group))
-        told = (road.generation, dict(road.owed), dict(road.waived), road.carried, road.phase)
+        self._learn((spec, *route.schemas))
+        known = declared.get((spec.uuid, route.group))
+        told = (route.generation, dict(route.required_from), dict(route.acknowledged), route.carried, route.phase)
         if known is None or told != (
             known.generation,
-            dict(known.owed),
-            dict(known.waived),
+            dict(known.required_from),
+            dict(known.acknowledged),
             known.carried,
             known.phase,
         ):
-            self._ledger.landing.declare_road(source, spec.uuid, road.group, *told)
+            self._ledger.landing.declare_route(source, spec.uuid, route.group, *told)
 
-    def _check_names(self, source: ClusterId, road: Road) -> None:
+    def _check_names(self, source: ClusterId, route: Route) -> None:
         """Names become folders, and tables in a catalog: a sender is not trusted to have checked them."""
-        for name in (road.remote_table, road.spec.name):
+        for name in (route.remote_table, route.spec.name):
             if unusable := unusable_name(name):
                 raise Refusal(
                     Reason.TABLE_CONFLICT,

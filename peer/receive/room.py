@@ -17,7 +17,7 @@ _PAUSE = 10  # so many times as long as a look takes, until the next one
 _log = structlog.get_logger(__name__)
 
 
-class Room:
+class LandingRoom:
     """Room on this host; ``cluster`` is its name, for people to read.
 
     ``held``: while too much waits, tables that replay holds, and why no more of them is taken; others do not wait.

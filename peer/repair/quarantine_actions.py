@@ -1,7 +1,7 @@
-"""Quarantined frames in a person's hands: listed, tried again, or given up.
+"""Quarantined frames in a person's hands: listed, tried again, or discarded.
 
 A frame that is tried again goes, out of its copy, through a landing file of its own like any other frame; replay takes
-it from there, once, and quarantines it anew should it fail again. One that is given up no longer holds its table's
+it from there, once, and quarantines it anew should it fail again. One that is discarded no longer holds its table's
 replicated time; its copy stays.
 """
 

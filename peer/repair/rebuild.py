@@ -20,7 +20,7 @@ from peer.repair.readable import salvage
 from peer.repair.salvage import claim_of, keep_remains
 from peer.repair.saved_copy import SENT_AGAIN, copied
 from peer.tables.commit_metadata import CommitMetadata
-from peer.tables.latest import Folded, Merge
+from peer.tables.latest import Folded, MergeQuery
 from replication.config import Config
 from replication.core.coverage import Ranges
 from replication.core.definition.evolution import join
@@ -33,7 +33,7 @@ from replication.files.frames import frames
 from replication.ledger.base import Claim, FileKind, FileRow
 from replication.ledger.sql.definition_files import DefinitionFiles
 from replication.ledger.sql.ledger import open_ledger
-from replication.ledger.sql.rebuild import Found, move_database, rebuild
+from replication.ledger.sql.rebuild import RebuildInput, move_database, rebuild
 from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
@@ -142,7 +142,7 @@ def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges],
         if spec.key:
             catalog.attach(connection, "changes", spec.name + CHANGES)
             catalog.attach(connection, "tombstones", spec.name + TOMBSTONES)
-            query = Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", Folded()).brought_by()
+            query = MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", Folded()).brought_by()
         for origin, wal, group, sequence, commit in connection.sql(query).fetchall():
             slot, _, number = wal.partition("/")
             stream = StreamId(FileId(ClusterId.parse(origin), slot, int(number)), spec.uuid, group)
@@ -151,7 +151,7 @@ def _applied(catalog: Catalog, spec: TableSpec) -> tuple[dict[StreamId, Ranges],
     return {stream: Ranges.union_of(of_stream) for stream, of_stream in spans.items()}, newest
 
 
-def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[Found], dict[str, str], int]:
+def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[RebuildInput], dict[str, str], int]:
     """Files of frames, those that are damaged with what is wrong, and the first number above all of this host's.
 
     Args:
@@ -159,7 +159,7 @@ def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[lis
         files: this host's.
         since: only files with this number or a higher one; None for all.
     """
-    found: list[Found] = []
+    found: list[RebuildInput] = []
     damaged: dict[str, str] = {}
     numbers = [-1]
     for folder in (str(config.wal_dir), str(config.landing_dir)):
@@ -184,8 +184,8 @@ def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[lis
 
 
 def of_known_tables(
-    found: Sequence[Found], is_known: Callable[[UUID], bool], unknown: str, aside: dict[str, str]
-) -> list[Found]:
+    found: Sequence[RebuildInput], is_known: Callable[[UUID], bool], unknown: str, aside: dict[str, str]
+) -> list[RebuildInput]:
     """Files without frames of tables that the ledger is not to know; the others join ``aside``, with what is wrong.
 
     Nobody would replay those frames, and they would count as applied. ``unknown`` is what such a table is called.
@@ -199,7 +199,7 @@ def of_known_tables(
     return known
 
 
-def _read(files: Files, path: str) -> Found | None:
+def _read(files: Files, path: str) -> RebuildInput | None:
     """The frames of a file; None of bootstraps, which come again.
 
     Raises:
@@ -216,7 +216,7 @@ def _read(files: Files, path: str) -> Found | None:
             claims.append(claim_of(frame))
     finally:
         handle.close()
-    return Found(file, path, created, tuple(claims))
+    return RebuildInput(file, path, created, tuple(claims))
 
 
 def save_whole(

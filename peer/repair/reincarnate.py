@@ -36,7 +36,7 @@ class Reincarnated:
     was: ClusterId
     now: ClusterId
     taken_up: int
-    kept_aside: tuple[str, ...]
+    kept_beside: tuple[str, ...]
 
 
 def reincarnate(config: Config) -> Reincarnated:
@@ -80,7 +80,7 @@ def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> No
     else:
         if row.is_stored or files.exists(row.path):
             return
-    ledger.landing.give_up_own(row.file, ledger.terms.current(), Readable(row.needed))
+    ledger.landing.salvage_own(row.file, ledger.terms.current(), Readable(row.needed))
 
 
 def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[str, ...]]:
@@ -93,8 +93,8 @@ def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[s
     def is_known(table: UUID) -> bool:
         return table == NIL_UUID or ledger.tables.by_uuid(table) is not None
 
-    legible = of_known_tables(found, is_known, "a table that is younger than the ledger", aside)
-    known = [each for each in legible if each.claims]
+    readable_frames = of_known_tables(found, is_known, "a table that is younger than the ledger", aside)
+    known = [each for each in readable_frames if each.claims]
     adopt(config.ledger_url, config.cluster.host, known, above)
     for each in known:
         _log.warning("newer_file_taken_up", file=str(each.file), end=each.length)

@@ -1,4 +1,4 @@
-"""Giving up a landing file that cannot be read (rule 2), by a person's word.
+"""Salvaging a landing file that cannot be read (rule 2), by a person's word.
 
 What can still be read of it, or landed elsewhere as a duplicate, is copied into a landing file of its own, where a
 table here or a peer needs it; what tables have applied stays applied; the rest is asked for anew from the cluster that
@@ -23,7 +23,7 @@ from peer.replay.loop import alone
 from peer.tables.commit_metadata import CommitMetadata
 from replication.config import Config
 from replication.coordination.base import keeps_tables
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES, FrameView, check_payload
@@ -32,7 +32,7 @@ from replication.errors import CorruptFrameError, FormatError, LockedFileError, 
 from replication.files.base import Files
 from replication.files.mapped import ask, scan_mapped
 from replication.files.store import store_of
-from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp, Ledger, ReplayMark
+from replication.ledger.base import AtRisk, Claim, FileRow, Ledger, ReplayCheckpoint, Salvaged
 from replication.tables.base import Catalog
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import UNSYNCED_TAG, landing_name
@@ -41,17 +41,17 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class SalvagedLanding:
     """What became of the file; ``copies`` is the landing file of what was saved, ``remains`` where the rest lies."""
 
-    given_up: GivenUp
+    salvaged: Salvaged
     copies: FileId | None
     remains: str
 
 
 def give_up(
     config: Config, ledger: Ledger, files: Files, file: FileId, coordination: Coordination | None = None
-) -> Abandoned:
+) -> SalvagedLanding:
     """Give up a landing file of this host, or of one that is gone.
 
     Args:
@@ -63,7 +63,7 @@ def give_up(
 
     Raises:
         LockedFileError: the own replay runs, which might be applying some of it right now.
-        RequestError: it is no landing file, still OPEN, of a host that is up, or cannot be given up; says why.
+        RequestError: it is no landing file, still OPEN, of a host that is up, or cannot be salvaged; says why.
         MissingFileError: the ledger does not have it.
     """
     here = config.cluster.host
@@ -85,18 +85,18 @@ def give_up(
         if saved:
             with copied(config, ledger, files, row.source, saved) as made:
                 copies = made.row.file
-                given_up = ledger.landing.give_up(file, term, readable, copies, made.claims, keeps_tables=keeps)
+                salvaged = ledger.landing.give_up(file, term, readable, copies, made.claims, keeps_tables=keeps)
         else:
-            given_up = ledger.landing.give_up(file, term, readable, keeps_tables=keeps)
+            salvaged = ledger.landing.give_up(file, term, readable, keeps_tables=keeps)
         remains = keep_remains(config, files, row, left.path) if row.host == here else ""
     _log.error(
-        "landing_given_up", file=str(file), source=str(row.source), again=str(given_up.again), copies=str(copies)
+        "landing_given_up", file=str(file), source=str(row.source), again=str(salvaged.again), copies=str(copies)
     )
-    tell_lacking(ledger, given_up.lacking)
-    return Abandoned(given_up, copies, remains)
+    report_missing(ledger, salvaged.lacking)
+    return SalvagedLanding(salvaged, copies, remains)
 
 
-def tell_lacking(ledger: Ledger, lacking: Mapping[str, Mapping[UUID, int]]) -> None:
+def report_missing(ledger: Ledger, lacking: Mapping[str, Mapping[UUID, int]]) -> None:
     """Log which tables need a bootstrap at which peer now, and for how many frames at most."""
     names = {spec.uuid: spec.name for spec in ledger.tables.all()}
     for peer, tables in lacking.items():
@@ -104,7 +104,7 @@ def tell_lacking(ledger: Ledger, lacking: Mapping[str, Mapping[UUID, int]]) -> N
             _log.error("table_needs_bootstrap", peer=peer, table=names.get(table, str(table)), frames=count)
 
 
-def lacking_lines(lacking: Mapping[str, Mapping[UUID, int]], names: Mapping[UUID, str]) -> Iterator[str]:
+def missing_lines(lacking: Mapping[str, Mapping[UUID, int]], names: Mapping[UUID, str]) -> Iterator[str]:
     """What peers will not get, and what a person does about that."""
     for peer, tables in lacking.items():
         for uuid, count in tables.items():
@@ -143,7 +143,7 @@ def settle(catalog: Catalog, ledger: Ledger, table: UUID) -> None:
     for snapshot, stamp in reversed(stamps):
         if stamp.number > marked:
             positions = {of: end for of, (_, end) in stamp.applied.items()}
-            ledger.replay.mark_applied(ReplayMark(table, stamp.epoch, stamp.number, snapshot.id, positions))
+            ledger.replay.checkpoint_applied(ReplayCheckpoint(table, stamp.epoch, stamp.number, snapshot.id, positions))
 
 
 def check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordination | None) -> None:
@@ -151,7 +151,7 @@ def check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordinati
     row = ledger.files.get(file)
     if row is None or row.host == here:
         return
-    kinds = (Kind.WORKERS, Kind.RECEIVERS)
+    kinds = (MemberKind.WORKERS, MemberKind.RECEIVERS)
     if coordination is None or any(member.name == row.host for kind in kinds for member in coordination.members(kind)):
         raise RequestError(f"{file} lies on host {row.host}, which is up", "Give it up there")
     if row.source is not None and not row.closed:
@@ -161,7 +161,7 @@ def check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordinati
 @contextmanager
 def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator[None]:
     """While the own replay runs nowhere; LockedFileError when it does."""
-    replays = None if coordination is None else coordination.leader(Office.REPLAYERS)
+    replays = None if coordination is None else coordination.leader(Election.REPLAYERS)
     if replays is not None:
         raise LockedFileError(
             f"Replay is running on host {replays}, and might be applying some of the file right now",
@@ -185,7 +185,7 @@ def _found(risk: AtRisk, here: str) -> tuple[list[Claim], list[tuple[FrameView, 
     readable: list[Claim] = []
     saved: list[tuple[FrameView, memoryview]] = []
     rest = dict(risk.sequences)
-    places = [(risk.row, FILE_HEADER_BYTES, risk.row.length), *risk.spares]
+    places = [(risk.row, FILE_HEADER_BYTES, risk.row.length), *risk.duplicates]
     for row, begin, end in places:
         if row.host != here:  # another file may have that path here
             continue

@@ -1,4 +1,4 @@
-"""Giving up a file that was written here and cannot be read (rule 2), by a person's word.
+"""Salvaging a file that was written here and cannot be read (rule 2), by a person's word.
 
 What can still be read of it, before the damage and after, and that a table here or a peer still needs, is copied into
 a landing file of its own and goes on from there. The rest is lost for those who do not have it: the ledger says for
@@ -21,10 +21,10 @@ from peer.repair.salvage import (
     at_hand,
     check_host,
     keep_remains,
-    lacking_lines,
+    missing_lines,
     replays,
+    report_missing,
     settle,
-    tell_lacking,
     without_replay,
 )
 from peer.repair.saved_copy import copied
@@ -44,7 +44,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class AbandonedOwn:
+class SalvagedOwn:
     """What became of the file; ``copies`` is the landing file of what was saved, ``remains`` where the rest lies."""
 
     loss: OwnLoss
@@ -54,7 +54,7 @@ class AbandonedOwn:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """What can be read of a file, and what it would mean to give it up, while nothing of that changes."""
+    """What can be read of a file, and what it would mean to salvage it, while nothing of that changes."""
 
     salvage: Salvage
     loss: OwnLoss
@@ -65,14 +65,14 @@ class _Settled:
 def own_loss(
     config: Config, ledger: Ledger, files: Files, file: FileId, coordination: Coordination | None = None
 ) -> OwnLoss:
-    """What ``give_up_own`` would do now; nothing is given up by asking. Raises as it does."""
+    """What ``salvage_own`` would do now; nothing is salvaged by asking. Raises as it does."""
     with _settled(config, ledger, files, file, coordination) as settled:
         return settled.loss
 
 
-def give_up_own(
+def salvage_own(
     config: Config, ledger: Ledger, files: Files, file: FileId, coordination: Coordination | None = None
-) -> AbandonedOwn:
+) -> SalvagedOwn:
     """Give up a file that was written on this host, or on one that is gone; durable when it returns.
 
     Args:
@@ -84,7 +84,7 @@ def give_up_own(
 
     Raises:
         LockedFileError: the own replay runs, which might be applying some of it right now.
-        RequestError: its writer lives, its host is up, or it cannot be given up; says why.
+        RequestError: its writer lives, its host is up, or it cannot be salvaged; says why.
         MissingFileError: the ledger does not have it.
     """
     with _settled(config, ledger, files, file, coordination) as settled:
@@ -95,9 +95,9 @@ def give_up_own(
         if frames:
             with copied(config, ledger, files, None, frames) as made:
                 copies = made.row.file
-                loss = ledger.landing.give_up_own(file, term, readable, copies, made.claims, keeps_tables=keeps)
+                loss = ledger.landing.salvage_own(file, term, readable, copies, made.claims, keeps_tables=keeps)
         else:
-            loss = ledger.landing.give_up_own(file, term, readable, keeps_tables=keeps)
+            loss = ledger.landing.salvage_own(file, term, readable, keeps_tables=keeps)
         remains = ""
         if loss.row.host == config.cluster.host:
             if loss.row.is_redundant:
@@ -105,7 +105,7 @@ def give_up_own(
             remains = keep_remains(config, files, loss.row, settled.path)
             files.remove(len_path(settled.path))
     _tell(ledger, loss, copies, remains)
-    return AbandonedOwn(loss, copies, remains)
+    return SalvagedOwn(loss, copies, remains)
 
 
 def _tell(ledger: Ledger, loss: OwnLoss, copies: FileId | None, remains: str) -> None:
@@ -118,7 +118,7 @@ def _tell(ledger: Ledger, loss: OwnLoss, copies: FileId | None, remains: str) ->
         copies=str(copies or ""),
         remains=remains,
     )
-    tell_lacking(ledger, loss.lacking)
+    report_missing(ledger, loss.lacking)
 
 
 @contextmanager
@@ -215,7 +215,9 @@ def told(loss: OwnLoss, names: Mapping[UUID, str]) -> Iterator[str]:
     if loss.row.is_redundant:
         is_control = loss.row.kind is FileKind.CONTROL
         again = (
-            "later control logs say what it says" if is_control else "replay writes another bootstrap, if it is owed"
+            "later control logs say what it says"
+            if is_control
+            else "replay writes another bootstrap, if it is required_from"
         )
         yield f"nothing is lost with it: {again}"
         return
@@ -228,11 +230,11 @@ def told(loss: OwnLoss, names: Mapping[UUID, str]) -> Iterator[str]:
                     f"{there} of these are at {peer}: to get their rows back, have it send the table here with"
                     " enablereplication --bootstrap, or bootstrap if it sends it already"
                 )
-    yield from lacking_lines(loss.lacking, names)
+    yield from missing_lines(loss.lacking, names)
     if not loss.row.closed:
         yield f"it was OPEN: what was written past {loss.row.needed} bytes and cannot be read now is not known"
     for uuid in sorted(loss.doubtful):
-        yield f"{names.get(uuid, str(uuid))} has no key, and has applied an unknown part of it: it cannot be given up"
+        yield f"{names.get(uuid, str(uuid))} has no key, and has applied an unknown part of it: it cannot be salvaged"
     if loss.untold_bytes:
         yield f"{loss.untold_bytes} bytes that cannot be read were not in the ledger yet: of which tables is not known"
 

@@ -13,8 +13,8 @@ from replication.core.frame import (
     FILE_HEADER_BYTES,
     Buffer,
     EndRecord,
+    FrameKind,
     FrameView,
-    Kind,
     encode_end_record,
     encode_file_header,
 )
@@ -24,7 +24,7 @@ from replication.files.boot import boot_id
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger
 
 #: Frames of bootstraps, which replay takes out of files of their own only: they are not copied, but sent again.
-SENT_AGAIN = (Kind.BOOTSTRAP, Kind.COVERAGE)
+SENT_AGAIN = (FrameKind.BOOTSTRAP, FrameKind.COVERAGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from replication.errors import (
     StorageError,
     SupersededError,
 )
-from replication.ledger.base import Ledger, ReplayMark
+from replication.ledger.base import Ledger, ReplayCheckpoint
 from replication.tables.base import LABEL, Decode, History, Snapshot, Tables
 from replication.tables.layout import landing_name
 
@@ -158,7 +158,7 @@ class TableReplay:
         self._mark(self._append(plan(stamp.number), stamp), ranges)
         show_latest(self._tables, self.spec)
 
-    def bury(self, tombstones: pa.Table) -> None:
+    def write_tombstones(self, tombstones: pa.Table) -> None:
         """Commit rows of ``__changes`` that no frame brought, less ``_replay`` and ``_applied``, applying no range.
 
         Raises:
@@ -189,7 +189,7 @@ class TableReplay:
     def _mark(self, snapshot: int, ranges: Mapping[FileId, tuple[int, int]], number: int | None = None) -> None:
         positions = {file: end for file, (_, end) in ranges.items()}
         at = self.number if number is None else number
-        self._ledger.replay.mark_applied(ReplayMark(self.spec.uuid, self._epoch, at, snapshot, positions))
+        self._ledger.replay.checkpoint_applied(ReplayCheckpoint(self.spec.uuid, self._epoch, at, snapshot, positions))
 
     def _settle(self) -> bool:
         mark = self._ledger.replay.mark(self.spec.uuid)  # first: another replayer may commit and mark meanwhile
@@ -216,12 +216,12 @@ class TableReplay:
         if newest < marked:
             self._rewind(history, every, newest, marked)
             marked = 0
-            self._remark(stamped, marked)
+            self._restore_checkpoint(stamped, marked)
             return True
-        self._remark(stamped, marked)
+        self._restore_checkpoint(stamped, marked)
         return newest > marked
 
-    def _remark(self, stamped: Sequence[tuple[Snapshot, CommitMetadata]], marked: int) -> None:
+    def _restore_checkpoint(self, stamped: Sequence[tuple[Snapshot, CommitMetadata]], marked: int) -> None:
         """Mark commits whose replayer died before it could, once the disk has them: then their WALs may go."""
         if any(stamp.number > marked for _, stamp in stamped):
             self._tables.settle(self.name)
@@ -279,7 +279,7 @@ def _damage(poison: Poison) -> StorageError:
     frame = poison.frame
     return StorageError(
         f"{frame.path}: {poison.reason}",
-        f"Restore the file, or have it sent again: walship wal giveup {frame.file.local} --yes",
+        f"Restore the file, or have it sent again: walship wal salvage {frame.file.local} --yes",
     )
 
 

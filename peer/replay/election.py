@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 
-from replication.coordination.paths import Office
+from replication.coordination.paths import Election
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 
@@ -24,7 +24,7 @@ def await_turn(coordination: Coordination, host: str, stop: threading.Event, rea
 
     ``ready`` is called when it stands by, once another host replays.
     """
-    candidacy = coordination.stand(host, Office.REPLAYERS)
+    candidacy = coordination.stand(host, Election.REPLAYERS)
     told = trouble = False
     while not stop.is_set():
         try:
@@ -34,7 +34,7 @@ def await_turn(coordination: Coordination, host: str, stop: threading.Event, rea
             trouble = False
             if not told:
                 told = True
-                _log.info("replay_stands_by", host=host, leader=coordination.leader(Office.REPLAYERS))
+                _log.info("replay_stands_by", host=host, leader=coordination.leader(Election.REPLAYERS))
                 ready()
         except CoordinationError as error:
             if not trouble:

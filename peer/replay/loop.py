@@ -1,6 +1,7 @@
 """The replay role: rounds in one thread, folds and maintenance in another, one Spark session for both.
 
-Intervals stretch with cost, so that folds take at most half of their thread's time; of a table that was slow once the
+Intervals claim range with cost, so that folds take at most half of their thread's time; of a table that was slow once
+the
 next fold is put off, and no other table's. What they are now, and which tables are held back and why, is in the ledger
 for ``status``.
 """
@@ -92,7 +93,7 @@ class Housekeeping:
             self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
 
     def _count(self, spec: TableSpec, took: float) -> None:
-        """Stretch the interval to twice what folding every table takes, of each the faster of its last two folds."""
+        """ClaimRange the interval to twice what folding every table takes, of each the faster of its last two folds."""
         if took:
             _, before = self._costs.get(spec.uuid, (0.0, 0.0))
             self._costs[spec.uuid] = (before, took)

@@ -18,10 +18,10 @@ import structlog
 
 from peer.bootstrap.arrived import Arrivals, Arrived
 from peer.bootstrap.decode import plan_bootstrap
-from peer.bootstrap.forgotten import buried, forgotten_of, is_awaited
+from peer.bootstrap.forgotten import forgotten_of, is_awaited, tombstone_rows
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.quarantine import Quarantine
-from peer.frames.select import Selection, Selector, apart
+from peer.frames.select import ReplaySelection, Selector, split_by_kind
 from peer.replay.commit import TableReplay
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.establish import establish
@@ -39,7 +39,7 @@ from replication.errors import (
     UnknownTableError,
     one_line,
 )
-from replication.ledger.base import Ledger, Pending, ReplayMark
+from replication.ledger.base import Ledger, Pending, ReplayCheckpoint
 from replication.tables.base import Tables
 from replication.tables.layout import landing_name
 
@@ -141,7 +141,7 @@ class Replayer:
         return result
 
     def _take_pending(self, reader: HostReader, result: RoundResult) -> None:
-        pending, bootstraps = apart(self._ledger.replay.pending())
+        pending, bootstraps = split_by_kind(self._ledger.replay.pending())
         if bootstraps:
             self._take_bootstraps(reader, bootstraps, result)
         if pending:
@@ -168,7 +168,7 @@ class Replayer:
         """The definition as it is now: frames of a newer one may be among what is pending."""
         return self._ledger.tables.by_uuid(table)
 
-    def _apply(self, selection: Selection, result: RoundResult) -> None:
+    def _apply(self, selection: ReplaySelection, result: RoundResult) -> None:
         work = [(table, frames) for table, frames in selection.frames.items()]
         if self._pool is None or len(work) < 2:
             outcomes = [self._apply_one(table, selection) for table, _ in work]
@@ -181,12 +181,12 @@ class Replayer:
             else:
                 self._hold(table, outcome)
 
-    def _apply_one(self, table: UUID, selection: Selection) -> int | Exception:
+    def _apply_one(self, table: UUID, selection: ReplaySelection) -> int | Exception:
         """Frames applied, or why the table is now held."""
         try:
             replay = self._opened(table, ((frame.file, frame.begin) for frame in selection.frames[table]))
             if replay is None:
-                self._let_go(table, selection.ranges)
+                self._release(table, selection.ranges)
                 return 0
             return replay.apply(selection.frames[table], selection.ranges, self.hosts)
         except _PositionsMoved as error:
@@ -195,11 +195,11 @@ class Replayer:
             self._open.pop(table, None)
             return error
 
-    def _let_go(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:
+    def _release(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:
         """Of a table that was dropped here, or never known, nobody waits for rows: none is applied."""
         if self._spec(table) is not None:
             ends = {file: end for file, (_, end) in ranges.items()}
-            self._ledger.replay.mark_applied(ReplayMark(table, self._epoch, 0, 0, ends))
+            self._ledger.replay.checkpoint_applied(ReplayCheckpoint(table, self._epoch, 0, 0, ends))
 
     def _opened(self, table: UUID, selected: Iterable[tuple[FileId, int]]) -> TableReplay | None:
         """A table as it stands, None when it was dropped here or never known.
@@ -261,7 +261,7 @@ class Replayer:
         left = {part.row.file: part.behind.get(table, part.begin) for part in self._ledger.replay.pending()}
         return any(file not in left or left[file] > begin for file, begin in selected)
 
-    def _report_broken(self, selection: Selection, result: RoundResult) -> None:
+    def _report_broken(self, selection: ReplaySelection, result: RoundResult) -> None:
         for file, error in selection.broken.items():
             result.held[f"file {file.local}"] = error.what
             if file not in self._broken or self._broken[file].what != error.what:
@@ -290,8 +290,8 @@ class Replayer:
         """Claim and commit what bootstraps have brought, once they are here as a whole."""
         whole, broken = self._arrivals.whole(reader, pending)
         result.held |= {f"file {file.local}": reason for file, reason in broken.items()}
-        roads = {(road.source, road.table) for road in self._ledger.landing.roads()}
-        ended = self._arrivals.ended(reader, pending, roads)
+        routes = {(route.source, route.table) for route in self._ledger.landing.routes()}
+        ended = self._arrivals.ended(reader, pending, routes)
         for table, ranges in ended.items():  # first: once a later one is taken, nothing tells that it was replaced
             self._tried(table, partial(self._pass_over, table, ranges))
         for arrived in whole:
@@ -317,7 +317,7 @@ class Replayer:
             return True
         replay = self._opened(table, ())
         if replay is None:
-            self._let_go(table, ranges)
+            self._release(table, ranges)
         else:
             replay.apply([], ranges, self.hosts)
             _log.warning("bootstrap ended before it was whole", table=replay.spec.name, files=len(ranges))
@@ -327,7 +327,7 @@ class Replayer:
         begins = ((file, begin) for file, (begin, _) in arrived.ranges.items())
         spec, replay = self._spec(arrived.table), self._opened(arrived.table, begins)
         if spec is None or replay is None:
-            self._let_go(arrived.table, arrived.ranges)
+            self._release(arrived.table, arrived.ranges)
             return True
         claimed: dict[StreamId, Ranges] = {}
         for frame, coverage in arrived.coverages:
@@ -338,8 +338,8 @@ class Replayer:
                 result.held[spec.name] = "a bootstrap waits until frames that landed before are replayed"
                 return False
             self._ledger.bootstraps.forget(spec.uuid, forgotten)
-            for tombstones in buried(self._tables, spec, versions, arrived, self.hosts, self._scratch):
-                replay.bury(tombstones)
+            for tombstones in tombstone_rows(self._tables, spec, versions, arrived, self.hosts, self._scratch):
+                replay.write_tombstones(tombstones)
                 _log.info("forgotten deletes made up for", table=spec.name, rows=tombstones.num_rows)
         now = time.time_ns() // 1000
         replay.take(
@@ -353,7 +353,7 @@ class Replayer:
         for table, held in list(self._held.items()):
             if held.again > time.monotonic():
                 continue
-            fresh, _ = apart(self._ledger.replay.pending())  # opening the table may have rewound it
+            fresh, _ = split_by_kind(self._ledger.replay.pending())  # opening the table may have rewound it
             selector = self._selector(reader, fresh)
             selection = selector.own(table)
             if selection.frames.get(table):
@@ -379,7 +379,7 @@ class Replayer:
                 self._passed[file] = 0
             del self._held[table]
 
-    def _pass_empty(self, selection: Selection, pending: list[Pending]) -> None:
+    def _pass_empty(self, selection: ReplaySelection, pending: list[Pending]) -> None:
         """Files in which no table has rows waiting are passed: duplicates, control frames, dropped tables."""
         used = {frame.file for frames in selection.frames.values() for frame in frames}
         known = {part.row.file for part in pending if not part.behind}
@@ -387,7 +387,7 @@ class Replayer:
             file: end for file, (_, end) in selection.ranges.items() if file not in used and file in known
         }
         if empty and not self._held:
-            self._ledger.replay.mark_applied(ReplayMark(NIL_UUID, self._epoch, 0, 0, empty))
+            self._ledger.replay.checkpoint_applied(ReplayCheckpoint(NIL_UUID, self._epoch, 0, 0, empty))
 
 
 class _PositionsMoved(ReplicationError):

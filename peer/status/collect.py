@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from peer.derive.progress import DerivedHere, derived_here
-from peer.status.disk_use import Kept, kept
-from peer.status.forecasts import DiskOutlook, Outlook, disk_outlook, outlooks
-from peer.status.lag import Lacking
+from peer.status.disk_use import DiskUse, kept
+from peer.status.forecasts import DiskForecast, PeerForecast, disk_forecast, peer_forecasts
+from peer.status.lag import PeerLag
 from peer.status.losses import LostHere, lost_here
 from peer.status.members import Members, with_files, with_replayers
-from peer.status.paths import Way, ways
+from peer.status.paths import InboundPath, paths
 from peer.status.replay_report import ReplayReport
 from peer.status.retained import Retained, retained
 from peer.status.sending import PeerSending, sending
@@ -30,7 +30,18 @@ from replication.core.routes.freshness import Replicated, named
 from replication.core.shipping.retention import RetentionPolicy
 from replication.core.status import FileState, ReplicationStatus
 from replication.files.boot import boot_id
-from replication.ledger.base import FileKind, FileRow, Gap, Ledger, Peer, Phase, Progress, Quarantined, Rule, Standing
+from replication.ledger.base import (
+    FileKind,
+    FileRow,
+    Gap,
+    Ledger,
+    PatternRule,
+    Peer,
+    PeerProgress,
+    Phase,
+    Quarantined,
+    Rule,
+)
 from replication.ledger.batches import BatchConflict
 from replication.writer.durable_length import DurableLength
 
@@ -89,13 +100,13 @@ class TableHere:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Replicated time of one origin over all tables, how old it is, what holds it, and the ways it comes by."""
+    """Replicated time of one origin over all tables, how old it is, what holds it, and the paths it comes by."""
 
     origin: str
     replicated: int
     age_s: float | None
     held_by: str
-    ways: tuple[Way, ...] = ()
+    paths: tuple[InboundPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +131,16 @@ class ClusterStatus:
     closed: int
     replay_backlog_bytes: int
     peers: tuple[TableAtPeer, ...]
-    standing: tuple[Standing, ...]
+    standing: tuple[PatternRule, ...]
     sending: tuple[PeerSending, ...]
     tables: tuple[TableHere, ...]
     derived: tuple[DerivedHere, ...]
     origins: tuple[Origin, ...]
     replay: ReplayReport | None
-    kept: Kept
+    kept: DiskUse
     retained: Retained
-    outlooks: tuple[Outlook, ...]
-    disk: DiskOutlook
+    peer_forecasts: tuple[PeerForecast, ...]
+    disk: DiskForecast
     quarantined: tuple[Quarantined, ...]
     unreadable: tuple[Unreadable, ...]
     lost: tuple[LostHere, ...]
@@ -144,7 +155,7 @@ class ClusterStatus:
             standing=tuple(row for row in self.standing if row.peer == peer),
             sending=tuple(row for row in self.sending if row.peer == peer),
             retained=replace(self.retained, peers=tuple(row for row in self.retained.peers if row.peer == peer)),
-            outlooks=tuple(row for row in self.outlooks if row.peer == peer),
+            peer_forecasts=tuple(row for row in self.peer_forecasts if row.peer == peer),
         )
 
 
@@ -167,7 +178,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         term=ledger.terms.current(),
         closed=ledger.time.closed(),
         replay_backlog_bytes=sum(p.end - p.begin for p in pending),
-        peers=tuple(_at_peers(ledger, rows, fresh, specs, Lacking(config.cluster.host, now), report)),
+        peers=tuple(_at_peers(ledger, rows, fresh, specs, PeerLag(config.cluster.host, now), report)),
         standing=tuple(ledger.rules.standing()),
         sending=sending(ledger, now),
         tables=tuple(_here(ledger, spec, quarantined, report, now) for spec in specs.values()),
@@ -176,11 +187,13 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         replay=report,
         kept=kept(config, rows.values(), specs.values(), ledger.files.retired_bytes()),
         retained=retained(ledger.files.retention(policy), policy),
-        outlooks=outlooks(ledger, config, now),
-        disk=disk_outlook(ledger, config, now),
+        peer_forecasts=peer_forecasts(ledger, config, now),
+        disk=disk_forecast(ledger, config, now),
         quarantined=quarantined,
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
-        lost=tuple(lost_here(ledger.landing.waivers(), {table: spec.name for table, spec in specs.items()})),
+        lost=tuple(
+            lost_here(ledger.landing.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})
+        ),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),
     )
@@ -215,7 +228,7 @@ def _at_peers(
     rows: Mapping[FileId, FileRow],
     fresh: Mapping[FileId, int],
     specs: Mapping[UUID, TableSpec],
-    lacking: Lacking,
+    lacking: PeerLag,
     report: ReplayReport | None,
 ) -> Iterable[TableAtPeer]:
     progress = {(known.file, known.peer): known for known in ledger.files.progress()}
@@ -242,10 +255,10 @@ def _at_peer(
     statuses: Sequence[tuple[FileId, ReplicationStatus]],
     rows: Mapping[FileId, FileRow],
     fresh: Mapping[FileId, int],
-    progress: Mapping[tuple[FileId, str], Progress],
+    progress: Mapping[tuple[FileId, str], PeerProgress],
     held: Mapping[UUID, str],
     dropped: bool,
-    lacking: Lacking,
+    lacking: PeerLag,
     bootstrap: str,
 ) -> TableAtPeer:
     lag_bytes, lag_s, error = 0, 0.0, held.get(rule.table, "")
@@ -315,7 +328,7 @@ def _replay_held(report: ReplayReport | None, table: str) -> str:
 
 def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterable[Origin]:
     names = {table: spec.name for table, spec in specs.items()}
-    found = ways(ledger.landing.roads(), ledger.cluster, now, names)
+    found = paths(ledger.landing.routes(), ledger.cluster, now, names)
     known = ledger.time.replicated()
     for origin in sorted(known.keys() | found.keys()):
         reached = known.get(origin, Replicated(0, f"no closed frame of {origin.name} has come yet"))

@@ -15,7 +15,7 @@ from replication.tables.layout import CHANGES, layouts
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class DiskUse:
     """Bytes on disk, by what they are for.
 
     ``wal`` and ``landing`` are of this host; ``changes`` and ``tables`` of the cluster, None when their files do not
@@ -38,7 +38,7 @@ class Kept:
         return (self.wal + self.landing + self.elsewhere + self.changes + self.tables) / self.source_bytes
 
 
-def kept(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> Kept:
+def kept(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> DiskUse:
     """Add up what is there.
 
     Args:
@@ -58,7 +58,7 @@ def kept(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], re
         }
         changes = sum(size for name, size in sizes.items() if name.endswith(CHANGES))
         tables = sum(sizes.values()) - changes
-    return Kept(
+    return DiskUse(
         wal=sum(_file_bytes(row.path) for row in mine if not row.is_landed),
         landing=sum(_file_bytes(row.path) for row in mine if row.is_landed),
         changes=changes,

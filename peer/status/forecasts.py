@@ -16,7 +16,7 @@ _DISK_REACH = 20.0  # what a start or an import writes in seconds says nothing o
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class PeerForecast:
     """What one peer lacks of files here, against the budget.
 
     Sizes are bytes of whole files: on disks of this cluster's hosts, and in the store. ``growth`` is bytes per second;
@@ -38,8 +38,8 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskOutlook:
-    """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``Outlook``.
+class DiskForecast:
+    """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``PeerForecast``.
 
     It looks twenty times as far ahead as back, over three hours after ten minutes. While less than ``kept_free`` is
     free, nothing lands here.
@@ -52,7 +52,7 @@ class DiskOutlook:
     kept_free: int = 0
 
 
-def outlooks(ledger: Ledger, config: Config, now: int) -> tuple[Outlook, ...]:
+def peer_forecasts(ledger: Ledger, config: Config, now: int) -> tuple[PeerForecast, ...]:
     """Of every peer that tables go to; ``now`` in microseconds since 1970."""
     troubles = {
         found.peer: found.error for found in ledger.sending.attempts() if found.work == SPILL and found.failures
@@ -62,11 +62,11 @@ def outlooks(ledger: Ledger, config: Config, now: int) -> tuple[Outlook, ...]:
     )
 
 
-def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, trouble: str) -> Outlook:
+def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, trouble: str) -> PeerForecast:
     budget = config.master.peer_bytes_max
     samples = [*ledger.sending.samples(backlog_gauge(backlog.peer)), (now, backlog.local_bytes)]
     seen = forecast(samples, budget, now)
-    return Outlook(
+    return PeerForecast(
         backlog.peer,
         backlog.local_files,
         backlog.local_bytes,
@@ -81,7 +81,7 @@ def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, trouble
     )
 
 
-def disk_outlook(ledger: Ledger, config: Config, now: int) -> DiskOutlook:
+def disk_forecast(ledger: Ledger, config: Config, now: int) -> DiskForecast:
     """Of this host."""
     folder = config.data_dir if Path(config.data_dir).exists() else Path("/")
     usage = shutil.disk_usage(folder)
@@ -89,4 +89,4 @@ def disk_outlook(ledger: Ledger, config: Config, now: int) -> DiskOutlook:
     seen = forecast(samples, usage.used + usage.free, now, _DISK_REACH)
     growth = None if seen is None else round(seen.growth, 3)
     full_s = None if seen is None or seen.in_s is None else round(seen.in_s, 1)
-    return DiskOutlook(config.cluster.host, usage.free, growth, full_s, config.receiver.disk_free_min_bytes)
+    return DiskForecast(config.cluster.host, usage.free, growth, full_s, config.receiver.disk_free_min_bytes)

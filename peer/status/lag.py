@@ -6,11 +6,11 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.status import ReplicationStatus
 from replication.errors import ReplicationError
-from replication.ledger.base import FileKind, FileRow, Progress
+from replication.ledger.base import FileKind, FileRow, PeerProgress
 from replication.worker.reading import MappedFrames
 
 
-class Lacking:
+class PeerLag:
     """Looks at files of one host, once at each place, for one ``collect``.
 
     Args:
@@ -23,7 +23,7 @@ class Lacking:
         self._host = host
         self._seen: dict[tuple[FileId, int, int], int | None] = {}
 
-    def since(self, row: FileRow, status: ReplicationStatus, fresh: int, known: Progress | None) -> int:
+    def since(self, row: FileRow, status: ReplicationStatus, fresh: int, known: PeerProgress | None) -> int:
         """When the first frame that a peer lacks of a file was committed, in microseconds since 1970.
 
         A file may lie still for hours and grow by a frame just now, so neither its age nor that of what the peer has

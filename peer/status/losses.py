@@ -1,4 +1,4 @@
-"""What was lost with files that were written here and given up, for ``status``: until it comes back from a peer."""
+"""What was lost with files that were written here and salvaged, for ``status``: until it comes back from a peer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from replication.ledger.base import Waiver
+from replication.ledger.base import AcknowledgedLoss
 
 
 @dataclass(frozen=True, slots=True)
 class LostHere:
-    """Frames of a table that went with ``file``, and are not in tables here; given up at ``at`` (microseconds)."""
+    """Frames of a table that went with ``file``, and are not in tables here; salvaged at ``at`` (microseconds)."""
 
     file: str
     table: str
@@ -19,15 +19,15 @@ class LostHere:
     at: int
 
 
-def lost_here(waivers: Iterable[Waiver], names: Mapping[UUID, str]) -> list[LostHere]:
+def lost_here(acknowledged_losses: Iterable[AcknowledgedLoss], names: Mapping[UUID, str]) -> list[LostHere]:
     """Per file and table, the oldest first; tables that are here no more are left out.
 
     Args:
-        waivers: as the ledger has them.
+        acknowledged_losses: as the ledger has them.
         names: of the cluster's tables.
     """
     counts: dict[tuple[int, str, str], int] = {}
-    for each in waivers:
+    for each in acknowledged_losses:
         if each.stream.table in names:
             key = each.at, each.file.local, names[each.stream.table]
             counts[key] = counts.get(key, 0) + each.sequences.total

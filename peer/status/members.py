@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Member, keeps_tables
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 from replication.ledger.base import FileRow, Pending
@@ -63,7 +63,7 @@ def await_writers(coordination: Coordination, epoch: int, lease_s: float) -> Non
     """Wait until every open writer has acknowledged a role's epoch, or its lease is over: then none acks any more."""
     deadline = time.monotonic() + lease_s
     while time.monotonic() < deadline:
-        if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in coordination.members(Kind.WRITERS)):
+        if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in coordination.members(MemberKind.WRITERS)):
             return
         time.sleep(0.05)
 
@@ -72,20 +72,20 @@ def members_of(coordination: Coordination) -> Members:
     """Who is alive now; a ZooKeeper that does not answer is said, not raised."""
     try:
         role, records = coordination.role().state, coordination.hosts()
-        workers, receivers = coordination.members(Kind.WORKERS), coordination.members(Kind.RECEIVERS)
-        offices = {
-            "master": coordination.candidates(Office.MASTERS),
-            "replay": coordination.candidates(Office.REPLAYERS),
-            "derive": coordination.candidates(Office.DERIVERS),
+        workers, receivers = coordination.members(MemberKind.WORKERS), coordination.members(MemberKind.RECEIVERS)
+        elections = {
+            "master": coordination.candidates(Election.MASTERS),
+            "replay": coordination.candidates(Election.REPLAYERS),
+            "derive": coordination.candidates(Election.DERIVERS),
         }
         return Members(
             role=role.role.value,
             role_epoch=role.epoch,
             workers=tuple(member.name for member in workers),
             receivers=tuple(f"{member.name} {member.fields.get('address', '')}".strip() for member in receivers),
-            writers=len(coordination.members(Kind.WRITERS)),
+            writers=len(coordination.members(MemberKind.WRITERS)),
             keeps_tables=keeps_tables(records),
-            hosts=tuple(Host(r.slot, r.data_dir, _roles(r.slot, workers, receivers, offices)) for r in records),
+            hosts=tuple(Host(r.slot, r.data_dir, _roles(r.slot, workers, receivers, elections)) for r in records),
         )
     except CoordinationError as error:
         return Members(problem=str(error))
@@ -123,7 +123,7 @@ def with_files(
     known |= {slot: Host(slot, "") for slot in wal.keys() | landing.keys() if slot not in known}
     if report is not None and report.host == here and here in known and _lives(report.pid):
         host = known[here]
-        if not any(role.startswith("replay") for role in host.roles):  # alone, it stands for no office
+        if not any(role.startswith("replay") for role in host.roles):  # alone, it stands for no election
             known[here] = replace(host, roles=(*host.roles, "replay"))
     if report is not None and report.host in known:
         known[report.host] = _silent(known[report.host], report.silence(now_s))
@@ -177,12 +177,12 @@ def _lives(pid: int) -> bool:
 
 
 def _roles(
-    slot: str, workers: Iterable[Member], receivers: Iterable[Member], offices: Mapping[str, tuple[str, ...]]
+    slot: str, workers: Iterable[Member], receivers: Iterable[Member], elections: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
     found = []
-    for office, line in offices.items():
+    for election, line in elections.items():
         if slot in line:
-            found.append(f"{office} (leads)" if line[0] == slot else f"{office} (stands by)")
+            found.append(f"{election} (leads)" if line[0] == slot else f"{election} (stands by)")
     if any(member.name == slot for member in workers):
         found.append("worker")
     found += [f"receiver {member.fields.get('address', '')}".strip() for member in receivers if member.name == slot]

@@ -1,4 +1,4 @@
-"""By which roads each origin comes to a cluster, and which of them have gone silent: how a broken ring shows."""
+"""By which routes each origin comes to a cluster, and which of them have gone silent: how a broken ring shows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from replication.core.ids import ClusterId
-from replication.core.routes.routes import InboundRoad
+from replication.core.routes.carried import InboundRoute
 
 _NAMES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class InboundPath:
     """One way from an origin to this cluster: the clusters' names, origin first, this one last.
 
     ``groups`` are how many (table, group) come that way. ``silent_s`` is for how long a cluster on it has not been
     heard by the next one, None while all are heard. Of what came by a silent way, ``stranded`` are the tables that come
-    by no other, and ``instead`` the ways by which the rest comes.
+    by no other, and ``instead`` the paths by which the rest comes.
     """
 
     path: tuple[str, ...]
@@ -32,23 +32,23 @@ class Way:
         return _arrows(self.path)
 
 
-def ways(
-    roads: Iterable[InboundRoad], own: ClusterId, now: int, names: Mapping[UUID, str]
-) -> dict[ClusterId, tuple[Way, ...]]:
-    """Every origin that comes by open roads with its ways: those that are heard first, the shortest first.
+def paths(
+    routes: Iterable[InboundRoute], own: ClusterId, now: int, names: Mapping[UUID, str]
+) -> dict[ClusterId, tuple[InboundPath, ...]]:
+    """Every origin that comes by open routes with its paths: those that are heard first, the shortest first.
 
     Args:
-        roads: the open roads into the cluster.
+        routes: the open routes into the cluster.
         own: the cluster.
         now: microseconds since 1970.
         names: of the cluster's tables.
     """
     found: dict[ClusterId, dict[_Path, dict[_Stream, int]]] = {}
-    for road in roads:
-        for each in road.paths(now):
+    for route in routes:
+        for each in route.paths(now):
             if own not in each.path:
                 of_path = found.setdefault(each.origin, {}).setdefault(each.path, {})
-                of_path[road.table, road.group] = each.silent_since
+                of_path[route.table, route.group] = each.silent_since
     return {origin: tuple(_of_origin(of_origin, own, now, names)) for origin, of_origin in found.items()}
 
 
@@ -58,12 +58,12 @@ _Stream = tuple[UUID, str]
 
 def _of_origin(
     paths: Mapping[_Path, Mapping[_Stream, int]], own: ClusterId, now: int, names: Mapping[UUID, str]
-) -> list[Way]:
+) -> list[InboundPath]:
     made = []
     for path, streams in paths.items():
         since = max(streams.values())
         if not since:
-            made.append(Way(_names(path, own), len(streams), None))
+            made.append(InboundPath(_names(path, own), len(streams), None))
             continue
         stranded = set(streams)
         instead = []
@@ -72,7 +72,7 @@ def _of_origin(
             stranded -= heard
             instead += [_names(other, own)] if heard else []
         made.append(
-            Way(
+            InboundPath(
                 _names(path, own),
                 len(streams),
                 round((now - since) / 1e6, 1),
@@ -83,8 +83,8 @@ def _of_origin(
     return sorted(made, key=lambda way: (way.silent_s is not None, len(way.path), way.path))
 
 
-def broken(origin: str, found: Iterable[Way]) -> list[str]:
-    """What to tell a person of an origin's ways, a sentence per broken one; nothing when all are heard."""
+def broken(origin: str, found: Iterable[InboundPath]) -> list[str]:
+    """What to tell a person of an origin's paths, a sentence per broken one; nothing when all are heard."""
     return [
         f"{origin} no longer comes by {way}: silent for {way.silent_s:.0f} s (down, paused or unreachable); "
         f"{_rest(way)}"
@@ -93,15 +93,15 @@ def broken(origin: str, found: Iterable[Way]) -> list[str]:
     ]
 
 
-def _rest(way: Way) -> str:
+def _rest(way: InboundPath) -> str:
     instead = "; ".join(_arrows(other) for other in way.instead)
     if not instead:
-        return "there is no other road, so its replicated time stands"
+        return "there is no other route, so its replicated time stands"
     if not way.stranded:
         return f"it comes by {instead}"
     more = len(way.stranded) - _NAMES_MAX
     named = ", ".join(way.stranded[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
-    return f"there is no other road for {named}, so replicated time stands there; the rest comes by {instead}"
+    return f"there is no other route for {named}, so replicated time stands there; the rest comes by {instead}"
 
 
 def _names(path: _Path, own: ClusterId) -> tuple[str, ...]:

@@ -57,9 +57,9 @@ def _moved(row: FileRow, data_dir: Path) -> str:
 
 def _remedy(row: FileRow) -> str:
     if row.source is not None:
-        return f"Restore it, or have it sent again: walship wal giveup {row.file.local} --yes"
+        return f"Restore it, or have it sent again: walship wal salvage {row.file.local} --yes"
     if row.is_redundant:
         anew = "It is written anew after" if row.kind is FileKind.BOOTSTRAP else "Nothing is lost with it"
-        return f"{anew}: walship wal giveup {row.file.local} --yes"
+        return f"{anew}: walship wal salvage {row.file.local} --yes"
     remedy = "Restore it: what it holds may exist nowhere else"
-    return f"{remedy}. What giving it up would lose is told by: walship wal giveup {row.file.local}"
+    return f"{remedy}. What salvaging it would lose is told by: walship wal salvage {row.file.local}"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import structlog
 
 from peer.tables.commit_metadata import CommitMetadata
-from peer.tables.latest import CONSISTENT_TAG, Folded, Merge, show_latest
+from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, show_latest
 from replication.core.definition.aging import REMOVED_LATER_US, horizon
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError
@@ -121,7 +121,7 @@ def merge_changes(
         if not before.known:
             before = _as_far_as_rows_go(connection, tables, spec, before)
         limit = None if upto is None else max(upto, before.upto)  # what came late below the last fold belongs in here
-        here = Merge(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", before)
+        here = MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", before)
         if reached is None:
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
             reached = max(before.replay, newest_row or 0)
@@ -149,9 +149,9 @@ def merge_changes(
     if folded.holds and not before.holds and table.current is not None:
         tables.tag(spec.name, CONSISTENT_TAG, table.current)
         _log.warning("replicated time stands, folding past it", table=spec.name, held_from=before.upto)
-    if merged.buried is not None:
+    if merged.tombstone_rows is not None:
         name = spec.name + TOMBSTONES
-        tables.append(name, merged.buried, tables.history(name).current, {}, spec)
+        tables.append(name, merged.tombstone_rows, tables.history(name).current, {}, spec)
     tables.replace(spec.name, spec.key, merged.gone, merged.rows, table.current, folded.to_summary(), spec)
     if before.holds and not folded.holds:
         tables.untag(spec.name, CONSISTENT_TAG)
@@ -165,17 +165,17 @@ class _Merged:
 
     gone: Rows
     rows: Rows
-    buried: Rows | None
+    tombstone_rows: Rows | None
 
 
-def _is_settled(connection: duckdb.DuckDBPyConnection, merge: Merge) -> bool:
+def _is_settled(connection: duckdb.DuckDBPyConnection, merge: MergeQuery) -> bool:
     """Whether nothing waits to be folded, whatever the replicated time; and nothing will but by a commit."""
     if merge.folded.holds or not merge.folded.known or horizon(merge.spec, 1 << 62) is not None:
         return False
     return not connection.execute(f"select 1 from changes where {merge.changes_where()} limit 1").fetchall()
 
 
-def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: Merge, upto: int) -> bool:
+def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: MergeQuery, upto: int) -> bool:
     """Whether ``<table>`` has rows that are too old by ``upto``, a twentieth of their age after the last fold."""
     before, old = (horizon(merge.spec, at - REMOVED_LATER_US) for at in (merge.folded.upto, upto))
     if old is None or (before is not None and old - before < (upto - old) // 20):
@@ -197,22 +197,28 @@ def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: st
     return (size or 0) <= _DRIVER_BYTES
 
 
-def _merge_here(connection: duckdb.DuckDBPyConnection, merge: Merge, where: str, late: bool) -> _Merged:
+def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where: str, late: bool) -> _Merged:
     """Few changes are merged in this process: a query costs milliseconds, a Spark job planning and compilation."""
     connection.execute(f"create table resolved as {merge.resolved(where, late=late)}")
-    gone, rows, buried = (
+    gone, rows, tombstone_rows = (
         connection.sql(query).to_arrow_table()
-        for query in (f"select distinct {merge.keys()} from resolved", merge.rows("resolved"), merge.buried("resolved"))
+        for query in (
+            f"select distinct {merge.keys()} from resolved",
+            merge.rows("resolved"),
+            merge.tombstone_rows("resolved"),
+        )
     )
-    return _Merged(gone, rows, buried if buried.num_rows else None)
+    return _Merged(gone, rows, tombstone_rows if tombstone_rows.num_rows else None)
 
 
 def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, late: bool, deletes: bool) -> _Merged:
     """Many changes are merged by the warehouse's engine; to sort them again is cheaper than to keep so much."""
     changes, table, tombstones = (tables.ref(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES))
-    merge = Merge(spec, tables.dialect, changes, table, tombstones, before)
+    merge = MergeQuery(spec, tables.dialect, changes, table, tombstones, before)
     resolved = f"({merge.resolved(where, late=late)})"
-    return _Merged(merge.changed(where), merge.rows(resolved), merge.buried(resolved) if deletes or late else None)
+    return _Merged(
+        merge.changed(where), merge.rows(resolved), merge.tombstone_rows(resolved) if deletes or late else None
+    )
 
 
 def _as_far_as_rows_go(

@@ -74,7 +74,7 @@ class Folded:
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeQuery:
     """The SQL of one table in one dialect; ``changes``, ``table`` and ``tombstones`` are the names to read them by.
 
     Live rows are those of versions with a timestamp of ``horizon`` or more (``core/aging.py``), of any when None.
@@ -152,7 +152,7 @@ class Merge:
         if self.folded == Folded() or not late:
             return self._newest(every)
         behind = f"({self.changed(where if self._always_late else f'{where} and {self.is_late}')})"
-        return self._newest(" union all ".join((every, *self._stored(behind), self._buried(behind, upto))))
+        return self._newest(" union all ".join((every, *self._stored(behind), self._tombstone_rows(behind, upto))))
 
     def kept(self, keys: str) -> str:
         """Every version kept of the keys that a name or query in parentheses gives, in no order.
@@ -166,7 +166,9 @@ class Merge:
             f" where _op >= 0 and {self._among(keys)}"
         ]
         parts += [f"select {self._columns}, 'table' as _kept, {none} from ({s}) f" for s in self._stored(keys)]
-        parts.append(f"select {self._columns}, 'tombstones' as _kept, {none} from ({self._buried(keys, None)}) b")
+        parts.append(
+            f"select {self._columns}, 'tombstones' as _kept, {none} from ({self._tombstone_rows(keys, None)}) b"
+        )
         return " union all ".join(parts)
 
     def live(self, keys: str) -> str:
@@ -190,7 +192,7 @@ class Merge:
             ]
         return f"select {', '.join(made)} from ({live}) m group by {self.keys()}"
 
-    def buried(self, merged: str) -> str:
+    def tombstone_rows(self, merged: str) -> str:
         """The rows of ``__tombstones`` that versions (a name or query) make."""
         return f"select {self.keys()}, {self._version_columns} from {merged} v where _op > 0"
 
@@ -202,8 +204,8 @@ class Merge:
         where = self.changes_where()
         changed = f"({self.changed(where)})"
         stored = self._stored(changed, among=False)
-        buried = f"{self._buried(changed, among=False)}"
-        return " union all ".join((f"select * from ({self.resolved(where)}) r", *stored, buried))
+        tombstone_rows = f"{self._tombstone_rows(changed, among=False)}"
+        return " union all ".join((f"select * from ({self.resolved(where)}) r", *stored, tombstone_rows))
 
     def brought_by(self) -> str:
         """What brought the rows that are there: origin, WAL, group, sequence, the newest of their commit times."""
@@ -314,7 +316,7 @@ class Merge:
             )
         return parts
 
-    def _buried(self, late: str, upto: int | None = None, *, among: bool = True) -> str:
+    def _tombstone_rows(self, late: str, upto: int | None = None, *, among: bool = True) -> str:
         nulls = "".join(f", null as {self.dialect.name(n)}" for n in self._values)
         limit = "" if upto is None else f" and _commit <= {upto}"
         return (
@@ -372,7 +374,7 @@ def _latest(
     folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
     names = [named(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES)]
     young = horizon(spec, now)
-    merge = Merge(spec, tables.dialect, names[0], names[1], names[2], folded, young)
+    merge = MergeQuery(spec, tables.dialect, names[0], names[1], names[2], folded, young)
     late = bool(spec.key) and tables.may_have(spec.name + CHANGES, merge.came_late)
     return merge.latest(upto=upto, versions=versions, late=late)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import structlog
 
 from peer.tables.commit_metadata import CommitMetadata
-from peer.tables.latest import Folded, Merge
+from peer.tables.latest import Folded, MergeQuery
 from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest_history_s
 from replication.core.definition.schema import TableSpec
 from replication.core.routes.bootstrap import Forgotten
@@ -72,13 +72,13 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
         named = set(history.tags.values())
         old = sum(1 for s in history.snapshots.values() if s.at < now - keep_us and s.id not in named)
         if min(old, len(history.snapshots) - _KEEP) >= _WORTH_EXPIRING:
-            _spare(tables, layout.name, history, now)
+            _duplicates(tables, layout.name, history, now)
             tables.expire(layout.name, now - keep_us, _KEEP)
             left = len(tables.history(layout.name).snapshots)
             _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
 
 
-def _spare(tables: Tables, name: str, history: History, now: int) -> None:
+def _duplicates(tables: Tables, name: str, history: History, now: int) -> None:
     """Keep the files that snapshots of the last minutes removed: of each that did, the one before it has them all.
 
     Who reads has looked up the files, so that the snapshots in between may go.
@@ -118,7 +118,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
     if old is not None:
         ledger.bootstraps.forget(spec.uuid, Forgotten(since=old))
-        _delete(tables, spec.name, Merge(spec, tables.dialect, "", "", "", folded).too_old(old))
+        _delete(tables, spec.name, MergeQuery(spec, tables.dialect, "", "", "", folded).too_old(old))
     changes = tables.history(spec.name + CHANGES)
     newest = next((stamp.number for s in changes.chain() if (stamp := CommitMetadata.of(s)) is not None), 0)
     replay = min(folded.replay, folded.held_replay, newest - 1)

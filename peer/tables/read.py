@@ -11,7 +11,7 @@ from typing import SupportsIndex
 import duckdb
 import pyarrow as pa
 
-from peer.tables.latest import CONSISTENT_TAG, Folded, Merge, now_us
+from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, now_us
 from replication.config import Config
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
@@ -58,7 +58,7 @@ def attach_latest(
     if spec.key and snapshot is None:  # the cut starts from before the first fold
         names["table"] = f"(select * from {names['table']} where false)"
     young = horizon(spec, now_us() if as_of is None else as_of)
-    merge = Merge(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
+    merge = MergeQuery(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
     connection.execute(f"create or replace view {DUCKDB.name(view)} as {merge.latest(upto=as_of, versions=versions)}")
 
 

@@ -1,7 +1,7 @@
 """Where the versions of one key came from: origin, WAL and sequence, by which clusters and when, and which one counts.
 
 What is read: the change log with each version's way, the folded winner and tombstone, registered frames that replay has
-not applied yet, and landing files in which the same frame arrived again by another road. The change log is trimmed
+not applied yet, and landing files in which the same frame arrived again by another route. The change log is trimmed
 (``changes_retention_s``) and landing files go once everybody has them, so of old versions only the winner is known, and
 of old repeats nothing; a trace says so.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 from peer.frames.decode import FrameRef, plan_decode, through
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import Selector
-from peer.tables.latest import Folded, Merge
+from peer.tables.latest import Folded, MergeQuery
 from replication.core.definition.schema import OP, TS, TableSpec
 from replication.core.frame import scan
 from replication.core.ids import ClusterId, FileId, StreamId
@@ -27,7 +27,7 @@ from replication.tables.base import DUCKDB, LABEL, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
 PENDING_BYTES_MAX = 256 << 20
-TRIMMED = "the change log was trimmed: of what it no longer has only the newest version is known, and not its road"
+TRIMMED = "the change log was trimmed: of what it no longer has only the newest version is known, and not its route"
 REPEATS = "a second arrival is known as long as the landing file it came in is kept"
 _NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay were looked at"
 
@@ -36,7 +36,7 @@ _NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay w
 class Version:
     """One version of a key's group.
 
-    ``way`` names the clusters it came through, this one last; empty when that is known no more. ``again`` are the ways
+    ``way`` names the clusters it came through, this one last; empty when that is known no more. ``again`` are the paths
     by which the same frame arrived again. ``applied`` is when it became visible here, None while it is not or when that
     is known no more; times are microseconds since 1970. ``kept`` is ``changes``, ``table``, ``tombstones`` or
     ``landed`` (not applied yet). ``values`` are of the group's own columns; none of a delete.
@@ -140,7 +140,7 @@ def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[
             columns = columns if name != "tombstones" else tuple(spec.by_name[key] for key in spec.key)
             catalog.attach(connection, f"kept {name}", spec.name + suffix, columns=columns)
         names = [DUCKDB.name(f"kept {name}") for name in ("changes", "table", "tombstones")]
-        merge = Merge(spec, DUCKDB, names[0], names[1], names[2], Folded())
+        merge = MergeQuery(spec, DUCKDB, names[0], names[1], names[2], Folded())
         return list(connection.sql(merge.kept("wanted")).to_arrow_table().to_pylist())
 
 
@@ -223,13 +223,13 @@ def _version(
 def _again(
     repeats: Iterable[tuple[FileRow, int, int]], stream: StreamId, sequence: int, reader: HostReader
 ) -> set[tuple[str, ...]]:
-    """The ways of a frame's repeats; where a file cannot be read, its sender is all that is known."""
+    """The paths of a frame's repeats; where a file cannot be read, its sender is all that is known."""
     found = set()
     for row, begin, end in repeats:
         try:
             (content,) = reader.read(reader.hosts.place(row), [(begin, end)])
-            ways = (through(frame) for frame in scan(content) if frame.header.sequence == sequence)
-            found.add(tuple(next(ways).split()))
+            paths = (through(frame) for frame in scan(content) if frame.header.sequence == sequence)
+            found.add(tuple(next(paths).split()))
         except (OSError, ReplicationError, StopIteration):
             found.add((stream.wal.cluster.name, "…", row.source.cluster.name if row.source else "?"))
     return found

@@ -113,7 +113,7 @@ class Answering:
     def _answers(self, question: q.Question) -> Iterator[q.Answer]:
         match question:
             case q.AskTables():
-                yield q.Tables(frozenset(spec.uuid for spec in self._ledger.tables.all()))
+                yield q.TablesAnswer(frozenset(spec.uuid for spec in self._ledger.tables.all()))
             case q.AskTable(table, name):
                 yield self.about(table, name)
             case q.AskRead():
@@ -124,7 +124,7 @@ class Answering:
             case q.AskKeys(buckets):
                 for batch in self._open().keys(buckets):
                     for piece in q.pieces(batch):
-                        yield q.Rows(piece)
+                        yield q.RowsAnswer(piece)
                 yield q.End()
 
     def _open(self) -> Reading:

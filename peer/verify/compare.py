@@ -69,7 +69,7 @@ class Verdict:
         return (self.left.rows, self.left.content) == (self.right.rows, self.right.content)
 
 
-class Opened(Protocol):
+class OpenedSide(Protocol):
     """A table on one cluster as it was at one moment; see ``digest.Reading``."""
 
     def digest(self) -> Digest:
@@ -93,7 +93,7 @@ class Side(Protocol):
         Both in microseconds since 1970; the second is None when it can only be read as it is now.
         """
 
-    def open(self, as_of: int | None) -> Opened:
+    def open(self, as_of: int | None) -> OpenedSide:
         """All live rows as of a commit time, or now; what was opened before is closed.
 
         Raises:
@@ -172,7 +172,7 @@ def _read_at(table: str, left: Side, right: Side, suspects: Suspects, common: in
             raise
         two, right_digest = waiting.result()
     finally:
-        beside.shutdown(wait=False)  # who gives up here ends the conversation, and with it what is waited for
+        beside.shutdown(wait=False)  # who stops here ends the conversation, and with it what is waited for
     verdict = Verdict(
         table,
         Holding(left.name, left_digest.rows, left_digest.content),

@@ -202,8 +202,8 @@ class EmbeddedZookeeper:
             "ssl.enabledProtocols=TLSv1.3,TLSv1.2",
         ]
 
-    def _check_port(self, patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
+    def _check_port(self, retry_s: float) -> None:
+        deadline = time.monotonic() + retry_s
         while True:
             try:
                 with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

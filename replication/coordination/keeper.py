@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 _log = log.get(__name__)
 
 
-class Kept(Protocol):
+class KeptNode(Protocol):
     """Something to bring up to date at every wake-up."""
 
     def refresh(self) -> None:
@@ -36,7 +36,7 @@ class Keeper:
         self._root = root
         self._reread_s = reread_s
         self._lock = threading.Lock()
-        self._kept: list[Kept] = []
+        self._kept: list[KeptNode] = []
         self._sessions: set[int] = set()
         self._woken = threading.Event()
         self._closing = False
@@ -49,13 +49,13 @@ class Keeper:
         """Have everything read again soon. Never blocks."""
         self._woken.set()
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptNode) -> None:
         """Bring ``kept`` up to date from now on."""
         with self._lock:
             self._kept.append(kept)
         self.wake()
 
-    def drop(self, kept: Kept) -> None:
+    def drop(self, kept: KeptNode) -> None:
         """No longer."""
         with self._lock:
             self._kept = [other for other in self._kept if other is not kept]

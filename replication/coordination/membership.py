@@ -84,11 +84,11 @@ class Candidacy:
         tree, session = self._keeper.tree, self._keeper.session()
         if not session:
             return False
-        line = in_line(tree.children(self._parent))
+        line = in_order(tree.children(self._parent))
         if not any(node.startswith(self._id) for node in line):
             if tree.create(f"{self._parent}/{self._id}-", self._name.encode(), ephemeral=True, sequential=True) is None:
                 raise CoordinationError(f"there is no cluster at {self._parent}", "Start it: walship up --config FILE")
-            line = in_line(tree.children(self._parent))
+            line = in_order(tree.children(self._parent))
         if not line or not line[0].startswith(self._id):
             return False
         node = tree.get(f"{self._parent}/{line[0]}")
@@ -106,6 +106,6 @@ class Candidacy:
                 self._keeper.tree.delete(f"{self._parent}/{node}")
 
 
-def in_line(nodes: tuple[str, ...]) -> list[str]:
+def in_order(nodes: tuple[str, ...]) -> list[str]:
     """Candidates in the order in which they came."""
     return sorted(nodes, key=lambda node: node.rpartition("-")[2])

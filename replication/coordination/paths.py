@@ -26,7 +26,7 @@ _SERVERS = re.compile(r"[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*\Z")
 _ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]*)+\Z")
 
 
-class Kind(StrEnum):
+class MemberKind(StrEnum):
     """Kinds of ephemeral members."""
 
     WORKERS = "workers"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
     WRITERS = "writers"
 
 
-class Office(StrEnum):
+class Election(StrEnum):
     """What one host at a time does, and others stand for."""
 
     MASTERS = "masters"
@@ -87,15 +87,15 @@ class Paths:
         """The counter that says: read the ledger's rules again."""
         return f"{self.root}/peers"
 
-    def candidates(self, office: Office) -> str:
-        """The parent of those who stand for an office."""
-        return f"{self.root}/{office.value}"
+    def candidates(self, election: Election) -> str:
+        """The parent of those who stand for an election."""
+        return f"{self.root}/{election.value}"
 
-    def members(self, kind: Kind) -> str:
+    def members(self, kind: MemberKind) -> str:
         """The parent of the members of ``kind``."""
         return f"{self.root}/{kind.value}"
 
-    def member(self, kind: Kind, name: str) -> str:
+    def member(self, kind: MemberKind, name: str) -> str:
         """One member."""
         return f"{self.members(kind)}/{check_name(name, kind.value)}"
 
@@ -122,5 +122,5 @@ class Paths:
         """Every node that must exist before any member can, parents first."""
         ancestors = self.root.split("/")[1:]
         chain = tuple("/" + "/".join(ancestors[: n + 1]) for n in range(len(ancestors)))
-        offices, kinds = map(self.candidates, Office), map(self.members, Kind)
-        return (*chain, *offices, self.hosts, self.assignments, *kinds)
+        elections, kinds = map(self.candidates, Election), map(self.members, MemberKind)
+        return (*chain, *elections, self.hosts, self.assignments, *kinds)

@@ -23,8 +23,8 @@ from replication.coordination.base import (
     decode_fields,
 )
 from replication.coordination.keeper import Keeper, Subscription
-from replication.coordination.membership import Candidacy, Membership, in_line
-from replication.coordination.paths import NODE_BYTES_MAX, Kind, Office, Paths
+from replication.coordination.membership import Candidacy, Membership, in_order
+from replication.coordination.paths import NODE_BYTES_MAX, Election, MemberKind, Paths
 from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
 from replication.errors import ConfigError, CoordinationError, NotLeaderError, RequestError, StaleEpochError
@@ -174,7 +174,7 @@ class Coordination:
         self._tree.delete(self.paths.assignment(slot))
         self._tree.delete(self.paths.host(slot))
 
-    def enrol(self, kind: Kind, name: str, fields: dict[str, Any]) -> Membership:
+    def enrol(self, kind: MemberKind, name: str, fields: dict[str, Any]) -> Membership:
         """Become a member under ``name`` for as long as the session lives, and again in the next one.
 
         A node that an earlier process left is replaced at once. If later another process takes the name, this one
@@ -182,7 +182,7 @@ class Coordination:
         """
         return Membership(self._keeper, self.paths.member(kind, name), fields)
 
-    def members(self, kind: Kind) -> tuple[Member, ...]:
+    def members(self, kind: MemberKind) -> tuple[Member, ...]:
         """The live members of a kind, by name."""
         found = []
         for name in self._tree.children(self.paths.members(kind)):
@@ -191,24 +191,24 @@ class Coordination:
                 found.append(Member(name, decode_fields(node.content), node.owner))
         return tuple(found)
 
-    def has_enrolled(self, kind: Kind, name: str) -> bool:
+    def has_enrolled(self, kind: MemberKind, name: str) -> bool:
         """Whether the member of that name is of this session, and not of a process that was there before."""
         node = self._tree.get(self.paths.member(kind, name))
         return node is not None and self._keeper.owned(node.owner)
 
-    def stand(self, name: str, office: Office = Office.MASTERS) -> Candidacy:
-        """Stand for an office. Any number may; ``Candidacy.leads()`` tells who is first."""
-        return Candidacy(self._keeper, self.paths.candidates(office), name)
+    def stand(self, name: str, election: Election = Election.MASTERS) -> Candidacy:
+        """Stand for an election. Any number may; ``Candidacy.leads()`` tells who is first."""
+        return Candidacy(self._keeper, self.paths.candidates(election), name)
 
-    def candidates(self, office: Office = Office.MASTERS) -> tuple[str, ...]:
-        """The names of those who stand for an office, the one who has it first; for people to see."""
-        parent = self.paths.candidates(office)
-        nodes = [self._tree.get(f"{parent}/{node}") for node in in_line(self._tree.children(parent))]
+    def candidates(self, election: Election = Election.MASTERS) -> tuple[str, ...]:
+        """The names of those who stand for an election, the one who has it first; for people to see."""
+        parent = self.paths.candidates(election)
+        nodes = [self._tree.get(f"{parent}/{node}") for node in in_order(self._tree.children(parent))]
         return tuple(node.content.decode() for node in nodes if node is not None)
 
-    def leader(self, office: Office = Office.MASTERS) -> str | None:
-        """The name of who has an office, for people to see; None when nobody has."""
-        return next(iter(self.candidates(office)), None)
+    def leader(self, election: Election = Election.MASTERS) -> str | None:
+        """The name of who has an election, for people to see; None when nobody has."""
+        return next(iter(self.candidates(election)), None)
 
     def assignment(self, slot: str) -> AssignmentRead | None:
         """The assignment of the worker on ``slot``."""

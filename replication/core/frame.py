@@ -40,7 +40,7 @@ _CRC = struct.Struct("<I")
 Buffer = bytes | bytearray | memoryview
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame carries."""
 
     DATA = 0
@@ -69,7 +69,7 @@ class SealedHeader:
     sequence 0); ``batch_id`` is empty when the caller gave none, and ``part`` counts from 0 to ``parts`` - 1.
     """
 
-    kind: Kind
+    kind: FrameKind
     codec: Codec
     table: UUID
     group: str
@@ -282,7 +282,7 @@ def _read_sealed(buffer: Buffer, at: int, base: int) -> tuple[SealedHeader, int]
     ) = fields
     try:
         header = SealedHeader(
-            kind=Kind(kind),
+            kind=FrameKind(kind),
             codec=Codec(codec),
             table=_uuid(table),
             group=names[2].decode(),

@@ -16,6 +16,6 @@ class Phase(StrEnum):
                                      └─────────────┘
     """
 
-    LIVE = "live"  # what the rule owes goes, and its files are held until it is applied there
+    LIVE = "live"  # what the rule requires goes, and its files are held until it is applied there
     BOOTSTRAPPING = "bootstrapping"  # the same, and files from the bootstrap's begin on are held until it is complete
-    NEEDS_BOOTSTRAP = "needs_bootstrap"  # something owed is lost: nothing goes and nothing is held until one begins
+    NEEDS_BOOTSTRAP = "needs_bootstrap"  # something required is lost: nothing goes and nothing is held until one begins

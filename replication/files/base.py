@@ -1,6 +1,6 @@
 """What walship asks of a file system: files that grow at their end, and say when that is durable.
 
-Implemented for POSIX (``local.py``) and in memory with the ways a disk fails (``memory.py``). A path is text.
+Implemented for POSIX (``local.py``) and in memory with the paths a disk fails (``memory.py``). A path is text.
 Everything
 that fails raises StorageError: NoSpaceError for a full disk or quota, MissingFileError and LockedFileError by name.
 """

@@ -27,7 +27,7 @@ class _Inode:
 
 
 @dataclass(slots=True)
-class Faults:
+class FileFaults:
     """What goes wrong next; tests set these.
 
     Args:
@@ -154,7 +154,7 @@ class MemoryFiles:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.faults = Faults()
+        self.faults = FileFaults()
         self._names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._directories: set[str] = {"", "/"}

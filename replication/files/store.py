@@ -21,7 +21,7 @@ def is_stored(path: str) -> bool:
     return "://" in path
 
 
-class Store:
+class RemoteStore:
     """Objects below one address. Safe for threads as far as fsspec's driver is."""
 
     def __init__(self, url: str) -> None:
@@ -117,9 +117,9 @@ class Store:
                 os.close(fd)
 
 
-def store_of(address: str) -> Store:
+def store_of(address: str) -> RemoteStore:
     """The store that an object's address is in, for reading and removing it."""
-    return Store(address.rpartition("/")[0])
+    return RemoteStore(address.rpartition("/")[0])
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def _translated(address: str) -> Iterator[None]:
     except StorageError:
         raise
     except FileNotFoundError:
-        remedy = "Restore it there, or give the file up: walship wal giveup"
+        remedy = "Restore it there, or salvage the file: walship wal salvage"
         raise MissingFileError(f"{address} is not there, though the ledger knows it", remedy) from None
     except Exception as error:  # each driver raises what it likes
         raise StorageError(

@@ -16,13 +16,14 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.core.roles import RoleState
-from replication.core.routes.forks import Lineage
+from replication.core.routes.forks import TermHistory
 from replication.ledger.batches import Batches, BatchPart
 from replication.ledger.bootstraps import Bootstraps
 from replication.ledger.derivations import Derivation, Derivations
-from replication.ledger.files import KEEP, Files
-from replication.ledger.landing import Landing
+from replication.ledger.files import KEEP, FileRecords
+from replication.ledger.landing import LandingRecords
 from replication.ledger.records import (
+    AcknowledgedLoss,
     AheadClock,
     AtRisk,
     Backlog,
@@ -32,22 +33,21 @@ from replication.ledger.records import (
     FileKind,
     FileRow,
     Gap,
-    GivenUp,
     Grown,
     Landed,
-    LetGo,
+    LandedGroup,
     OwnLoss,
     PassedOn,
+    PatternRule,
     Peer,
+    PeerProgress,
     Pending,
-    Progress,
     Quarantined,
     Readable,
-    Registration,
-    ReplayMark,
+    Released,
+    ReplayCheckpoint,
     Rule,
-    Standing,
-    Waiver,
+    Salvaged,
     WriterRow,
 )
 from replication.ledger.replay import Replay
@@ -70,34 +70,34 @@ __all__ = [
     "Divergence",
     "FileKind",
     "FileRow",
-    "Files",
+    "FileRecords",
     "Gap",
-    "GivenUp",
+    "Salvaged",
     "Grown",
     "HeldTable",
     "Landed",
-    "Landing",
+    "LandingRecords",
     "Ledger",
-    "LetGo",
+    "Released",
     "OwnLoss",
     "PassedOn",
     "Peer",
     "Pending",
     "Phase",
-    "Progress",
+    "PeerProgress",
     "Quarantined",
     "Readable",
-    "Registration",
+    "LandedGroup",
     "Replay",
-    "ReplayMark",
+    "ReplayCheckpoint",
     "Rule",
     "Rules",
     "Sending",
-    "Standing",
-    "Tables",
+    "PatternRule",
+    "TableRecords",
     "Terms",
     "Time",
-    "Waiver",
+    "AcknowledgedLoss",
     "WriterRow",
 ]
 
@@ -121,10 +121,10 @@ class Terms(Protocol):
     def assigned(self) -> dict[str, int]:
         """The newest term under which each host was to be given work: what ZooKeeper has of an older one is a copy."""
 
-    def lineage(self) -> Lineage:
+    def term_history(self) -> TermHistory:
         """The newest terms with the marks drawn for them."""
 
-    def recognise(self, other: ClusterId, lineage: Lineage) -> str:
+    def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
         """Remember another cluster's newest term and mark; why it is not the one that was heard of by this name.
 
         It may be a copy of it, or the one that was copied; "" when nothing speaks against it.
@@ -137,7 +137,7 @@ class Terms(Protocol):
         """Remember a role, for when ZooKeeper's data are lost; one with a lower epoch changes nothing."""
 
 
-class Tables(Protocol):
+class TableRecords(Protocol):
     """Table definitions and schema versions."""
 
     def create(self, spec: TableSpec) -> None:
@@ -161,7 +161,7 @@ class Tables(Protocol):
         """A number that grows with every ``alter`` that changed something."""
 
     def drop(self, table: UUID) -> None:
-        """Mark dropped. Its rules stay until peers have what they owe; see ``Rules.settle``."""
+        """Mark dropped. Its rules stay until peers have what they require; see ``Rules.settle``."""
 
     def get(self, name: str) -> TableSpec:
         """By name; UnknownTableError lists near names."""
@@ -225,12 +225,12 @@ class Rules(Protocol):
 
         ``with_properties`` is of all the table's rules for the peer; None leaves it as it is, True where there is none.
 
-        With ``every_group`` groups that ``Tables.alter`` adds later go there, too, each in the transaction that adds it
+        With ``every_group`` groups that are added later go there, too, each in the transaction that adds it
         and so with its first frame; until ``disable`` ends any group.
 
         In the same transaction creates the statuses for the retained files and, per stream of the groups already in
-        them, notes the first sequence owed (the next one), so that only what is written from now on goes. With
-        ``bootstrap`` new rules are BOOTSTRAPPING: what lies before is owed too, by other means.
+        them, notes the first sequence required_from (the next one), so that only what is written from now on goes. With
+        ``bootstrap`` new rules are BOOTSTRAPPING: what lies before is required too, by other means.
         """
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
@@ -247,7 +247,7 @@ class Rules(Protocol):
         """
 
     def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """What a table's rules owe can be held no longer: NEEDS_BOOTSTRAP, which lets go of every file at once.
+        """What a table's rules require can be held no longer: NEEDS_BOOTSTRAP, which lets go of every file at once.
 
         Raises:
             RequestError: the table does not go to that peer.
@@ -256,16 +256,16 @@ class Rules(Protocol):
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
         """End the rules; re-enabling is a new generation, whose gap is what was not sent in between."""
 
-    def stand(self, standing: Standing, term: int) -> None:
-        """From now on ``Tables.create`` begins rules for tables of the pattern; replaces a peer's rule of one pattern.
+    def stand(self, standing: PatternRule, term: int) -> None:
+        """From now on tables that match the pattern begin with rules; replaces the peer's rule of that pattern.
 
         A table that a rule names already, or that is there, is left as it is.
         """
 
-    def end_standing(self, peer: str, pattern: str, term: int) -> bool:
+    def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
         """Have tables to come stay here; rules that were begun stay. Whether there was such a standing rule."""
 
-    def standing(self) -> list[Standing]:
+    def standing(self) -> list[PatternRule]:
         """Every standing rule, by peer and pattern."""
 
     def settle(self, term: int) -> list[Rule]:
@@ -292,7 +292,7 @@ class Ledger(Protocol):
         """The master's term."""
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> TableRecords:
         """Table definitions."""
 
     @property
@@ -300,11 +300,11 @@ class Ledger(Protocol):
         """Peers and rules."""
 
     @property
-    def files(self) -> Files:
+    def files(self) -> FileRecords:
         """Files and what peers have of them."""
 
     @property
-    def landing(self) -> Landing:
+    def landing(self) -> LandingRecords:
         """Registered and claimed bytes."""
 
     @property

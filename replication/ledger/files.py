@@ -15,15 +15,15 @@ from replication.ledger.records import (
     Backlog,
     FileKind,
     FileRow,
-    LetGo,
-    Progress,
+    PeerProgress,
+    Released,
     Rule,
 )
 
 KEEP = RetentionPolicy()
 
 
-class Files(Protocol):
+class FileRecords(Protocol):
     """WAL, control and landing files, and what peers have of them."""
 
     def allocate(
@@ -43,7 +43,7 @@ class Files(Protocol):
         Noted once it is among those ``heard`` of from a peer, since its number is given next.
         """
 
-    def heard_by(self, peer: ClusterId) -> tuple[FileId, ...]:
+    def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
         """The highest file of this cluster that a peer ever acked something of, of each host slot.
 
         A peer that has not heard of it goes on from an older copy of its ledger.
@@ -63,13 +63,13 @@ class Files(Protocol):
             MissingFileError: no such file.
         """
 
-    def record(self, progress: Sequence[Progress]) -> None:
+    def record(self, progress: Sequence[PeerProgress]) -> None:
         """Join what workers learnt about peers; after a loss there, less counts than before."""
 
-    def progress(self, peer: str | None = None) -> list[Progress]:
+    def progress(self, peer: str | None = None) -> list[PeerProgress]:
         """What is known, per file and peer."""
 
-    def apart(self, file: FileId) -> Mapping[UUID, Ranges]:
+    def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
         """Bytes of a file that workers found to hold only frames of one table, which they withheld; by table."""
 
     def failing(self) -> frozenset[str]:
@@ -115,14 +115,16 @@ class Files(Protocol):
     def lacked(self) -> dict[str, list[FileId]]:
         """CLOSED files of frames that each peer lacks something of, oldest first."""
 
-    def let_go(self, budget: int, term: int) -> list[LetGo]:
+    def release(self, budget: int, term: int) -> list[Released]:
         """Have files wait no more for peers that lack more than ``budget`` bytes of local files, oldest files first.
 
         In one transaction the tables with frames in what a peer lacks of them become NEEDS_BOOTSTRAP there, and these
-        files, and others with frames of no other table, count as shipped and applied for the peer. Files with nothing
+        files, and others with frames of no other table, count as shipped and applied for the peer. FileRecords with
+        nothing
         that it lacks go first. What is in a store, OPEN or not wholly registered stays.
 
-        Files with frames of a table that the peer is being bootstrapped with are counted apart, and stay. Where they
+        Files with frames of a table that the peer is being bootstrapped with are counted by themselves, and stay.
+        Where they
         are more than ``budget`` bytes, those tables with frames in the oldest of them become NEEDS_BOOTSTRAP.
 
         Raises:

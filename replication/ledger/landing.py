@@ -1,4 +1,4 @@
-"""What a ledger does with landed and own bytes: register, claim, give up. Part of ``base``, whose rules hold."""
+"""What a ledger does with landed and own bytes: register, claim, salvage. Part of ``base``, whose rules hold."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ from uuid import UUID
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import ClosedNotice
-from replication.core.routes.routes import Carried, InboundRoad
-from replication.ledger.records import AtRisk, Claim, Divergence, FileRow, GivenUp, Landed, OwnLoss, Readable, Waiver
+from replication.ledger.records import (
+    AcknowledgedLoss,
+    AtRisk,
+    Claim,
+    Divergence,
+    FileRow,
+    Landed,
+    OwnLoss,
+    Readable,
+    Salvaged,
+)
 
 
-class Landing(Protocol):
+class LandingRecords(Protocol):
     """Registered and claimed bytes: landed ones and own ones."""
 
     def register(self, landed: Sequence[Landed]) -> list[Divergence]:
@@ -39,10 +49,10 @@ class Landing(Protocol):
         """Durable and registered ranges of a peer's file."""
 
     def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
-        """Of those source files of which received ranges were given up: how often, and what is received now."""
+        """Of those source files of which received ranges were salvaged: how often, and what is received now."""
 
     def at_risk(self, file: FileId, *, keeps_tables: bool = True) -> AtRisk:
-        """What giving up a landing file would lose, and where it may be found.
+        """What salvaging a landing file would lose, and where it may be found.
 
         Args:
             file: a CLOSED landing file.
@@ -62,7 +72,7 @@ class Landing(Protocol):
         saved: Sequence[Claim] = (),
         *,
         keeps_tables: bool = True,
-    ) -> GivenUp:
+    ) -> Salvaged:
         """Forget a landing file that cannot be read, in one transaction; the own replay must not be running.
 
         What tables have applied of it stays claimed. The rest is claimed in ``into`` where ``saved`` has it, and else
@@ -88,7 +98,7 @@ class Landing(Protocol):
         """
 
     def own_loss(self, file: FileId, readable: Readable, *, keeps_tables: bool = True) -> OwnLoss:
-        """What giving up a file that was written here, or copied from such, would mean now. Changes nothing.
+        """What salvaging a file that was written here, or copied from such, would mean now. Changes nothing.
 
         Args:
             file: a WAL that is CLOSED, or OPEN and without a writer.
@@ -100,7 +110,7 @@ class Landing(Protocol):
             RequestError: it came from a peer.
         """
 
-    def give_up_own(
+    def salvage_own(
         self,
         file: FileId,
         term: int,
@@ -114,7 +124,7 @@ class Landing(Protocol):
 
         What is copied is claimed in ``into``, as far applied as it was, and goes from there to every peer. What tables
         here have applied stays claimed. What is lost is claimed no more, so that it counts should it come back from a
-        peer, and is waived: neither closed nor replicated time waits for it, here or at peers. Tables with frames
+        peer, and is acknowledged: neither closed nor replicated time waits for it, here or at peers. Tables with frames
         that a peer will not get become NEEDS_BOOTSTRAP there. A batch of which frames are lost may be appended again,
         unless its table has no key and a peer may have them. A dead writer whose last OPEN file this was holds closed
         time no more.
@@ -133,11 +143,11 @@ class Landing(Protocol):
                 applied; or more is wanted than was saved.
         """
 
-    def waivers(self) -> list[Waiver]:
-        """What was lost with files that were given up and has not come back, the oldest first."""
+    def acknowledged_losses(self) -> list[AcknowledgedLoss]:
+        """What was lost with files that were salvaged and has not come back, the oldest first."""
 
-    def waived(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
-        """Per (table, group) and WAL, the sequences that went with files that were given up, come back or not."""
+    def acknowledged(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+        """Per (table, group) and WAL, the sequences that went with files that were salvaged, come back or not."""
 
     def accept_term(self, source: FileId, term: int) -> bool:
         """Keep the highest term per source file; False when ``term`` is older."""
@@ -164,36 +174,36 @@ class Landing(Protocol):
     def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
         """Highest claimed sequence and its hash."""
 
-    def declare_road(
+    def declare_route(
         self,
         source: ClusterId,
         table: UUID,
         group: str,
         generation: int,
-        owed: Mapping[FileId, int],
-        waived: Mapping[FileId, Ranges] | None = None,
+        required_from: Mapping[FileId, int],
+        acknowledged: Mapping[FileId, Ranges] | None = None,
         carried: Sequence[Carried] = (),
         phase: Phase = Phase.LIVE,
     ) -> None:
-        """What a sender owes from now on: the first sequence per WAL, less waived gaps; WALs not named are owed from 0.
+        """Where a sender's route starts in each WAL, less acknowledged gaps; WALs that are not named start at 0.
 
-        It owes its own WALs, and those of the origins that it says it carries. A newer generation replaces an older
-        one; the same generation replaces what was declared while the road is open, but does not go back to an earlier
+        It requires its own WALs, and those of the origins that it says it carries. A newer generation replaces an older
+        one; the same generation replaces what was declared while the route is open, but does not go back to an earlier
         phase; an older one changes nothing. While the sender's rule is not LIVE replicated time of the table stands.
         """
 
-    def roads(self) -> list[InboundRoad]:
-        """The open roads into this cluster, by source, table and group."""
+    def routes(self) -> list[InboundRoute]:
+        """The open routes into this cluster, by source, table and group."""
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
         """Landing files that are kept in which a frame landed again, with the ``[begin, end)`` that has it."""
 
-    def spare(self, file: FileId, begin: int, end: int) -> Ranges:
+    def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
         """Ranges of a landing file between ``begin`` and ``end`` whose frames are claimed elsewhere.
 
         They need not be sent on. None are, while the sender of the file has something to make good that was lost here:
         what then comes again may be lacking at clusters after this one, though it is claimed here.
         """
 
-    def close_road(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
-        """The sender's rule of that generation, or an older one, has ended: it owes nothing more."""
+    def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
+        """The sender's rule of that generation, or an older one, has ended: it requires nothing more."""

@@ -56,9 +56,9 @@ class Rule:
     group: str
     remote_table: str
     generation: int
-    owed: Mapping[FileId, int] = field(
+    required_from: Mapping[FileId, int] = field(
         default_factory=dict
-    )  # first sequence owed, per retained WAL of the table's streams
+    )  # first sequence required, per retained WAL of the table's streams
     phase: Phase = Phase.LIVE
     since: int = 0  # when it began, in microseconds since 1970
     gaps: tuple[Gap, ...] = ()
@@ -71,7 +71,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PatternRule:
     """A rule for tables that are made, or come from other clusters, later: those of a pattern, less the excluded ones.
 
     ``groups`` are the names of those that go; empty for all of each table.
@@ -178,9 +178,10 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class AtRisk:
-    """What goes with a landing file that is given up, but for what can be saved.
+    """What goes with a landing file that is salvaged, but for what can be saved.
 
-    ``sequences`` are claimed in it and not wholly applied, ``applied`` is how far each table is in it, ``spares`` are
+    ``sequences`` are claimed in it and not wholly applied, ``applied`` is how far each table is in it, ``duplicates``
+    are
     ``[begin, end)`` of other files where some of these sequences landed as duplicates. ``lacked`` are the bytes that
     some peer lacks, per (table, group) that goes there.
     """
@@ -188,17 +189,18 @@ class AtRisk:
     row: FileRow
     sequences: Mapping[StreamId, Ranges]
     applied: Mapping[UUID, int]
-    spares: tuple[tuple[FileRow, int, int], ...]
+    duplicates: tuple[tuple[FileRow, int, int], ...]
     lacked: Mapping[tuple[UUID, str], Ranges]
 
 
 @dataclass(frozen=True, slots=True)
-class GivenUp:
-    """What became of a landing file that was given up.
+class Salvaged:
+    """What became of a landing file that was salvaged.
 
     ``again`` are the source's ranges that the sender is asked for anew; ``dropped`` the sequences that are claimed no
     more until they come again; ``saved`` those that are claimed in the file of copies now. ``lacking`` says of which
-    tables a peer may not get what it is owed, since the sender may have let it go, and of how many frames at most.
+    tables a peer may not get what it is required, since the sender may have let it go, and of how many frames at
+    most.
     """
 
     file: FileId
@@ -223,11 +225,12 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class OwnLoss:
-    """What giving up a file that was written here means.
+    """What salvaging a file that was written here means.
 
     ``wanted`` can be read, and a table here or a peer still needs it. ``lost`` cannot be read, and no table here has
     applied it; ``at_peers`` is what of that each peer has. ``lacking`` says of which tables a peer will not get what it
-    is owed, and of how many frames at most. Of ``illegible_bytes`` nobody can tell what ``untold_bytes`` held.
+    is required, and of how many frames at most. Of ``unreadable_bytes`` nobody can tell what ``untold_bytes``
+    held.
     ``doubtful`` are tables without key of which it cannot be told whether they have applied some of what is lost.
     """
 
@@ -236,16 +239,16 @@ class OwnLoss:
     lost: Mapping[StreamId, Ranges]
     at_peers: Mapping[str, Mapping[StreamId, Ranges]]
     lacking: Mapping[str, Mapping[UUID, int]]
-    illegible_bytes: int
+    unreadable_bytes: int
     untold_bytes: int
     doubtful: frozenset[UUID]
 
 
 @dataclass(frozen=True, slots=True)
-class Waiver:
-    """Sequences that went with ``file``, which was written here and given up at ``at``; those that came back are not.
+class AcknowledgedLoss:
+    """Sequences that went with ``file``, which was written here and salvaged at ``at``; those that came back are not.
 
-    Nobody waits for them: they are waived in what this cluster owes.
+    Nobody waits for them: they are acknowledged in what this cluster requires.
     """
 
     stream: StreamId
@@ -264,13 +267,13 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PeerProgress:
     """What the worker learnt about one file at one peer; joined by union and max.
 
     ``generation`` is that of the newest rule for the peer which the worker knew when it skipped what no rule names.
     Where a newer rule begins, bytes reported under an older generation do not count as shipped. None = all rules in
     force. ``losses`` is how often the peer had lost bytes of the file when this was learnt: what was learnt before an
-    older loss counts no more, and of what was known then only ``kept`` does. ``apart`` names bytes of the file that
+    older loss counts no more, and of what was known then only ``kept`` does. ``withheld`` names bytes of the file that
     hold only frames of one table, which is withheld: the file's other tables need not wait for them. With
     ``tells_error`` False nothing is said of how shipping goes, and the last error stays.
     """
@@ -284,7 +287,7 @@ class Progress:
     generation: int | None = None
     losses: int = 0
     kept: Ranges = Ranges()
-    apart: Mapping[UUID, Ranges] = field(default_factory=dict)
+    withheld: Mapping[UUID, Ranges] = field(default_factory=dict)
     tells_error: bool = True
 
 
@@ -310,7 +313,7 @@ class Backlog:
 
 
 @dataclass(frozen=True, slots=True)
-class LetGo:
+class Released:
     """Files, of ``bytes``, that wait for a peer no more, and the tables that need a bootstrap there because of it."""
 
     peer: str
@@ -320,7 +323,7 @@ class LetGo:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class LandedGroup:
     """A writer's entry: its commit times must stay above ``closed``."""
 
     writer: str
@@ -330,7 +333,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class WriterRow:
-    """A registered writer: its host and the promise that later commits are above ``floor``."""
+    """A registered writer: its host and the watermark that later commits are above ``floor``."""
 
     writer: str
     host: str
@@ -369,7 +372,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A frame that could not be applied, kept apart with its reason.
+    """A frame that could not be applied, kept withheld with its reason.
 
     It holds its table's replicated time until it is tried again with success, or ``discarded``.
     """
@@ -381,11 +384,11 @@ class Quarantined:
     reason: str
     copy: str  # path of its own copy
     at: int  # microseconds since 1970
-    discarded: int = 0  # when a person gave it up, 0 while nobody has
+    discarded: int = 0  # when a person discarded it, 0 while nobody has
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayMark:
+class ReplayCheckpoint:
     """What one replay commit applied: offsets per file; ``snapshot`` is 0 for a round without rows."""
 
     table: UUID

@@ -7,7 +7,7 @@ from typing import Protocol
 from uuid import UUID
 
 from replication.core.ids import FileId
-from replication.ledger.records import Claim, Pending, Quarantined, ReplayMark
+from replication.ledger.records import Claim, Pending, Quarantined, ReplayCheckpoint
 
 
 class Replay(Protocol):
@@ -16,7 +16,7 @@ class Replay(Protocol):
     def pending(self) -> list[Pending]:
         """Every file with registered bytes not yet applied by all tables, in the order in which they were begun."""
 
-    def mark_applied(self, mark: ReplayMark) -> None:
+    def checkpoint_applied(self, mark: ReplayCheckpoint) -> None:
         """Join a commit's positions; a file passes when all tables have.
 
         Tables that are level share the file's prefix. An older mark never replaces a newer one.
@@ -28,7 +28,7 @@ class Replay(Protocol):
     def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
         """The table was rolled back: of these files it now has only what lies before these offsets."""
 
-    def mark(self, table: UUID) -> ReplayMark | None:
+    def mark(self, table: UUID) -> ReplayCheckpoint | None:
         """The ledger's copy of the table's last mark."""
 
     def raise_epoch(self) -> int:
@@ -56,20 +56,20 @@ class Replay(Protocol):
         """Record a quarantined frame; it counts as applied."""
 
     def quarantined(self) -> list[Quarantined]:
-        """All quarantined frames, those that a person gave up included."""
+        """All quarantined frames, those that a person discarded included."""
 
     def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
-        """A person gives up a quarantined frame at time ``at``: it no longer holds its table's replicated time.
+        """A person discards a quarantined frame at time ``at``: it no longer holds its table's replicated time.
 
         One that is ``damaged``, by what can be read of its header, is claimed no more, so that it counts when another
-        cluster's bootstrap brings its rows, and its sequence is waived until then.
+        cluster's bootstrap brings its rows, and its sequence is acknowledged until then.
 
         Raises:
             RequestError: no such frame is quarantined.
         """
 
     def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
-        """Have a quarantined frame, given up or not, applied from another file, and end its quarantine.
+        """Have a quarantined frame, discarded or not, applied from another file, and end its quarantine.
 
         ``into`` is a landing file made for it, OPEN and nothing registered, which holds a copy of the frame durably at
         ``claim``'s place; it is CLOSED there in the same transaction. The frame's sequence moves to it.

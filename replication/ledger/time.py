@@ -8,13 +8,13 @@ from uuid import UUID
 
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
-from replication.ledger.records import AheadClock, Grown, Registration, WriterRow
+from replication.ledger.records import AheadClock, Grown, LandedGroup, WriterRow
 
 
 class Time(Protocol):
     """Writers, closed time and replicated time."""
 
-    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> Registration:
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> LandedGroup:
         """Add a writer; its commits must be above the returned time: closed time, and every commit time seen."""
 
     def remove_writer(self, writer: str) -> None:
@@ -66,14 +66,14 @@ class Time(Protocol):
         """Keep a closed frame's notice until it is satisfied."""
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything that is owed of each stream up to a sequence is here, by whatever road it came."""
+        """Whether everything that is required of each stream up to a sequence is here, by whatever route it came."""
 
     def forget(self, origin: ClusterId) -> None:
-        """An origin is gone for good, as after a restore: it holds replicated time no more, nor do roads from it."""
+        """An origin is gone for good, as after a restore: it holds replicated time no more, nor do routes from it."""
 
     def replicated(self, table: UUID | None = None, *, every_origin: bool = False) -> dict[ClusterId, Replicated]:
         """Replicated time per origin for a table, or over all tables, and what holds it.
 
-        A table's origins are this cluster, the sources of its open roads, and clusters whose frames of it are here;
+        A table's origins are this cluster, the sources of its open routes, and clusters whose frames of it are here;
         with ``every_origin`` all that were ever heard of.
         """

@@ -18,9 +18,9 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import Buffer
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.routes.forks import Lineage
+from replication.core.routes.carried import Carried
+from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach
-from replication.core.routes.routes import Carried
 from replication.errors import PeerRefusedError
 
 PROTOCOL = 2
@@ -75,33 +75,35 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
-    """One (table, group) that goes to a peer: its definition, schema versions in use, and what is owed per WAL.
+class Route:
+    """One (table, group) that goes to a peer: its definition, schema versions in use, and what is required per WAL.
 
     ``carried`` are the origins whose frames it brings besides its sender's own. ``bootstrap_bytes`` is about how much
     room rows from before will take there, with those of other tables that are on their way; 0 when none are to be sent.
-    A ``closed`` one owes nothing more. Sequences that are ``waived`` were given up, by a person's word, and come by
-    this road no more.
+    A ``closed`` one requires nothing more. Sequences that are ``acknowledged`` were salvaged, by a person's word, and
+    come by
+    this route no more.
     """
 
     spec: TableSpec
     group: str
     remote_table: str
     generation: int
-    owed: Mapping[FileId, int] = field(default_factory=dict)
+    required_from: Mapping[FileId, int] = field(default_factory=dict)
     schemas: tuple[SchemaVersion, ...] = ()
     carried: tuple[Carried, ...] = ()
     phase: Phase = Phase.LIVE
     bootstrap_bytes: int = 0
     closed: bool = False
-    waived: Mapping[FileId, Ranges] = field(default_factory=dict)
+    acknowledged: Mapping[FileId, Ranges] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     """How a sender opens a stream. ``files``: whose resume ranges it wants, and the term it ships them under.
 
-    ``lineage`` tells it from a copy of it. Roads up to ``generation`` that are not among ``roads`` have ended, and so
+    ``term_history`` tells it from a copy of it. Routes up to ``generation`` that are not among ``routes`` have ended,
+    and so
     have all of ``former``, which the sender was before it was restored.
     """
 
@@ -109,25 +111,25 @@ class Hello:
     expected: ClusterId
     role_epoch: int
     version: str
-    roads: tuple[Road, ...] = ()
+    routes: tuple[Route, ...] = ()
     files: tuple[tuple[FileId, int], ...] = ()
     protocol: int = PROTOCOL
-    lineage: Lineage = ()
+    term_history: TermHistory = ()
     generation: int = 0
     former: tuple[ClusterId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A peer gave up landing files: the how manieth time, and all that it has of the sender's file since then."""
+    """A peer salvaged landing files: the how manieth time, and all that it has of the sender's file since then."""
 
     count: int
     kept: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """The peer's answer: who it is, what it has of the files asked for, and the roads it keeps closed.
+class OpenReply:
+    """The peer's answer: who it is, what it has of the files asked for, and the routes it keeps closed.
 
     Of files in ``lost`` the peer has no more than that, whatever was acked before. ``newest``: the highest file of the
     sender that it has heard of, of each host slot; a sender that has not got so far yet is an older copy.
@@ -138,7 +140,7 @@ class Opened:
     files: Mapping[FileId, tuple[Span, ...]] = field(default_factory=dict)
     refused: Mapping[tuple[UUID, str], Refusal] = field(default_factory=dict)
     lost: Mapping[FileId, Loss] = field(default_factory=dict)
-    lineage: Lineage = ()
+    term_history: TermHistory = ()
     newest: tuple[FileId, ...] = ()
 
 
@@ -187,7 +189,7 @@ Known = SchemaVersion | TableSpec  # what a receiver must know before frames tha
 class ShipSession(Protocol):
     """An open stream to one receiver. One thread uses it."""
 
-    opened: Opened
+    opened: OpenReply
 
     def send(self, message: Data | tuple[Known, ...]) -> None:
         """Hand over one message; blocks while the transport is behind.
@@ -253,9 +255,9 @@ class PeerLink(Protocol):
         """Those of the caller's files of which bytes that were durable there are so no more."""
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is there, by whatever road it came."""
+        """Whether everything up to these sequences is there, by whatever route it came."""
 
-    def open_road(self, source: ClusterId, expected: ClusterId, road: Road) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there. PeerRefusedError names the remedy."""
 
     def ship(self, hello: Hello) -> ShipSession:
@@ -311,14 +313,14 @@ class ReceiverService(Protocol):
         """Those source files of which bytes that were durable here are so no more."""
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is here, by whatever road it came."""
+        """Whether everything up to these sequences is here, by whatever route it came."""
 
-    def open_road(self, source: ClusterId, expected: ClusterId, road: Road, caller: frozenset[str] | None) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
         """Make a table ready. PeerRefusedError otherwise."""
 
     def ship(
         self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
-    ) -> tuple[Opened, Inbound]:
+    ) -> tuple[OpenReply, Inbound]:
         """Open a stream. PeerRefusedError otherwise."""
 
     def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:

@@ -16,7 +16,7 @@ GET_TABLE = f"/{SERVICE}/GetTable"
 PROGRESS = f"/{SERVICE}/Progress"
 LOST = f"/{SERVICE}/Lost"
 REACHED = f"/{SERVICE}/Reached"
-OPEN_ROAD = f"/{SERVICE}/OpenRoad"
+OPEN_ROUTE = f"/{SERVICE}/OpenRoute"
 COMPARE = f"/{SERVICE}/Compare"
 READ = f"/{SERVICE}/Read"
 

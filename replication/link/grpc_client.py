@@ -22,13 +22,13 @@ from replication.core.routes.freshness import Reach
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
 from replication.link import channel, ranges, wire
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import PROTOCOL, Data, Description, Hello, Known, Loss, Opened, Refusal, Reply, Road
+from replication.link.base import PROTOCOL, Data, Description, Hello, Known, Loss, OpenReply, Refusal, Reply, Route
 from replication.link.tls import LinkTls, check_plaintext
 
 COMPARE_S_MAX = 3600.0
 READ_S_MAX = 120.0  # one call brings 64 MiB at most, or one frame
 _ENDED_S = 0.5
-_ROAD_S = 0.05  # what a peer may take to make a table of each road that is new to it
+_ROUTE_S = 0.05  # what a peer may take to make a table of each route that is new to it
 _SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
 
 
@@ -44,7 +44,7 @@ def connect(
     """A link to the receiver at ``address`` (host:port) of the cluster named ``peer``. Connects when first used.
 
     Without ``tls`` it is plain text; ``timeout_s`` is the deadline of every call, and of opening a stream,
-    which has a little more for each of its roads.
+    which has a little more for each of its routes.
 
     Raises:
         ConfigError: plain text to another host, and the configuration does not allow it.
@@ -89,13 +89,13 @@ class GrpcLink:
         return wire.decode_lost(self._call(channel.LOST, asked))
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is there, by whatever road it came."""
+        """Whether everything up to these sequences is there, by whatever route it came."""
         return wire.decode_reached(self._call(channel.REACHED, wire.encode_sequences(sequences)))
 
-    def open_road(self, source: ClusterId, expected: ClusterId, road: Road) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there."""
-        asked = pb.OpenRoadRequest(source=str(source), expected=str(expected), road=wire.encode_road(road))
-        answer = pb.RoadReply.FromString(self._call(channel.OPEN_ROAD, asked.SerializeToString()))
+        asked = pb.OpenRouteRequest(source=str(source), expected=str(expected), route=wire.encode_route(route))
+        answer = pb.RouteReply.FromString(self._call(channel.OPEN_ROUTE, asked.SerializeToString()))
         if answer.HasField("refusal"):
             raise wire.decode_refusal(answer.refusal).error()
 
@@ -154,7 +154,7 @@ class GrpcShipSession:
         self._address = address
         self._timeout_s = timeout_s
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(_SEND_QUEUE)
-        self._replies: queue.SimpleQueue[Reply | Opened | TransferError | None] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Reply | OpenReply | TransferError | None] = queue.SimpleQueue()
         self._nudged = False
         self._failed: TransferError | None = None
         self._closed = False
@@ -166,12 +166,12 @@ class GrpcShipSession:
         self._reader = threading.Thread(target=self._collect, name=f"replies {address}", daemon=True)
         self._reader.start()
         try:
-            patience_s = timeout_s + _ROAD_S * len(hello.roads)
-            answer = self._next(patience_s)
+            retry_s = timeout_s + _ROUTE_S * len(hello.routes)
+            answer = self._next(retry_s)
             if isinstance(answer, Refusal):
                 raise answer.error()
-            if not isinstance(answer, Opened):
-                raise PeerUnavailableError(f"{address} did not answer within {patience_s:g} s")
+            if not isinstance(answer, OpenReply):
+                raise PeerUnavailableError(f"{address} did not answer within {retry_s:g} s")
         except BaseException:
             self.close()
             raise
@@ -189,7 +189,7 @@ class GrpcShipSession:
     def receive(self, timeout_s: float) -> Reply | None:
         """The next reply, or None when none came in time."""
         reply = self._next(timeout_s)
-        assert not isinstance(reply, Opened), "a stream is opened once"
+        assert not isinstance(reply, OpenReply), "a stream is opened once"
         return reply
 
     def nudge(self) -> None:
@@ -215,7 +215,7 @@ class GrpcShipSession:
                         continue
             self._reader.join()
 
-    def _next(self, timeout_s: float) -> Reply | Opened | None:
+    def _next(self, timeout_s: float) -> Reply | OpenReply | None:
         if self._failed:
             raise self._failed
         try:

@@ -25,7 +25,7 @@ from replication.link.base import (
     Data,
     Hello,
     Inbound,
-    Opened,
+    OpenReply,
     Reason,
     ReceiverService,
     Refusal,
@@ -80,7 +80,7 @@ class LinkServer:
             "Progress": unary(self._progress),
             "Lost": unary(self._lost),
             "Reached": unary(self._reached),
-            "OpenRoad": unary(self._open_road),
+            "OpenRoute": unary(self._open_route),
             "Compare": grpc.stream_stream_rpc_method_handler(self._compare),
             "Read": grpc.unary_stream_rpc_method_handler(self._read),
         }
@@ -131,18 +131,18 @@ class LinkServer:
         sequences = wire.decode_sequences(raw)
         return wire.encode_reached(self._answer(context, lambda: self._service.reached(sequences)))
 
-    def _open_road(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        asked = pb.OpenRoadRequest.FromString(raw)
+    def _open_route(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        asked = pb.OpenRouteRequest.FromString(raw)
         try:
-            self._service.open_road(
+            self._service.open_route(
                 ClusterId.parse(asked.source),
                 ClusterId.parse(asked.expected),
-                wire.decode_road(asked.road),
+                wire.decode_route(asked.route),
                 self._caller(context),
             )
         except ReplicationError as error:
-            return bytes(pb.RoadReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
-        return bytes(pb.RoadReply().SerializeToString())
+            return bytes(pb.RouteReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+        return bytes(pb.RouteReply().SerializeToString())
 
     def _caller(self, context: grpc.ServicerContext) -> frozenset[str] | None:
         return caller_names(context.auth_context()) if self._has_tls else None
@@ -233,7 +233,7 @@ class LinkServer:
 
     def _open(
         self, raw: bytes, reply: Callable[[Reply], None], context: grpc.ServicerContext
-    ) -> tuple[Opened, Inbound]:
+    ) -> tuple[OpenReply, Inbound]:
         try:
             hello = wire.decode_request(raw)
         except FormatError as error:

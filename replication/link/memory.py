@@ -1,6 +1,6 @@
 """The link without a network: sender and ``ReceiverService`` in one process; messages get lost, late, doubled.
 
-For tests and the simulator. Faults are drawn from a seeded generator, so a run can be repeated.
+For tests and the simulator. LinkFaults are drawn from a seeded generator, so a run can be repeated.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach
 from replication.errors import PeerUnavailableError
 from replication.link import ranges, wire
-from replication.link.base import Conversation, Data, Description, Hello, Known, Loss, ReceiverService, Reply, Road
+from replication.link.base import Conversation, Data, Description, Hello, Known, Loss, ReceiverService, Reply, Route
 
 
 @dataclass
-class Faults:
+class LinkFaults:
     """Chances, per message or reply, of going wrong; change them while the link is in use.
 
     ``down`` makes every call fail and ends streams. ``cut_after`` ends a stream after that many more messages (-1:
@@ -43,11 +43,11 @@ class MemoryLink:
     """``PeerLink`` straight to a service; messages pass through their wire form all the same."""
 
     def __init__(
-        self, service: ReceiverService, faults: Faults | None = None, caller: frozenset[str] | None = None
+        self, service: ReceiverService, faults: LinkFaults | None = None, caller: frozenset[str] | None = None
     ) -> None:
         self._service = service
         self._caller = caller
-        self.faults = faults or Faults()
+        self.faults = faults or LinkFaults()
         self._random = random.Random(self.faults.seed)
         self._closed = False
 
@@ -82,10 +82,10 @@ class MemoryLink:
         asked = wire.decode_sequences(wire.encode_sequences(sequences))
         return wire.decode_reached(wire.encode_reached(self._service.reached(asked)))
 
-    def open_road(self, source: ClusterId, expected: ClusterId, road: Road) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there."""
         self._check()
-        self._service.open_road(source, expected, wire.decode_road(wire.encode_road(road)), self._caller)
+        self._service.open_route(source, expected, wire.decode_route(wire.encode_route(route)), self._caller)
 
     def ship(self, hello: Hello) -> MemoryShipSession:
         """Open a stream."""

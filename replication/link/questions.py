@@ -24,7 +24,7 @@ ROWS_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class AskTables:
-    """Which tables are there: answered by ``Tables``."""
+    """Which tables are there: answered by ``TablesAnswer``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AskBuckets:
 
 @dataclass(frozen=True, slots=True)
 class AskKeys:
-    """What names the rows of some buckets of the reading: answered by ``Rows`` in any number, then ``End``."""
+    """What names the rows of some buckets of the reading: answered by ``RowsAnswer`` in any number, then ``End``."""
 
     buckets: tuple[int, ...]
 
@@ -63,7 +63,7 @@ Question = AskTables | AskTable | AskRead | AskBuckets | AskKeys
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TablesAnswer:
     """Every table that is there."""
 
     uuids: frozenset[UUID]
@@ -100,7 +100,7 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowsAnswer:
     """Some rows."""
 
     batch: pa.RecordBatch
@@ -111,7 +111,7 @@ class End:
     """No more rows."""
 
 
-Answer = Tables | About | Whole | Packed | Rows | End
+Answer = TablesAnswer | About | Whole | Packed | RowsAnswer | End
 
 
 def encode_question(question: Question) -> bytes:
@@ -158,7 +158,7 @@ def encode_answer(answer: Answer | Refusal) -> bytes:
     match answer:
         case Refusal():
             message = pb.Answer(refusal=wire.encode_refusal(answer))
-        case Tables(uuids):
+        case TablesAnswer(uuids):
             message = pb.Answer(tables=pb.TablesAnswer(tables=sorted(uuid.bytes for uuid in uuids)))
         case About(spec, groups, replicated, earliest, is_taken):
             about = pb.TableAnswer(
@@ -173,7 +173,7 @@ def encode_answer(answer: Answer | Refusal) -> bytes:
             message = pb.Answer(digest=pb.DigestAnswer(rows=rows, content=bytes.fromhex(content)))
         case Packed(buckets):
             message = pb.Answer(buckets=buckets)
-        case Rows(batch):
+        case RowsAnswer(batch):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, batch.schema) as stream:
                 stream.write_batch(batch)
@@ -196,7 +196,7 @@ def decode_answer(raw: bytes) -> Answer:
         if kind == "refusal":
             raise wire.decode_refusal(message.refusal).error()
         if kind == "tables":
-            return Tables(frozenset(UUID(bytes=uuid) for uuid in message.tables.tables))
+            return TablesAnswer(frozenset(UUID(bytes=uuid) for uuid in message.tables.tables))
         if kind == "table":
             about = message.table
             spec = TableSpec.from_json(about.table) if about.table else None
@@ -207,7 +207,7 @@ def decode_answer(raw: bytes) -> Answer:
         if kind == "buckets":
             return Packed(message.buckets)
         if kind == "rows":
-            return Rows(pa.ipc.open_stream(message.rows).read_next_batch())
+            return RowsAnswer(pa.ipc.open_stream(message.rows).read_next_batch())
         if kind == "end":
             return End()
     except PeerRefusedError:

@@ -15,12 +15,12 @@ from replication.core.coverage import Ranges, Span
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.routes.forks import Lineage
+from replication.core.routes.carried import Carried
+from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach
-from replication.core.routes.routes import Carried
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import Ack, Data, Description, Hello, Known, Loss, Opened, Reason, Refusal, Reply, Road
+from replication.link.base import Ack, Data, Description, Hello, Known, Loss, OpenReply, Reason, Refusal, Reply, Route
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
 _EMPTY = memoryview(b"")
@@ -107,7 +107,7 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
     raise FormatError("a message of the link is cut short")
 
 
-def encode_reply(reply: Reply | Opened) -> bytes:
+def encode_reply(reply: Reply | OpenReply) -> bytes:
     """One ShipReply."""
     if isinstance(reply, Ack):
         message = pb.ShipReply(ack=pb.Ack(file=str(reply.file), ranges=_ranges(reply.spans)))
@@ -120,18 +120,18 @@ def encode_reply(reply: Reply | Opened) -> bytes:
                 version=reply.version,
                 files=[pb.FileRanges(file=str(f), ranges=_ranges(spans)) for f, spans in reply.files.items()],
                 refused=[
-                    pb.RoadRefusal(table=table.bytes, group=group, refusal=encode_refusal(refusal))
+                    pb.RouteRefusal(table=table.bytes, group=group, refusal=encode_refusal(refusal))
                     for (table, group), refusal in reply.refused.items()
                 ],
                 lost=_losses(reply.lost),
-                lineage=_lineage(reply.lineage),
+                term_history=_term_history(reply.term_history),
                 newest=map(str, reply.newest),
             )
         )
     return bytes(message.SerializeToString())
 
 
-def decode_reply(raw: bytes) -> Reply | Opened:
+def decode_reply(raw: bytes) -> Reply | OpenReply:
     """One ShipReply; FormatError when it is none."""
     try:
         message = pb.ShipReply.FromString(raw)
@@ -141,13 +141,13 @@ def decode_reply(raw: bytes) -> Reply | Opened:
         if kind == "refusal":
             return decode_refusal(message.refusal)
         opened = message.opened
-        return Opened(
+        return OpenReply(
             ClusterId.parse(opened.cluster),
             opened.version,
             {FileId.parse(f.file): _spans(f.ranges) for f in opened.files},
             {(UUID(bytes=r.table), r.group): decode_refusal(r.refusal) for r in opened.refused},
             _read_losses(opened.lost),
-            _read_lineage(opened.lineage),
+            _read_term_history(opened.term_history),
             tuple(map(FileId.parse, opened.newest)),
         )
     except (DecodeError, ValueError) as error:
@@ -183,15 +183,17 @@ def decode_refusal(message: pb.Refusal) -> Refusal:
     )
 
 
-def encode_road(road: Road) -> pb.Road:
+def encode_route(route: Route) -> pb.Route:
     """As a message of its own."""
-    return pb.Road(
-        table=road.spec.to_json(),
-        group=road.group,
-        remote_table=road.remote_table,
-        generation=road.generation,
-        owed=[pb.Owed(wal=str(wal), sequence=sequence) for wal, sequence in road.owed.items()],
-        schemas=[_schema(version) for version in road.schemas],
+    return pb.Route(
+        table=route.spec.to_json(),
+        group=route.group,
+        remote_table=route.remote_table,
+        generation=route.generation,
+        required_from=[
+            pb.RequiredFrom(wal=str(wal), sequence=sequence) for wal, sequence in route.required_from.items()
+        ],
+        schemas=[_schema(version) for version in route.schemas],
         carried=[
             pb.Carried(
                 origin=str(c.origin),
@@ -199,24 +201,26 @@ def encode_road(road: Road) -> pb.Road:
                 silent_since=c.silent_since,
                 awaits_bootstrap=c.awaits_bootstrap,
             )
-            for c in road.carried
+            for c in route.carried
         ],
-        phase=road.phase.value,
-        bootstrap_bytes=road.bootstrap_bytes,
-        closed=road.closed,
-        waived=[pb.Waived(wal=str(wal), sequences=_ranges(gaps)) for wal, gaps in road.waived.items()],
+        phase=route.phase.value,
+        bootstrap_bytes=route.bootstrap_bytes,
+        closed=route.closed,
+        acknowledged=[
+            pb.Acknowledged(wal=str(wal), sequences=_ranges(gaps)) for wal, gaps in route.acknowledged.items()
+        ],
     )
 
 
-def decode_road(message: pb.Road) -> Road:
+def decode_route(message: pb.Route) -> Route:
     """Read one; FormatError when it is none."""
     try:
-        return Road(
+        return Route(
             TableSpec.from_json(message.table),
             message.group,
             message.remote_table,
             message.generation,
-            {FileId.parse(o.wal): o.sequence for o in message.owed},
+            {FileId.parse(o.wal): o.sequence for o in message.required_from},
             tuple(_read_schema(s) for s in message.schemas),
             tuple(
                 Carried(
@@ -227,10 +231,10 @@ def decode_road(message: pb.Road) -> Road:
             Phase(message.phase or Phase.LIVE),
             message.bootstrap_bytes,
             message.closed,
-            {FileId.parse(w.wal): Ranges.of(*_spans(w.sequences)) for w in message.waived},
+            {FileId.parse(w.wal): Ranges.of(*_spans(w.sequences)) for w in message.acknowledged},
         )
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise FormatError(f"a road cannot be read: {error}") from None
+        raise FormatError(f"a route cannot be read: {error}") from None
 
 
 def encode_description(there: Description) -> bytes:
@@ -359,11 +363,11 @@ def _spans(ranges: Sequence[pb.Range]) -> tuple[Span, ...]:
     return tuple((r.begin, r.end) for r in ranges)
 
 
-def _lineage(lineage: Lineage) -> list[pb.TermMark]:
-    return [pb.TermMark(term=term, mark=mark) for term, mark in lineage]
+def _term_history(term_history: TermHistory) -> list[pb.TermNonce]:
+    return [pb.TermNonce(term=term, mark=mark) for term, mark in term_history]
 
 
-def _read_lineage(marks: Iterable[pb.TermMark]) -> Lineage:
+def _read_term_history(marks: Iterable[pb.TermNonce]) -> TermHistory:
     return tuple((each.term, each.mark) for each in marks)
 
 
@@ -374,9 +378,9 @@ def _hello(hello: Hello) -> pb.Open:
         expected=str(hello.expected),
         version=hello.version,
         role_epoch=hello.role_epoch,
-        roads=[encode_road(road) for road in hello.roads],
+        routes=[encode_route(route) for route in hello.routes],
         files=[pb.FileTerm(file=str(file), term=term) for file, term in hello.files],
-        lineage=_lineage(hello.lineage),
+        term_history=_term_history(hello.term_history),
         generation=hello.generation,
         former=map(str, hello.former),
     )
@@ -388,10 +392,10 @@ def _read_hello(message: pb.Open) -> Hello:
         ClusterId.parse(message.expected),
         message.role_epoch,
         message.version,
-        tuple(decode_road(road) for road in message.roads),
+        tuple(decode_route(route) for route in message.routes),
         tuple((FileId.parse(f.file), f.term) for f in message.files),
         message.protocol,
-        _read_lineage(message.lineage),
+        _read_term_history(message.term_history),
         message.generation,
         tuple(map(ClusterId.parse, message.former)),
     )

@@ -74,7 +74,7 @@ class Budgets:
         budget = self._budget
         if budget is None or self._spills or all(backlog.counted_bytes <= budget for backlog in backlogs):
             return
-        for gone in self._ledger.files.let_go(budget, term):
+        for gone in self._ledger.files.release(budget, term):
             for table in gone.tables:
                 spec = self._ledger.tables.by_uuid(table)
                 name = str(table) if spec is None else spec.name

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from replication import log
 from replication.coordination.base import HostRecord, keeps_tables
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Assignment
-from replication.core.shipping.planner import FileView, HostView, Limits, PeerView, Snapshot
+from replication.core.shipping.planner import FileView, HostView, Limits, PeerView, PlannerInput
 from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import FormatError
 from replication.ledger.base import FileRow, Ledger
@@ -28,7 +28,7 @@ class Observed:
     ``policy`` is what retiring was decided with.
     """
 
-    snapshot: Snapshot
+    snapshot: PlannerInput
     versions: Mapping[str, int]
     receivers: tuple[str, ...]
     retirable: Mapping[FileId, FileRow]
@@ -78,7 +78,7 @@ class Observer:
             if retiring
             else {}
         )
-        snapshot = Snapshot(
+        snapshot = PlannerInput(
             now_s=now_s,
             hosts=hosts,
             peers=self._peers(now_s, self._failing() if files else frozenset()),
@@ -87,12 +87,12 @@ class Observer:
             outdated=self._outdated(assigned),
             retirable=tuple(sorted(retirable)),
         )
-        receivers = self._coordination.members(Kind.RECEIVERS)
+        receivers = self._coordination.members(MemberKind.RECEIVERS)
         addresses = tuple(sorted(str(member.fields["address"]) for member in receivers if "address" in member.fields))
         return Observed(snapshot, versions, addresses, retirable, policy)
 
     def _hosts(self, hosts: Sequence[HostRecord], now_s: float) -> tuple[HostView, ...]:
-        working = {member.name for member in self._coordination.members(Kind.WORKERS)}
+        working = {member.name for member in self._coordination.members(MemberKind.WORKERS)}
         gone = {host.slot for host in hosts} - working
         self._gone_since = {slot: self._gone_since.get(slot, now_s) for slot in gone}
         return tuple(HostView(host.slot, host.store, self._absent(host.slot, now_s)) for host in hosts)

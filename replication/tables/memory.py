@@ -1,4 +1,4 @@
-"""Tables in memory, for tests and simulations: snapshots of Arrow tables, compare-and-swap, and ways to fail.
+"""Tables in memory, for tests and simulations: snapshots of Arrow tables, compare-and-swap, and paths to fail.
 
 ``fail`` is called with a step's name (``append ops.t``, ``appended ops.t``, ...) and may raise: before the step
 nothing has changed, after it (the past tense) everything has. SQL runs in DuckDB.

@@ -15,10 +15,10 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
-from replication.ledger.base import FileKind, Ledger, Progress
+from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.link.base import PeerLink
-from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
+from replication.worker.retries import Retries
 
 _SOON_S = 0.05
 _ASK_MAX = 1000
@@ -76,7 +76,7 @@ class AppliedThread:
         self._thread.join()
 
     def _run(self) -> None:
-        patience = Patience(self._interval_s, self._retry_max_s)
+        retries = Retries(self._interval_s, self._retry_max_s)
         attempt = 0
         while not self._stopping:
             self._wake.clear()
@@ -89,14 +89,14 @@ class AppliedThread:
                 while not self._wake.is_set():
                     begun_s = time.monotonic()
                     awaited = self._ask(link, tail.peer)
-                    patience.succeeded()
+                    retries.succeeded()
                     soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
                     self._wake.wait(min(soon_s, self._interval_s) if awaited else self._interval_s)
             except ReplicationError as error:
                 attempt += 1
                 _log.debug("applied_unknown", peer=tail.peer, error=str(error))
                 if not self._stopping:
-                    patience.wait(self._wake)
+                    retries.wait(self._wake)
             finally:
                 link.close()
 
@@ -112,7 +112,7 @@ class AppliedThread:
             for file, applied in link.progress(some).items():
                 was = known[file]
                 if applied > was.applied:
-                    report = Progress(file, peer, Ranges(), applied, losses=was.losses, tells_error=False)
+                    report = PeerProgress(file, peer, Ranges(), applied, losses=was.losses, tells_error=False)
                     self._progress.report(report)
                     arrived |= rows[file].kind is FileKind.BOOTSTRAP
             for file, loss in link.lost(some).items():
@@ -121,7 +121,7 @@ class AppliedThread:
                     self._has_news = True
                     kept = Ranges.of(*loss.kept)
                     _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=loss.count, kept=str(kept))
-                    report = Progress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
+                    report = PeerProgress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
                     self._progress.report(report)
         if (self._has_news or arrived) and self._progress.flush() and self._has_news:
             self._has_news = False

@@ -15,19 +15,19 @@ from replication.core.coverage import Ranges
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.window import Window
 from replication.errors import FormatError, ReplicationError, StorageError
-from replication.ledger.base import FileRow, Ledger, Progress
+from replication.ledger.base import FileRow, Ledger, PeerProgress
 from replication.link.base import PeerLink
-from replication.worker.aside import Aside
 from replication.worker.attempts import AttemptLog
 from replication.worker.host_files import Source
 from replication.worker.limits import WITHHELD_S, ShippingLimits
-from replication.worker.line import Lines, Shipped
-from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
 from replication.worker.reading import frame_start
-from replication.worker.roads import Destination, open_shipment
+from replication.worker.retries import Retries
+from replication.worker.routes import Destination, open_shipment
 from replication.worker.ship import Shipment
+from replication.worker.skipped_files import SkippedFiles
 from replication.worker.throttle import Throttle
+from replication.worker.write_order import Lines, Shipped
 
 _IDLE_S = 1.0
 _log = structlog.get_logger(__name__)
@@ -61,7 +61,7 @@ class ChunkThread:
         self._done: set[ChunkAssignment] = set()
         self._current: ChunkAssignment | None = None
         self._shipped_bytes = 0
-        self._aside = Aside()
+        self._aside = SkippedFiles()
         self._again = False
         self._wake = threading.Event()
         self._stopping = False
@@ -116,7 +116,7 @@ class ChunkThread:
         self._thread.join()
 
     def _run(self) -> None:
-        patience = Patience(self._limits.retry_min_s, self._limits.retry_max_s)
+        retries = Retries(self._limits.retry_min_s, self._limits.retry_max_s)
         attempt = 0
         while not self._stopping:
             self._wake.clear()
@@ -131,21 +131,21 @@ class ChunkThread:
                 continue
             link = self._connect(tail.receivers[attempt % len(tail.receivers)], tail.peer_cluster.name)
             try:
-                self._ship_all(link, tail, todo, term, patience)
+                self._ship_all(link, tail, todo, term, retries)
             except ReplicationError as error:
                 attempt += 1
-                if patience.tells:
-                    _log.warning("chunk_interrupted", peer=tail.peer, failures=patience.failures + 1, error=str(error))
-                self._progress.report(Progress(todo[0].file, tail.peer, Ranges(), 0, error=str(error)))
+                if retries.tells:
+                    _log.warning("chunk_interrupted", peer=tail.peer, failures=retries.failures + 1, error=str(error))
+                self._progress.report(PeerProgress(todo[0].file, tail.peer, Ranges(), 0, error=str(error)))
                 if not self._stopping:
-                    wait_s = patience.failed()
-                    self._attempts.failed(tail.peer, "chunks", patience.failures, wait_s, str(error))
+                    wait_s = retries.failed()
+                    self._attempts.failed(tail.peer, "chunks", retries.failures, wait_s, str(error))
                     self._wake.wait(wait_s)
             finally:
                 self._current = None
                 link.close()
 
-    def _ship_all(self, link: PeerLink, tail: Tail, todo: list[ChunkAssignment], term: int, patience: Patience) -> None:
+    def _ship_all(self, link: PeerLink, tail: Tail, todo: list[ChunkAssignment], term: int, retries: Retries) -> None:
         rows = {row.file: row for file in {chunk.file for chunk in todo} if (row := self._ledger.files.get(file))}
         to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
         here = [chunk for chunk in todo if chunk.file in rows and not self._aside.has(chunk.file)]
@@ -179,7 +179,7 @@ class ChunkThread:
                 self._current = chunk
                 known = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
                 try:
-                    self._ship(shipment, chunk, rows[chunk.file], known, patience, again_s)
+                    self._ship(shipment, chunk, rows[chunk.file], known, retries, again_s)
                 except (FormatError, StorageError) as error:  # of this file: the others go on
                     self._aside.put(shipment, chunk.file, error)
                     shipment.leave(chunk.file)
@@ -197,7 +197,7 @@ class ChunkThread:
         chunk: ChunkAssignment,
         row: FileRow,
         durable: Ranges,
-        patience: Patience,
+        retries: Retries,
         again_s: float,
     ) -> None:
         """Ship a chunk, or what goes of it now; left at ``again_s``, too, when tables are withheld."""
@@ -215,7 +215,7 @@ class ChunkThread:
             before = shipment.acked_bytes
             if shipment.drain(0.0 if moved and window.room else self._limits.poll_idle_s) and shipment.acked_bytes:
                 self._shipped_bytes += shipment.acked_bytes - before
-                patience.succeeded()
+                retries.succeeded()
                 self._attempts.succeeded(chunk.peer, "chunks")
         else:
             self._done.add(chunk)

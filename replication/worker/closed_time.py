@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replication.core.frame import Kind
+from replication.core.frame import FrameKind
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import FileKind, Ledger
@@ -53,7 +53,8 @@ class ClosedTime:
     def run_once(self) -> int:
         """Raise closed time and append a CLOSED frame; returns closed time.
 
-        While it stands, as after a clock stepped back, the frame says the same again: peers hear that the road is open.
+        While it stands, as after a clock stepped back, the frame says the same again: peers hear that the route is
+        open.
         Else it lists streams that grew since the last one: notices accumulate. What grew has commit times above the
         last closed time, so only files with such are looked at; a process's first frame lists all streams.
         """
@@ -65,12 +66,12 @@ class ClosedTime:
         self._look()
         if closed > self._last:
             notice = ClosedNotice(closed, tuple(sorted(self._grown.items())))
-            self._control.append(Kind.CLOSED, notice.encode(), closed, self._role_epoch())
+            self._control.append(FrameKind.CLOSED, notice.encode(), closed, self._role_epoch())
             self._grown.clear()
             self._last = closed
         elif self._last:
             again = ClosedNotice(self._last, ())
-            self._control.append(Kind.CLOSED, again.encode(), self._last, self._role_epoch())
+            self._control.append(FrameKind.CLOSED, again.encode(), self._last, self._role_epoch())
         return closed
 
     def _look(self) -> None:
@@ -88,7 +89,7 @@ class ClosedTime:
         self._is_first = False
 
     def _floors(self) -> dict[str, int]:
-        """The lowest promise of each local writer's open WALs; writers without one stay where they are."""
+        """The lowest watermark of each local writer's open WALs; writers without one stay where they are."""
         local = {writer.writer for writer in self._ledger.time.writers() if writer.host == self._host}
         floors: dict[str, int] = {}
         self._host_files.refresh()
@@ -96,7 +97,7 @@ class ClosedTime:
             writer = source.row.writer
             if source.row.kind is not FileKind.WAL or source.closed or writer not in local:
                 continue
-            promise = self._host_files.promise(source.row)
-            if promise is not None:
-                floors[writer] = min(promise, floors.get(writer, promise))
+            watermark = self._host_files.watermark(source.row)
+            if watermark is not None:
+                floors[writer] = min(watermark, floors.get(writer, watermark))
         return floors

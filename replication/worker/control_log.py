@@ -11,7 +11,7 @@ from replication.core.frame import (
     ZERO_HASH,
     Codec,
     EndRecord,
-    Kind,
+    FrameKind,
     SealedHeader,
     encode_end_record,
     encode_envelope,
@@ -48,7 +48,7 @@ class ControlLog:
         self._row: FileRow | None = None  # allocated, but its file could not be made yet
         self._ended: dict[FileId, int] = {}  # lengths of files to close in the ledger yet
 
-    def append(self, kind: Kind, payload: bytes, commit: int, role_epoch: int) -> None:
+    def append(self, kind: FrameKind, payload: bytes, commit: int, role_epoch: int) -> None:
         """Seal and append one frame; durable and published when this returns.
 
         Raises:
@@ -102,7 +102,7 @@ class _ControlFile:
         handle, counters = make(files, row, now, 0)
         return _ControlFile(row, handle, counters)
 
-    def append(self, kind: Kind, payload: bytes, commit: int, role_epoch: int) -> None:
+    def append(self, kind: FrameKind, payload: bytes, commit: int, role_epoch: int) -> None:
         header = encode_sealed_header(
             SealedHeader(
                 kind,

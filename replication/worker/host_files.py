@@ -67,11 +67,11 @@ class HostFiles:
         with self._lock:
             return [Source(row, self._length(row), row.closed) for row in self._rows.values()]
 
-    def promise(self, row: FileRow) -> int | None:
-        """The promise of an open WAL's writer, to be read before the length; None when it has no counters."""
+    def watermark(self, row: FileRow) -> int | None:
+        """The watermark of an open WAL's writer, to be read before the length; None when it has no counters."""
         with self._lock:
             counters = self._counters.get(row.file)
-            return None if counters is None else counters.promise
+            return None if counters is None else counters.watermark
 
     def close(self) -> None:
         """Let go of the counters."""

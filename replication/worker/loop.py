@@ -21,14 +21,14 @@ from replication.coordination.base import AssignmentRead, RoleRead
 from replication.coordination.host import host_record
 from replication.coordination.keeper import Subscription
 from replication.coordination.membership import Membership
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.roles import RoleState
 from replication.core.shipping.chunk import Assignment
 from replication.errors import CoordinationError, FormatError, ReplicationError, StorageError
 from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
-from replication.files.store import Store
+from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind, Ledger, Peer, Rule
 from replication.link import tls
 from replication.link.base import PeerLink
@@ -43,11 +43,11 @@ from replication.worker.host_files import HostFiles
 from replication.worker.limits import ShippingLimits
 from replication.worker.progress import ProgressLog
 from replication.worker.register import Registrar
-from replication.worker.roads import Inflow
+from replication.worker.routes import Inflow
 from replication.worker.spill import Spiller
 from replication.worker.tail import TailThread
 from replication.worker.throttle import Throttle
-from replication.writer.bell import Bell, Ear
+from replication.writer.notifier import NotificationListener, Notifier
 from replication.writer.recovery import Recovery, recover_file
 
 _CALL_TIMEOUT_S = 5.0
@@ -100,7 +100,7 @@ class Worker:
         self._host_files = HostFiles(ledger, self._files, self._host, wal_dir)
         self._recovery = Recovery(ledger, self._files, wal_dir, self._host, self._boot)
         self._registrar = Registrar(ledger, self._host_files)
-        self._ear = Ear(wal_dir)
+        self._listener = NotificationListener(wal_dir)
         self._progress = ProgressLog(ledger)
         self._attempts = AttemptLog(ledger, self._host)
         self._control = ControlLog(ledger, self._files, wal_dir, self._host, self._boot)
@@ -124,7 +124,7 @@ class Worker:
             self._every(_RECOVER_S, "recovery", self._recovery.run_once),
         ]
         threads.append(threading.Thread(target=self._wake_to_stop, name="stop", daemon=True))
-        if self._ear.hears:
+        if self._listener.hears:
             threads.append(threading.Thread(target=self._listen, name="bell", daemon=True))
         if self._spiller is not None:
             threads.append(self._every(_SPILL_S, "spill", partial(self._spill, self._spiller)))
@@ -143,7 +143,7 @@ class Worker:
                 changed = self._have_rules_changed()
                 self._apply(rules_changed=bool(changed))
                 if changed is not None:
-                    self._tell_heard(heard)
+                    self._report_seen(heard)
                 alive = [thread.is_alive() for thread in threads] + [peer.is_alive() for peer in self._peers.values()]
                 if not all(alive) and not self._stop.is_set():
                     raise RuntimeError("a thread of the worker has ended by itself; its traceback says why")
@@ -171,7 +171,7 @@ class Worker:
                 throttle = Throttle()
                 throttle.set_rate(self._share(tail.peer))
                 limits = self._limits
-                if self._ear.hears:  # and whoever registers nudges, too
+                if self._listener.hears:  # and whoever registers nudges, too
                     seldom = self._config.worker.register_interval_s
                     limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=seldom)
                 shared = (self._progress, limits, self._connect, self._role_epoch, throttle, self._attempts)
@@ -219,9 +219,9 @@ class Worker:
         """How many workers send; asked only when some peer has a rate, and as it was when ZooKeeper does not answer."""
         if any(peer.rate for peer in self._known.values()):
             with contextlib.suppress(CoordinationError):
-                self._sharers = max(1, len(self._coordination.members(Kind.WORKERS)))
+                self._sharers = max(1, len(self._coordination.members(MemberKind.WORKERS)))
 
-    def _tell_heard(self, heard: int) -> None:
+    def _report_seen(self, heard: int) -> None:
         """Show that the rules and peers of announcement ``heard`` are acted upon; who pauses a peer waits for it."""
         if heard == self._heard or self._member is None:
             return
@@ -232,7 +232,7 @@ class Worker:
             _log.warning("worker_not_announced", host=self._host, error=str(error))
 
     def _have_rules_changed(self) -> bool | None:
-        """Whether rules, tables, or roads into this cluster that they pass on differ from those of the last look.
+        """Whether rules, tables, or routes into this cluster that they pass on differ from those of the last look.
 
         None when they cannot be read. Asked when changes are announced, and at every beat. So an altered definition
         goes to the peers within a beat, and what one of them learns goes on to its own.
@@ -255,7 +255,7 @@ class Worker:
             return
         try:
             self._coordination.put_host(host_record(self._config))
-            self._member = self._coordination.enrol(Kind.WORKERS, self._host, {"version": __version__})
+            self._member = self._coordination.enrol(MemberKind.WORKERS, self._host, {"version": __version__})
         except CoordinationError as error:
             _log.warning("worker_not_announced", host=self._host, error=str(error))
 
@@ -278,13 +278,13 @@ class Worker:
     def _wake_to_stop(self) -> None:
         self._stop.wait()
         self._news.set()
-        with contextlib.closing(Bell(str(self._config.wal_dir))) as bell:
+        with contextlib.closing(Notifier(str(self._config.wal_dir))) as bell:
             bell.ring()
 
     def _listen(self) -> None:
         """Have tails look as soon as a writer says that there is something new."""
         while not self._stop.is_set():
-            if self._ear.wait(_LISTEN_S):
+            if self._listener.wait(_LISTEN_S):
                 self._nudge()
 
     def _register(self) -> None:
@@ -300,7 +300,7 @@ class Worker:
         if not section.spill_url:
             return None
         folders = {FileKind.WAL: str(config.wal_dir), FileKind.LANDING: str(config.landing_dir)}
-        store = Store(section.spill_url)
+        store = RemoteStore(section.spill_url)
         return Spiller(
             self._ledger, self._files, self._host, store, section.peer_bytes_max, config.replay.enabled, folders
         )
@@ -338,7 +338,7 @@ class Worker:
         except ReplicationError as error:
             _log.warning("worker_stopped_early", error=str(error))
         self._host_files.close()
-        self._ear.close()
+        self._listener.close()
 
     def _connect(self, address: str, peer: str) -> PeerLink:
         return connect(

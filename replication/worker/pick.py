@@ -7,41 +7,41 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from replication.core.coverage import Ranges, Span
-from replication.core.frame import FrameView, Kind
-from replication.worker.selection import Selection, Verdict
+from replication.core.frame import FrameKind, FrameView
+from replication.worker.selection import FrameDecision, FrameFilter
 
 _NONE = Ranges()
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """What goes of the frames up to ``end``, and the newest one's commit; ``apart`` is withheld after it, by table."""
+    """What goes of the frames up to ``end``, and the newest one's commit; ``withheld`` comes after it, by table."""
 
     end: int
     spans: tuple[Span, ...] = ()
     commit: int = 0
     schemas: tuple[tuple[UUID, str, bytes], ...] = ()
-    apart: Mapping[UUID, Ranges] = field(default_factory=dict)
+    withheld: Mapping[UUID, Ranges] = field(default_factory=dict)
 
 
-def pick(frames: Sequence[FrameView], selection: Selection, size_max: int, spare: Ranges = _NONE) -> Picked:
+def pick(frames: Sequence[FrameView], selection: FrameFilter, size_max: int, duplicates: Ranges = _NONE) -> Picked:
     """Take frames from the front until ``size_max`` bytes (one at least), or until a withheld one and all after it.
 
-    Those inside ``spare`` are skipped: what is claimed elsewhere goes from there.
+    Those inside ``duplicates`` are skipped: what is claimed elsewhere goes from there.
     """
     spans: list[Span] = []
     schemas: dict[bytes, tuple[UUID, str, bytes]] = {}
     size = commit = 0
     end = frames[0].begin
-    apart: dict[UUID, Ranges] = {}
+    withheld: dict[UUID, Ranges] = {}
     for frame in frames:
-        verdict = Verdict.SKIP if spare.contains(frame.begin, frame.end) else selection.judge(frame)
-        if verdict is Verdict.WITHHOLD:
-            apart[frame.header.table] = apart.get(frame.header.table, _NONE).add(frame.begin, frame.end)
+        verdict = FrameDecision.SKIP if duplicates.contains(frame.begin, frame.end) else selection.judge(frame)
+        if verdict is FrameDecision.WITHHOLD:
+            withheld[frame.header.table] = withheld.get(frame.header.table, _NONE).add(frame.begin, frame.end)
             continue
-        if apart:
+        if withheld:
             break
-        if verdict is Verdict.SEND:
+        if verdict is FrameDecision.SEND:
             length = frame.end - frame.begin
             if size and size + length > size_max:
                 break
@@ -52,7 +52,7 @@ def pick(frames: Sequence[FrameView], selection: Selection, size_max: int, spare
                 spans.append((frame.begin, frame.end))
             header = frame.header
             commit = max(commit, header.commit_hi)
-            if header.kind in (Kind.DATA, Kind.BOOTSTRAP):
+            if header.kind in (FrameKind.DATA, FrameKind.BOOTSTRAP):
                 schemas[header.schema] = (header.table, header.group, header.schema)
         end = frame.end
-    return Picked(end, tuple(spans), commit, tuple(schemas.values()), apart)
+    return Picked(end, tuple(spans), commit, tuple(schemas.values()), withheld)

@@ -12,7 +12,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import CoordinationError
-from replication.ledger.base import Ledger, Progress
+from replication.ledger.base import Ledger, PeerProgress
 
 _WAITING_MAX = 100_000
 _log = structlog.get_logger(__name__)
@@ -25,9 +25,9 @@ class ProgressLog:
         self._ledger = ledger
         self._lock = threading.Lock()
         self._flushing = threading.Lock()
-        self._waiting: dict[tuple[FileId, str], Progress] = {}
+        self._waiting: dict[tuple[FileId, str], PeerProgress] = {}
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: PeerProgress) -> None:
         """Add to the next batch."""
         key = (progress.file, progress.peer)
         with self._lock:
@@ -60,7 +60,7 @@ class ProgressLog:
         return True
 
 
-def join(earlier: Progress, later: Progress) -> Progress:
+def join(earlier: PeerProgress, later: PeerProgress) -> PeerProgress:
     """Both together; the error is the later one's.
 
     After a loss at the peer, of what was learnt before only that counts which the peer kept.
@@ -72,7 +72,7 @@ def join(earlier: Progress, later: Progress) -> Progress:
     else:
         shipped = shipped.intersect(new.kept)
         applied = min(applied, shipped.prefix(FILE_HEADER_BYTES))
-    return Progress(
+    return PeerProgress(
         earlier.file,
         earlier.peer,
         shipped.union(new.shipped),
@@ -82,7 +82,7 @@ def join(earlier: Progress, later: Progress) -> Progress:
         _older(earlier.generation, later.generation),
         new.losses,
         kept,
-        _both(earlier.apart, later.apart),
+        _both(earlier.withheld, later.withheld),
         earlier.tells_error or later.tells_error,
     )
 

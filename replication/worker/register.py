@@ -12,7 +12,7 @@ from uuid import UUID
 
 import structlog
 
-from replication.core.frame import FrameView, Kind
+from replication.core.frame import FrameKind, FrameView
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
@@ -75,7 +75,7 @@ class Registrar:
 
 @dataclass(slots=True)
 class _Found:
-    """What a stretch of a file holds; ``damage`` ended it early."""
+    """What a claim range of a file holds; ``damage`` ended it early."""
 
     claims: list[Claim] = field(default_factory=list)
     notices: list[ClosedNotice] = field(default_factory=list)
@@ -89,7 +89,7 @@ def _find(source: Source, begin: int) -> _Found:
     try:
         for frame in mapped:
             header = frame.header
-            if header.kind is Kind.CLOSED:  # one that cannot be read is not claimed
+            if header.kind is FrameKind.CLOSED:  # one that cannot be read is not claimed
                 found.notices.append(ClosedNotice.decode(mapped.payload(frame)))
             found.claims.append(_claim(frame))
             if header.batch_id:

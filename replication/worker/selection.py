@@ -12,7 +12,7 @@ from replication.core.ids import NIL_UUID, ClusterId
 from replication.ledger.base import Phase, Rule
 
 
-class Verdict(Enum):
+class FrameDecision(Enum):
     """What to do with a frame."""
 
     SEND = auto()
@@ -21,7 +21,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Selection:
+class FrameFilter:
     """The rules of one peer, and the tables it refuses for now."""
 
     peer: ClusterId
@@ -29,37 +29,42 @@ class Selection:
     withheld: dict[UUID, str] = field(default_factory=dict)  # with the peer's words
 
     @staticmethod
-    def of(peer: ClusterId, rules: Iterable[Rule]) -> Selection:
+    def of(peer: ClusterId, rules: Iterable[Rule]) -> FrameFilter:
         """Of the rules of one peer."""
-        return Selection(peer, {(rule.table, rule.group): rule for rule in rules})
+        return FrameFilter(peer, {(rule.table, rule.group): rule for rule in rules})
 
-    def without(self, table: UUID, reason: str) -> Selection:
+    def without(self, table: UUID, reason: str) -> FrameFilter:
         """The same with one more table withheld."""
-        return Selection(self.peer, self.rules, {**self.withheld, table: reason})
+        return FrameFilter(self.peer, self.rules, {**self.withheld, table: reason})
 
-    def passing_over(self, table: UUID) -> Selection:
+    def passing_over(self, table: UUID) -> FrameFilter:
         """The same as if one table had no rule."""
         kept = {key: rule for key, rule in self.rules.items() if key[0] != table}
-        return Selection(self.peer, kept, self.withheld)
+        return FrameFilter(self.peer, kept, self.withheld)
 
     @property
     def trouble(self) -> str:
         """Why a table is withheld; empty when none is."""
         return next(iter(self.withheld.values()), "")
 
-    def judge(self, frame: FrameView) -> Verdict:
+    def judge(self, frame: FrameView) -> FrameDecision:
         """Decide about one frame.
 
         Nothing goes where it has been (rule 4). What closes time or a role goes to every other peer, whatever the
-        rules. The rest goes when a rule wants its table and group, from the first sequence that the rule owes, unless
-        something that it owed is lost: then the table waits to be bootstrapped.
+        rules. The rest goes when a rule wants its table and group, from the first sequence that the rule requires,
+        unless
+        something that it required is lost: then the table waits to be bootstrapped.
         """
         header = frame.header
         if self.peer in frame.provenance:
-            return Verdict.SKIP
+            return FrameDecision.SKIP
         if header.table == NIL_UUID:
-            return Verdict.SEND
+            return FrameDecision.SEND
         rule = self.rules.get((header.table, header.group))
-        if rule is None or rule.phase is Phase.NEEDS_BOOTSTRAP or header.sequence < rule.owed.get(header.wal, 0):
-            return Verdict.SKIP
-        return Verdict.WITHHOLD if header.table in self.withheld else Verdict.SEND
+        if (
+            rule is None
+            or rule.phase is Phase.NEEDS_BOOTSTRAP
+            or header.sequence < rule.required_from.get(header.wal, 0)
+        ):
+            return FrameDecision.SKIP
+        return FrameDecision.WITHHOLD if header.table in self.withheld else FrameDecision.SEND

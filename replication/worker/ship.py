@@ -20,11 +20,11 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.window import Window
 from replication.errors import CorruptFrameError, FormatError, PeerUnavailableError, ReplicationError
-from replication.ledger.base import FileKind, FileRow, Progress
+from replication.ledger.base import FileKind, FileRow, PeerProgress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
 from replication.worker.pick import Picked, pick
 from replication.worker.reading import FrameReader
-from replication.worker.selection import Selection
+from replication.worker.selection import FrameFilter
 from replication.worker.throttle import Throttle
 
 _SKIP_ALONE_S = 0.25
@@ -32,7 +32,7 @@ _READERS_MAX = 64
 _CORRUPT_MAX = 3
 _FLIGHTS_MAX = 1024
 _BESIDE_BYTES = 64 << 10
-NOTHING_APART: Mapping[UUID, Ranges] = MappingProxyType({})
+NOTHING_WITHHELD: Mapping[UUID, Ranges] = MappingProxyType({})
 _NONE = Ranges()
 _log = structlog.get_logger(__name__)
 
@@ -51,8 +51,8 @@ class Shipment:
     Args:
         schema: finds a schema version by hash, for frames of one the peer has not been sent.
         table: finds the definition that goes to the peer with a schema version that it has not been sent.
-        spare: ranges of a landing file between two offsets that hold frames which are claimed elsewhere.
-        apart: bytes of a file known to hold only frames of one table, by table: those of withheld ones stay unread.
+        duplicates: ranges of a landing file between two offsets that hold frames which are claimed elsewhere.
+        withheld: bytes of a file known to hold only frames of one table, by table: those of withheld ones stay unread.
         report: takes what was learnt about files at the peer.
         losses: how often the peer had lost bytes of a file when the stream opened; files not named: never.
         throttle: the peer's rate on this host.
@@ -62,7 +62,7 @@ class Shipment:
         self,
         session: ShipSession,
         peer: str,
-        selection: Selection,
+        selection: FrameFilter,
         window: Window,
         limits: ShipLimits,
         *,
@@ -70,9 +70,9 @@ class Shipment:
         generation: int,
         schema: Callable[[bytes], SchemaVersion | None],
         table: Callable[[UUID, str], TableSpec | None],
-        spare: Callable[[FileId, int, int], Ranges],
-        apart: Callable[[FileId], Mapping[UUID, Ranges]],
-        report: Callable[[Progress], None],
+        duplicates: Callable[[FileId, int, int], Ranges],
+        withheld: Callable[[FileId], Mapping[UUID, Ranges]],
+        report: Callable[[PeerProgress], None],
         losses: Mapping[FileId, int],
         throttle: Throttle,
     ) -> None:
@@ -87,8 +87,8 @@ class Shipment:
         self._generation = generation
         self._schema = schema
         self._table = table
-        self._spare = spare
-        self._apart = apart
+        self._duplicates = duplicates
+        self._withheld = withheld
         self._report = report
         self._losses = losses
         self._throttle = throttle
@@ -100,14 +100,14 @@ class Shipment:
         self._told_closed: set[FileId] = set()
         self._refusals: dict[FileId, int] = {}  # of bytes as they are, since the last that landed
         self._damaged: dict[FileId, CorruptFrameError] = {}
-        self._heard_s = time.monotonic()
+        self._seen_s = time.monotonic()
 
     def knows(self, hashes: Iterator[bytes]) -> None:
         """Schema versions that the peer was sent when the stream opened."""
         self._known_schemas.update(hashes)
 
     def follow(self, file: FileId, start: int, durable: Ranges) -> None:
-        """Take up a file. What lies before ``start`` is not owed; the peer is told that it is skipped."""
+        """Take up a file. What lies before ``start`` is not required; the peer is told that it is skipped."""
         self._starts[file] = start
         self._follow(file, FILE_HEADER_BYTES, durable)
 
@@ -120,7 +120,7 @@ class Shipment:
 
         Raises:
             FormatError, StorageError: the file cannot be read, or the peer finds what is read damaged again and again;
-                ``put_aside`` it. Whatever else fails, fails the stream.
+                ``skip_file`` it. Whatever else fails, fails the stream.
         """
         file = row.file
         damaged = self._damaged.pop(file, None)
@@ -146,8 +146,8 @@ class Shipment:
         if at < limit:
             content, frames = self._reader(file, row.path).read(at, limit, size_max)
             landed = row.kind is FileKind.LANDING
-            spare = self._spare(file, at, frames[-1].end) if landed else _NONE
-            picked = pick(frames, self.selection, size_max, spare)
+            duplicates = self._duplicates(file, at, frames[-1].end) if landed else _NONE
+            picked = pick(frames, self.selection, size_max, duplicates)
         else:
             content, picked = b"", Picked(at)
         if picked.spans:
@@ -161,13 +161,13 @@ class Shipment:
             self._send(file, begin, picked.end, pieces[0] if len(pieces) == 1 else b"".join(pieces), length, closed)
             self._commits.setdefault(file, {})[picked.end] = picked.commit
         elif picked.end > begin:
-            self._skip(file, begin, picked.end, length, closed, more=picked.end < limit and not picked.apart)
-        for ranges in picked.apart.values():
+            self._skip(file, begin, picked.end, length, closed, more=picked.end < limit and not picked.withheld)
+        for ranges in picked.withheld.values():
             for low, high in ranges:
                 self.window.withhold(file, low, high)
-        if picked.apart:
-            self._learnt(file, _NONE, apart=picked.apart)
-        return picked.end > at or bool(picked.apart)
+        if picked.withheld:
+            self._learnt(file, _NONE, withheld=picked.withheld)
+        return picked.end > at or bool(picked.withheld)
 
     def drain(self, timeout_s: float) -> int:
         """Take in replies, waiting ``timeout_s`` for the first; how many came.
@@ -182,8 +182,8 @@ class Shipment:
             count += 1
         now = time.monotonic()
         if count or not self.window.in_flight:
-            self._heard_s = now
-        elif now - self._heard_s > self._limits.ack_timeout_s:
+            self._seen_s = now
+        elif now - self._seen_s > self._limits.ack_timeout_s:
             raise PeerUnavailableError(
                 f"{self._peer} has not answered for {self._limits.ack_timeout_s:g} s", "Is its receiver frozen?"
             )
@@ -203,7 +203,7 @@ class Shipment:
         if reader is not None:
             reader.close()
 
-    def put_aside(self, file: FileId, error: ReplicationError) -> None:
+    def skip_file(self, file: FileId, error: ReplicationError) -> None:
         """Tell of a file that ``step`` could not read; it is opened anew when it is stepped through again."""
         self._refusals.pop(file, None)
         reader = self._readers.pop(file, None)
@@ -230,7 +230,7 @@ class Shipment:
             case Reason.HOLE:
                 self.window.rewind(file, reply.expected)
                 self._skipped.pop(file, None)
-            case Reason.DIVERGENCE:  # it is there, kept apart
+            case Reason.DIVERGENCE:  # it is there, kept withheld
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
             case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL if reply.table is not None:
@@ -256,7 +256,7 @@ class Shipment:
                 raise refusal.error()
             self._damaged[file] = CorruptFrameError(
                 f"{self._peer} finds {file} damaged: {refusal.what}",
-                "It is read again; if that does not help, restore it, or see what walship wal giveup would lose",
+                "It is read again; if that does not help, restore it, or see what walship wal salvage would lose",
             )
         _log.warning("message_refused", peer=self._peer, file=str(file), begin=refusal.begin, error=refusal.what)
         self.window.returned(file, refusal.begin, refusal.end)
@@ -273,8 +273,8 @@ class Shipment:
 
     def _follow(self, file: FileId, begin: int, durable: Ranges) -> None:
         held = self.selection.withheld
-        apart = self._apart(file) if held else NOTHING_APART
-        known = Ranges.union_of(span for table, ranges in apart.items() if table in held for span in ranges)
+        withheld = self._withheld(file) if held else NOTHING_WITHHELD
+        known = Ranges.union_of(span for table, ranges in withheld.items() if table in held for span in ranges)
         self.window.follow(file, begin, durable, known)
         if durable:
             self._learnt(file, durable)
@@ -285,7 +285,7 @@ class Shipment:
             return
         self.selection = self.selection.without(table, reason)
         for file, passage in list(self.window.files.items()):
-            for begin, end in self._apart(file).get(table, _NONE).subtract(passage.durable):
+            for begin, end in self._withheld(file).get(table, _NONE).subtract(passage.durable):
                 self.window.withhold(file, begin, end)
 
     def _learnt(
@@ -294,11 +294,13 @@ class Shipment:
         spans: Ranges,
         commit: int = 0,
         error: str = "",
-        apart: Mapping[UUID, Ranges] = NOTHING_APART,
+        withheld: Mapping[UUID, Ranges] = NOTHING_WITHHELD,
     ) -> None:
         trouble = error or self.selection.trouble
         times = self._losses.get(file, 0)
-        self._report(Progress(file, self._peer, spans, 0, commit, trouble, self._generation, times, Ranges(), apart))
+        self._report(
+            PeerProgress(file, self._peer, spans, 0, commit, trouble, self._generation, times, Ranges(), withheld)
+        )
 
     def _skip(self, file: FileId, begin: int, end: int, length: int, closed: bool, *, more: bool) -> None:
         """Bytes that are not for the peer wait for company, but not for long, nor where what follows stays here."""
@@ -316,7 +318,7 @@ class Shipment:
         if closed and end >= length:
             self._told_closed.add(file)
         if not self.window.in_flight:
-            self._heard_s = time.monotonic()
+            self._seen_s = time.monotonic()
         self.window.sent(file, begin, end, len(frames))
         self._throttle.spend(len(frames))
         self._skipped.pop(file, None)

@@ -17,7 +17,7 @@ from replication.core.ids import FileId
 from replication.core.shipping.retention import past_budget
 from replication.errors import MissingFileError, StorageError
 from replication.files.base import Files
-from replication.files.store import Store
+from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind, FileRow, Ledger
 
 _PART = ".part"
@@ -43,7 +43,7 @@ class Spiller:
         ledger: Ledger,
         files: Files,
         host: str,
-        store: Store,
+        store: RemoteStore,
         budget: int,
         keeps_tables: bool,
         directories: dict[FileKind, str],

@@ -19,19 +19,19 @@ from replication.core.ids import FileId
 from replication.core.shipping.chunk import Tail
 from replication.core.shipping.window import Window
 from replication.errors import FormatError, ReplicationError, StorageError
-from replication.ledger.base import Ledger, Progress
+from replication.ledger.base import Ledger, PeerProgress
 from replication.link.base import PeerLink
-from replication.worker.aside import Aside
 from replication.worker.attempts import AttemptLog
 from replication.worker.host_files import HostFiles, Source
 from replication.worker.limits import WITHHELD_S, ShippingLimits
-from replication.worker.line import Lines, Shipped
-from replication.worker.patience import Patience
 from replication.worker.progress import ProgressLog
-from replication.worker.roads import Destination, ended_roads, open_shipment
-from replication.worker.selection import Selection
+from replication.worker.retries import Retries
+from replication.worker.routes import Destination, ended_routes, open_shipment
+from replication.worker.selection import FrameFilter
 from replication.worker.ship import Shipment
+from replication.worker.skipped_files import SkippedFiles
 from replication.worker.throttle import Throttle
+from replication.worker.write_order import Lines, Shipped
 
 _BUSY_S = 0.25
 _RULES_S = 2.0
@@ -77,7 +77,7 @@ class TailThread:
         self._is_first = True
         self._shipment: Shipment | None = None
         self._told_ended: set[tuple[UUID, str]] = set()
-        self._aside = Aside()
+        self._aside = SkippedFiles()
         self._thread = threading.Thread(target=self._run, name=f"tail {tail.peer}", daemon=True)
         self._thread.start()
 
@@ -108,32 +108,32 @@ class TailThread:
         self._thread.join()
 
     def _run(self) -> None:
-        patience = Patience(self._limits.retry_min_s, self._limits.retry_max_s)
+        retries = Retries(self._limits.retry_min_s, self._limits.retry_max_s)
         attempt = 0
         while not self._stopping:
             self._wake.clear()
             tail, term = self._tail, self._term
             if not tail.receivers:
-                patience.wait(self._wake)
+                retries.wait(self._wake)
                 continue
             link = self._connect(tail.receivers[attempt % len(tail.receivers)], tail.peer_cluster.name)
             following: set[FileId] = set()
             try:
-                self._follow(link, tail, term, following, patience)
+                self._follow(link, tail, term, following, retries)
             except ReplicationError as error:
                 attempt += 1
-                if patience.tells:
-                    _log.warning("tail_interrupted", peer=tail.peer, failures=patience.failures + 1, error=str(error))
+                if retries.tells:
+                    _log.warning("tail_interrupted", peer=tail.peer, failures=retries.failures + 1, error=str(error))
                 for file in sorted(following, reverse=True)[:_ERRORS_MAX]:
-                    self._progress.report(Progress(file, tail.peer, Ranges(), 0, error=str(error)))
+                    self._progress.report(PeerProgress(file, tail.peer, Ranges(), 0, error=str(error)))
                 if not self._stopping:
-                    wait_s = patience.failed()
-                    self._attempts.failed(tail.peer, "tail", patience.failures, wait_s, str(error))
+                    wait_s = retries.failed()
+                    self._attempts.failed(tail.peer, "tail", retries.failures, wait_s, str(error))
                     self._wake.wait(wait_s)
             finally:
                 link.close()
 
-    def _follow(self, link: PeerLink, tail: Tail, term: int, following: set[FileId], patience: Patience) -> None:
+    def _follow(self, link: PeerLink, tail: Tail, term: int, following: set[FileId], retries: Retries) -> None:
         """Ship until something changes; raises when the stream fails."""
         to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
         if not to.rules:
@@ -163,7 +163,7 @@ class TailThread:
                 if source.file not in known:
                     known[source.file] = (FILE_HEADER_BYTES, resume.durable(source.file, Ranges()))
             self._shipment = shipment
-            self._ship(shipment, tail, known, following, patience)
+            self._ship(shipment, tail, known, following, retries)
         finally:
             self._shipment = None
             shipment.close()
@@ -184,17 +184,17 @@ class TailThread:
         here = {source.file for source in self._host_files.poll()}.difference(tail.elsewhere)
         for known in self._ledger.files.progress(tail.peer):
             if known.error and known.file in here and not self._aside.knows(known.file):
-                self._progress.report(Progress(known.file, tail.peer, Ranges(), 0, losses=known.losses))
+                self._progress.report(PeerProgress(known.file, tail.peer, Ranges(), 0, losses=known.losses))
 
     def _tell_ended(self, link: PeerLink, tail: Tail) -> None:
-        """Close what roads a peer to which nothing goes any more may have open: nobody else tells it.
+        """Close what routes a peer to which nothing goes any more may have open: nobody else tells it.
 
         Whoever ended the last rule tried to, but the peer may have been down. A stream closes what it does not name.
         """
-        for road in ended_roads(self._ledger, tail.peer_cluster):
-            if (road.spec.uuid, road.group) not in self._told_ended:
-                link.open_road(self._ledger.cluster, tail.peer_cluster, road)
-                self._told_ended.add((road.spec.uuid, road.group))
+        for route in ended_routes(self._ledger, tail.peer_cluster):
+            if (route.spec.uuid, route.group) not in self._told_ended:
+                link.open_route(self._ledger.cluster, tail.peer_cluster, route)
+                self._told_ended.add((route.spec.uuid, route.group))
 
     def _ship(
         self,
@@ -202,12 +202,12 @@ class TailThread:
         tail: Tail,
         begins: dict[FileId, tuple[int, Ranges]],
         following: set[FileId],
-        patience: Patience,
+        retries: Retries,
     ) -> None:
         limits, window = self._limits, shipment.window
         busy_until_s = 0.0
         opened_s = time.monotonic()
-        told: Selection | None = None
+        told: FrameFilter | None = None
         done: set[FileId] = set()
         elsewhere = Shipped(self._ledger, tail.peer)
         present: set[FileId] = set()
@@ -259,7 +259,7 @@ class TailThread:
                 busy_until_s = now + _BUSY_S
             waiting_s = limits.poll_busy_s if now < busy_until_s or window.in_flight else limits.poll_idle_s
             if shipment.drain(0.0 if moved and window.room else waiting_s) and shipment.acked_bytes:
-                patience.succeeded()
+                retries.succeeded()
             if shipment.selection is not told:
                 told = shipment.selection
                 self._attempts.withholds(tail.peer, "tail", told.withheld)

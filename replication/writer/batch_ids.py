@@ -99,7 +99,7 @@ class BatchIds:
         """
         deadline = time.monotonic() + timeout_s
         conflict: BatchConflictError | None = None
-        for parts in batch.ways(codec):
+        for parts in batch.paths(codec):
             try:
                 return self._missing(table, batch.batch_id, parts, deadline)
             except BatchConflictError as error:
@@ -157,7 +157,7 @@ class BatchIds:
         if holder and time.monotonic() > deadline:
             raise RequestError(
                 f"batch id {batch_id!r} is still being appended by writer {holder}",
-                "Repeat it when that writer has closed; if its host is gone for good: walship wal giveup",
+                "Repeat it when that writer has closed; if its host is gone for good: walship wal salvage",
             )
         time.sleep(_POLL_S)
 

@@ -29,9 +29,9 @@ from replication.ledger.base import FileRow, Ledger
 from replication.writer.commit_clock import CommitClock
 from replication.writer.durable_length import DurableLength
 from replication.writer.part import Part
-from replication.writer.promising import Promising
 from replication.writer.wal_file import INDEX_BYTES, RESERVE_BYTES
-from replication.writer.wal_series import Lease
+from replication.writer.wal_series import WriterLease
+from replication.writer.watermark_heartbeat import WatermarkHeartbeat
 
 _NOTHING = pa.py_buffer(b"")
 SYNC_BYTES = 64 << 20  # so that the last sync has not everything to do
@@ -71,7 +71,7 @@ class BulkFile:
         self._is_doubtful = False
         self._frames: list[_Frame] = []
         self._last: dict[tuple[UUID, str], Part] = {}  # each group's last part, which carries the batch id
-        self._promising = Promising(counters.promise_above, clock)
+        self._heartbeat = WatermarkHeartbeat(counters.raise_watermark, clock)
 
     @property
     def published(self) -> int:
@@ -89,7 +89,7 @@ class BulkFile:
         if before is not None:
             self._put(before)
 
-    def publish(self, batch_id: str, lease: Lease) -> Position:
+    def publish(self, batch_id: str, lease: WriterLease) -> Position:
         """Seal what was added as frames of one commit time, make them durable, and tell other processes.
 
         Args:
@@ -102,8 +102,8 @@ class BulkFile:
         for number, part in enumerate(self._last.values()):
             self._put(replace(part, batch_id=batch_id, part=number, parts=len(self._last)) if batch_id else part)
         epoch = lease.epoch()
-        self._promising.stop()
-        at = self._clock.tick()  # above every promise made
+        self._heartbeat.stop()
+        at = self._clock.tick()  # above every watermark made
         heads: list[bytes] = []
         ends: dict[StreamId, tuple[int, bytes]] = {}
         for frame in self._frames:
@@ -133,7 +133,7 @@ class BulkFile:
             StorageError: they could not be removed; they count for nothing all the same.
         """
         self.ended = True
-        self._promising.stop()
+        self._heartbeat.stop()
         self._counters.poison()
         if not keep and not self._is_doubtful:  # rule 1: never touched again
             self._handle.truncate(FILE_HEADER_BYTES)
@@ -149,7 +149,7 @@ class BulkFile:
 
     def abandon(self) -> None:
         """Let go of the lock without a word to the ledger: recovery closes the file."""
-        self._promising.stop()
+        self._heartbeat.stop()
         self._handle.close()
         self._counters.close()
 

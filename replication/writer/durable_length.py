@@ -1,13 +1,14 @@
 """The ``.len`` file beside a WAL: how far it is durable, told to other processes of the host without a system call.
 
 Four native 64-bit words, mapped shared: tag (ties the counters to the boot in which the WAL was made), durable length,
-promise, state. One writer stores, any number of processes read. The file is never shipped and need not survive a
+watermark, state. One writer stores, any number of processes read. The file is never shipped and need not survive a
 crash: what it says is then a lower bound. Only that a WAL is poisoned is synced, for the ledger may not know it yet.
 
 Storing a length rings the bell of the directory (``bell.py``).
 
-The writer stores the length before the promise, and a reader reads the promise before the length, so that every frame
-with a commit time at or below the promise lies below the length read.
+The writer stores the length before the watermark, and a reader reads the watermark before the length, so that every
+frame
+with a commit time at or below the watermark lies below the length read.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from hashlib import sha256
 from replication.errors import MissingFileError, StorageError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
-from replication.writer.bell import Bell
+from replication.writer.notifier import Notifier
 
 _WORDS = 4
-_TAG, _LENGTH, _PROMISE, _STATE = range(_WORDS)
+_TAG, _LENGTH, _WATERMARK, _STATE = range(_WORDS)
 _MAGIC = 0x314E454C4C415721
 _POISONED = 1
 
@@ -42,19 +43,19 @@ class DurableLength:
     Times are microseconds since 1970, lengths bytes from the start of the file.
     """
 
-    def __init__(self, files: Files, path: str, words: memoryview, bell: Bell | None = None) -> None:
+    def __init__(self, files: Files, path: str, words: memoryview, bell: Notifier | None = None) -> None:
         self._files = files
         self._path = path
         self._words = words
-        self._bell = bell
+        self._notifier = bell
 
     @staticmethod
-    def create(wal_path: str, boot: str, length: int, promise: int, files: Files | None = None) -> DurableLength:
+    def create(wal_path: str, boot: str, length: int, watermark: int, files: Files | None = None) -> DurableLength:
         """Make the file anew beside ``wal_path``; the tag is stored last."""
         files, path = files or LocalFiles(), len_path(wal_path)
         words = files.map_words(path, _WORDS, create=True)
-        made = DurableLength(files, path, words, Bell(os.path.dirname(wal_path)))
-        made.publish(length, promise)
+        made = DurableLength(files, path, words, Notifier(os.path.dirname(wal_path)))
+        made.publish(length, watermark)
         made._words[_TAG] = _tag(boot)
         return made
 
@@ -77,25 +78,25 @@ class DurableLength:
         return int(self._words[_LENGTH])
 
     @property
-    def promise(self) -> int:
+    def watermark(self) -> int:
         """Every frame past the length read afterwards has a later commit time than this."""
-        return int(self._words[_PROMISE])
+        return int(self._words[_WATERMARK])
 
     @property
     def poisoned(self) -> bool:
         """Whether the WAL ends at its durable length for good, though its writer may not have told the ledger yet."""
         return bool(self._words[_STATE] & _POISONED)
 
-    def publish(self, length: int, promise: int) -> None:
-        """Say that ``length`` bytes are durable, then that later commits are above ``promise``."""
+    def publish(self, length: int, watermark: int) -> None:
+        """Say that ``length`` bytes are durable, then that later commits are above ``watermark``."""
         self._words[_LENGTH] = length
-        self._words[_PROMISE] = promise
-        if self._bell is not None:
-            self._bell.ring()
+        self._words[_WATERMARK] = watermark
+        if self._notifier is not None:
+            self._notifier.ring()
 
-    def promise_above(self, promise: int) -> None:
-        """Say that commits not yet published are above ``promise``."""
-        self._words[_PROMISE] = promise
+    def raise_watermark(self, watermark: int) -> None:
+        """Say that commits not yet published are above ``watermark``."""
+        self._words[_WATERMARK] = watermark
 
     def poison(self) -> None:
         """Say that nothing past the durable length may ever be published, also after a power cut if the disk can."""
@@ -106,5 +107,5 @@ class DurableLength:
     def close(self) -> None:
         """Let go of the mapping. Idempotent."""
         self._words.release()
-        if self._bell is not None:
-            self._bell.close()
+        if self._notifier is not None:
+            self._notifier.close()

@@ -14,7 +14,7 @@ _READ_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class FileFingerprint:
     """A file's size in bytes and what else changes when it is written to or replaced."""
 
     size: int
@@ -22,10 +22,10 @@ class Stamp:
     inode: int
 
     @staticmethod
-    def of(opened: int) -> Stamp:
+    def of(opened: int) -> FileFingerprint:
         """Of the file that a descriptor has, as it is now."""
         found = os.fstat(opened)
-        return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
+        return FileFingerprint(found.st_size, found.st_mtime_ns, found.st_ino)
 
     def check(self, path: Path) -> None:
         """RequestError when the file at ``path`` is another one, or not what it was."""
@@ -33,7 +33,7 @@ class Stamp:
             now = os.stat(path)
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
-        if Stamp(now.st_size, now.st_mtime_ns, now.st_ino) != self:
+        if FileFingerprint(now.st_size, now.st_mtime_ns, now.st_ino) != self:
             raise RequestError(
                 f"{path} changed while it was being imported; nothing of it was kept", "Import it when it is finished"
             )

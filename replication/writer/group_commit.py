@@ -17,9 +17,9 @@ from replication.core.frame import Codec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.errors import BackpressureError, ReplicationError, RequestError, StorageError
-from replication.writer.merge import Framed, Merge
+from replication.writer.merge import Framed, FrameMerge
 from replication.writer.ticket import Entry, Ticket
-from replication.writer.wal_series import Ended, WalSeries, Written
+from replication.writer.wal_series import Ended, WalSeries, WrittenGroup
 
 GROUP_BYTES = 8 << 20
 GROUP_ENTRIES = 4096
@@ -209,7 +209,7 @@ class GroupCommit:
 
     def _merge(self, entries: list[Entry]) -> list[Framed]:
         try:
-            return Merge.frames(entries, self._codec)
+            return FrameMerge.frames(entries, self._codec)
         except Exception as error:  # a defect: this group's callers must hear of it, others go on
             _log.exception("merge_failed")
             _fail(entries, ReplicationError(f"the append could not be encoded: {error!r}; nothing was written"))
@@ -233,7 +233,7 @@ class GroupCommit:
                 entry.ticket.finish()
         return []
 
-    def _note(self, framed: list[Framed], written: Written) -> None:
+    def _note(self, framed: list[Framed], written: WrittenGroup) -> None:
         for each, placed in zip(framed, written.placed, strict=True):
             position = Position(
                 self._cluster, {written.file: placed.end}, {placed.stream: placed.sequence}, written.commit

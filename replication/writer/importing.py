@@ -39,9 +39,9 @@ from replication.ledger.base import FileKind, Ledger
 from replication.writer.batch_ids import BatchIds
 from replication.writer.bulk_file import BulkFile
 from replication.writer.commit_clock import CommitClock
-from replication.writer.file_digest import FileDigest, Stamp
+from replication.writer.file_digest import FileDigest, FileFingerprint
 from replication.writer.part import Part
-from replication.writer.registration import Registration
+from replication.writer.registration import WriterRegistration
 from replication.writer.wal_file import make
 from replication.writer.wal_series import Ended
 
@@ -84,7 +84,7 @@ class Importer:
         self,
         ledger: Ledger,
         files: Files,
-        registration: Registration,
+        registration: WriterRegistration,
         clock: CommitClock,
         batch_ids: BatchIds,
         codec: Codec,
@@ -128,7 +128,7 @@ class Importer:
         """
         self._registration.epoch()  # refuses before any work where nothing may be written
         with RowFile(path, form, file_schema(spec)) as source, ExitStack() as stack:
-            stamp = Stamp.of(source.fileno())
+            stamp = FileFingerprint.of(source.fileno())
             digest = None if again else stack.enter_context(FileDigest(source.path))
             done = Imported(str(path), stamp.size, rows_total=source.row_count())
             bulk: BulkFile | None = None
@@ -241,7 +241,9 @@ class Importer:
         oldest += first
         return cells(rows, spec)
 
-    def _check(self, spec: TableSpec, source: RowFile, stamp: Stamp, oldest: Sequence[Mapping[str, Any]]) -> None:
+    def _check(
+        self, spec: TableSpec, source: RowFile, stamp: FileFingerprint, oldest: Sequence[Mapping[str, Any]]
+    ) -> None:
         """What must hold at the end of what may have taken hours: file, table and timestamps are still good."""
         stamp.check(source.path)
         check_history(oldest, spec, max(self._now(), self._clock.last))

@@ -41,7 +41,7 @@ class _Run:
     entries: list[Entry] = field(default_factory=list)
 
 
-class Merge:
+class FrameMerge:
     """One group of entries on its way to frames. Entries that cannot be converted get their error; the others go on."""
 
     def __init__(self, codec: Codec) -> None:
@@ -53,7 +53,7 @@ class Merge:
     @staticmethod
     def frames(entries: Iterable[Entry], codec: Codec) -> list[Framed]:
         """Parts for ``entries``, each stream's in the order of its entries; those of failed tickets are left out."""
-        merge = Merge(codec)
+        merge = FrameMerge(codec)
         for entry in entries:
             if entry.ticket.error is None:
                 merge._add(entry)

@@ -8,7 +8,7 @@ from hashlib import sha256
 import pyarrow as pa
 
 from replication.core.definition.schema import SchemaVersion
-from replication.core.frame import Codec, Kind, SealedHeader, encode_sealed_header
+from replication.core.frame import Codec, FrameKind, SealedHeader, encode_sealed_header
 from replication.core.ids import FileId
 from replication.core.rows.batch import LogBatch, encode_payload
 
@@ -37,7 +37,7 @@ class Part:
         version = self.version
         return encode_sealed_header(
             SealedHeader(
-                Kind.DATA,
+                FrameKind.DATA,
                 self.codec,
                 version.table,
                 version.group,

@@ -25,7 +25,7 @@ from replication.writer.registration import lock_path
 from replication.writer.wal_file import INDEX_BYTES
 
 _REWRITE_BYTES = 4 << 20
-_PATIENCE = 10  # so many times as long as it took to fail at a writer, others go on before it is tried again
+_RETRIES = 10  # so many times as long as it took to fail at a writer, others go on before it is tried again
 _log = structlog.get_logger(__name__)
 
 
@@ -83,7 +83,7 @@ class Recovery:
             _log.info("writer_recovered", writer=writer.writer, files=len(recovered))
         except ReplicationError as error:
             now_s = time.monotonic()
-            self._again_s[writer.writer] = now_s + _PATIENCE * (now_s - begun_s)
+            self._again_s[writer.writer] = now_s + _RETRIES * (now_s - begun_s)
             _log.error("recovery_failed", writer=writer.writer, error=str(error))
         finally:
             if held is not None:
@@ -132,7 +132,7 @@ def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> Recov
         handle.sync()
         files.sync_directory(dirname(row.path))
         counters = counters or DurableLength.create(row.path, row.boot, length, 0, files)
-        counters.publish(length, counters.promise)
+        counters.publish(length, counters.watermark)
         append(handle, [encode_end_record(record)])
         handle.sync()
         ledger.files.close(row.file, length)

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import structlog
 
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.roles import Lease, Role, RoleState
 from replication.errors import (
@@ -43,14 +43,14 @@ def lock_path(directory: str, writer: str) -> str:
 
 def check_worker(coordination: Coordination, host: str) -> None:
     """Raise NoWorkerError when no worker is alive on a host, with the remedy."""
-    if all(member.name != host for member in coordination.members(Kind.WORKERS)):
+    if all(member.name != host for member in coordination.members(MemberKind.WORKERS)):
         raise NoWorkerError(
             f"no worker is alive on host {host}, so what is written here would not be shipped or replayed",
             "Start one: walship up --config FILE",
         )
 
 
-class Registration:
+class WriterRegistration:
     """A registered writer and the thread that renews its lease; ``close`` joins it.
 
     Args:
@@ -87,7 +87,7 @@ class Registration:
         try:
             entry = ledger.time.register_writer(self.place.writer, host, os.getpid(), boot, self._state.epoch)
             self.floor = entry.closed
-            self._member = coordination.enrol(Kind.WRITERS, self.place.writer, self._fields())
+            self._member = coordination.enrol(MemberKind.WRITERS, self.place.writer, self._fields())
             self._confirm_enrolled()
         except ReplicationError:
             self._lock_file.close()

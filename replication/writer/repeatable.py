@@ -18,7 +18,7 @@ class Repeatable:
     batch_id: str
     logs: Sequence[LogBatch]
 
-    def ways(self, codec: Codec) -> Iterator[list[Part]]:
+    def paths(self, codec: Codec) -> Iterator[list[Part]]:
         """Its parts as they are written now, then as they were with another codec or by an earlier version.
 
         Raises:

@@ -42,7 +42,7 @@ class Placed:
     end: int
 
 
-def make(files: Files, row: FileRow, created: int, promise: int) -> tuple[AppendFile, DurableLength]:
+def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[AppendFile, DurableLength]:
     """Make the file of a row that the ledger allocated, durably, with its header, lock and counters.
 
     It gets its name when its header is on the disk and its lock is held, so nobody finds half a file.
@@ -60,7 +60,7 @@ def make(files: Files, row: FileRow, created: int, promise: int) -> tuple[Append
         handle.lock()
         append(handle, [encode_file_header(row.file, created)])
         handle.sync()
-        counters = DurableLength.create(row.path, row.boot, FILE_HEADER_BYTES, promise, files)
+        counters = DurableLength.create(row.path, row.boot, FILE_HEADER_BYTES, watermark, files)
         files.rename(making, row.path)
         handle.path = row.path
         files.sync_directory(directory)
@@ -122,13 +122,13 @@ class WalFile:
         self._provenance = (row.file.cluster,)
 
     @staticmethod
-    def create(files: Files, row: FileRow, created: int, promise: int) -> WalFile:
+    def create(files: Files, row: FileRow, created: int, watermark: int) -> WalFile:
         """As ``make``.
 
         Raises:
             StorageError: there is no file; the same row may be tried again.
         """
-        handle, counters = make(files, row, created, promise)
+        handle, counters = make(files, row, created, watermark)
         return WalFile(row, handle, counters, created)
 
     @property
@@ -185,14 +185,14 @@ class WalFile:
         """Everything appended is durable when this returns; after StorageError the file must be poisoned."""
         self._handle.sync()
 
-    def publish(self, promise: int) -> None:
-        """Tell other processes that everything appended is durable and later commits are above ``promise``."""
+    def publish(self, watermark: int) -> None:
+        """Tell other processes that everything appended is durable and later commits are above ``watermark``."""
         self._published = self._written
-        self._counters.publish(self._published, promise)
+        self._counters.publish(self._published, watermark)
 
-    def promise(self, above: int) -> None:
+    def watermark(self, above: int) -> None:
         """Promise that commits not yet published are above ``above``."""
-        self._counters.promise_above(above)
+        self._counters.raise_watermark(above)
 
     def seal(self) -> None:
         """Write the end record past the published length, durably; after StorageError the file must be poisoned."""
@@ -213,12 +213,12 @@ class WalFile:
             CoordinationError: the ledger does not know yet; call again.
         """
         ledger.files.close(self.file, self._published)
-        self._let_go()
+        self._release()
 
     def abandon(self) -> None:
         """Let go of the lock without a word to the ledger: recovery closes the file."""
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._handle.close()
         self._counters.close()

@@ -21,11 +21,11 @@ from replication.writer.part import Part
 from replication.writer.wal_file import Placed, WalFile
 
 RETRY_S = 1.0
-_PATIENCE = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
+_RETRIES = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
 _log = structlog.get_logger(__name__)
 
 
-class Lease(Protocol):
+class WriterLease(Protocol):
     """The right to publish (``registration.py``)."""
 
     def epoch(self) -> int:
@@ -46,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenGroup:
     """Parts that are durable and published, in order; ``commit`` in microseconds since 1970."""
 
     file: FileId
@@ -84,7 +84,7 @@ class WalSeries:
         ledger: Ledger,
         files: Files,
         place: Place,
-        lease: Lease,
+        lease: WriterLease,
         clock: CommitClock,
         bytes_max: int,
         age_max_s: float,
@@ -108,7 +108,7 @@ class WalSeries:
         """The newest commit time given or promised; later ones are above it."""
         return self._clock.last
 
-    def write(self, parts: Sequence[Part]) -> Written:
+    def write(self, parts: Sequence[Part]) -> WrittenGroup:
         """Append ``parts``, make them durable and publish them.
 
         Raises:
@@ -136,10 +136,10 @@ class WalSeries:
         except CoordinationError as error:
             self._poison(wal, error)
             raise
-        return Written(wal.file, commit, tuple(placed))
+        return WrittenGroup(wal.file, commit, tuple(placed))
 
     def tick(self) -> None:
-        """Nothing to write just now: promise that later commits are later, roll by age, tell the ledger what it missed.
+        """Nothing to write just now: raise the watermark, roll by age, write what the ledger missed.
 
         Raises:
             StorageError, CoordinationError: there is no WAL just now; the next call tries again.
@@ -149,7 +149,7 @@ class WalSeries:
         if self._current is None or self._is_old(self._current):
             self._ready()
         assert self._current is not None
-        self._current.promise(self._clock.tick())
+        self._current.watermark(self._clock.tick())
 
     def adopt(self, ended: Ended) -> None:
         """Tell the ledger of a WAL that was made elsewhere, once it can be reached. For any thread."""
@@ -199,7 +199,7 @@ class WalSeries:
                 self._allocate()
             except CoordinationError as error:
                 now_s = time.monotonic()
-                self._number_s = now_s + max(RETRY_S, _PATIENCE * (now_s - begun_s))
+                self._number_s = now_s + max(RETRY_S, _RETRIES * (now_s - begun_s))
                 _log.warning("wal_roll_delayed", error=str(error))
         return self._row is not None
 
@@ -239,7 +239,7 @@ class WalSeries:
             except CoordinationError as error:
                 _log.warning("wal_close_delayed", file=str(self._closing[0].file), error=str(error))
                 now_s = time.monotonic()
-                self._retry_s = now_s + max(RETRY_S, _PATIENCE * (now_s - begun_s))
+                self._retry_s = now_s + max(RETRY_S, _RETRIES * (now_s - begun_s))
                 return
             except StorageError as error:  # the ledger has it otherwise; nothing here can change that
                 _log.error("wal_close_refused", file=str(self._closing[0].file), error=str(error))

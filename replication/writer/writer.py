@@ -45,7 +45,7 @@ from replication.writer.commit_clock import CommitClock
 from replication.writer.group_commit import GroupCommit
 from replication.writer.importing import Imported, Importer, Report
 from replication.writer.part import Part
-from replication.writer.registration import Registration
+from replication.writer.registration import WriterRegistration
 from replication.writer.repeatable import Repeatable
 from replication.writer.ticket import Entry, Rows, Ticket
 from replication.writer.wal_series import WalSeries
@@ -95,7 +95,7 @@ class Writer:
         self._timeout_s = settings.append_timeout_s
         self._codec = _CODECS[settings.codec]
         self._now = now
-        registration = Registration(ledger, coordination, files, directory, host, boot, settings.lease_s)
+        registration = WriterRegistration(ledger, coordination, files, directory, host, boot, settings.lease_s)
         self._registration = registration
 
         clock = CommitClock(ledger, host, registration.floor, now)

@@ -18,11 +18,11 @@ def look_for(cluster: Cluster, name: str | None) -> None:
 
 
 def await_written(
-    cluster: Cluster, position: Position, name: str, until: str, timeout_s: float, say_durable: Callable[[], None]
+    cluster: Cluster, position: Position, name: str, until: str, timeout_s: float, report_durable: Callable[[], None]
 ) -> None:
-    """Wait for rows that are durable here; ``say_durable`` is called when that fails, whose error follows."""
+    """Wait for rows that are durable here; ``report_durable`` is called when that fails, whose error follows."""
     try:
         cluster.wait(position, cluster=name, until=until, timeout_s=timeout_s)
     except ReplicationError:
-        say_durable()
+        report_durable()
         raise

@@ -17,25 +17,25 @@ _LEVELS = ("*.toml", "*/*.toml", "*/*/*.toml")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCluster:
     """A cluster's name and its TOML file, or the ZooKeeper address to find it at."""
 
     name: str
     target: str
 
 
-def clusters_below(folder: Path) -> list[Found]:
+def clusters_below(folder: Path) -> list[FoundCluster]:
     """Every cluster whose TOML file lies in ``folder`` or at most two levels below, by name."""
     found = {}
     for pattern in _LEVELS:
         for file in sorted(folder.glob(pattern)):
             name = _name_in(file)
             if name:
-                found[file.resolve()] = Found(name, str(file))
+                found[file.resolve()] = FoundCluster(name, str(file))
     return sorted(found.values(), key=lambda f: (f.name, f.target))
 
 
-def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -> Found:
+def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -> FoundCluster:
     """The cluster meant.
 
     Args:
@@ -49,7 +49,7 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
     """
     wanted = wanted or environ.get(VARIABLE) or None
     if wanted is not None and ":" in wanted and "/" in wanted.rpartition(":")[2]:
-        return Found(wanted.rpartition("/")[2], wanted)
+        return FoundCluster(wanted.rpartition("/")[2], wanted)
     if wanted is not None and (wanted.endswith(".toml") or "/" in wanted):
         file = Path(wanted).expanduser()
         file = folder / file if not file.is_absolute() else file
@@ -57,7 +57,7 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
             file /= "walship.toml"
         if not file.is_file():
             raise ConfigError(f"There is no configuration file {file}", "`walship init DIR` writes one")
-        return Found(_name_in(file) or file.stem, str(file))
+        return FoundCluster(_name_in(file) or file.stem, str(file))
     known = clusters_below(folder)
     if wanted is not None:
         known = [found for found in known if found.name == wanted]

@@ -55,7 +55,7 @@ def leaving_on_interrupt(stopped: Callable[[], str], grace_s: float = GRACE_S) -
         leaving.close()
 
 
-def apart(work: Callable[[], T]) -> T:
+def detached(work: Callable[[], T]) -> T:
     """Do something in a thread that Ctrl-C does not wait for: Spark's own handler of it complains at length."""
     ended: Future[T] = Future()
 
@@ -65,7 +65,7 @@ def apart(work: Callable[[], T]) -> T:
         except BaseException as error:  # handed to the caller
             ended.set_exception(error)
 
-    threading.Thread(target=run, name="apart", daemon=True).start()
+    threading.Thread(target=run, name="detached", daemon=True).start()
     return ended.result()
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from shell.cli.find import Found, find_cluster
+from shell.cli.find import FoundCluster, find_cluster
 from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, say
 from shell.cli.render import Printer
 
@@ -68,7 +68,7 @@ class Invocation:
         """Where to print."""
         return Printer(self.as_json)
 
-    def find(self) -> Found:
+    def find(self) -> FoundCluster:
         """The cluster meant, not connected to; ConfigError when none or several are."""
         return find_cluster(self.cluster, os.environ, Path.cwd())
 

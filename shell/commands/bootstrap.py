@@ -12,7 +12,7 @@ from replication.errors import RequestError
 from shell.cli.invocation import Invocation, add_verb, timeout_option
 
 if TYPE_CHECKING:
-    from peer.bootstrap.room import Room
+    from peer.bootstrap.room import BootstrapRoom
     from peer.client.cluster import Cluster
     from shell.cli.render import Printer
 
@@ -51,7 +51,7 @@ def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: 
     printer.line(f"{peer} has taken all rows of {', '.join(tables)} that it had not had")
 
 
-def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str) -> Room:
+def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str) -> BootstrapRoom:
     """What sending a peer the rows of tables needs and has here; says of which nobody can tell.
 
     Raises:

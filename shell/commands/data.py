@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import RequestError
-from shell.cli.interrupting import GRACE_S, apart
+from shell.cli.interrupting import GRACE_S, detached
 from shell.cli.invocation import Invocation, UntilOption, add_verb, timeout_option
 from shell.cli.render import bytes_text
 from shell.commands.tables import TableArgument, listed
@@ -129,7 +129,7 @@ def sql(
             return
         from peer.client.on_demand import spark_sql  # deferred: most queries need none of it
 
-        found = apart(lambda: spark_sql(cluster.config, cluster.tables(), query))
+        found = detached(lambda: spark_sql(cluster.config, cluster.tables(), query))
         _give(printer, iter(found.to_batches()), output)
 
 

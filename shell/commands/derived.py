@@ -10,7 +10,7 @@ from shell.cli.render import Printer, moment_text, seconds_text
 if TYPE_CHECKING:
     from peer.derive.progress import DerivedHere
     from peer.status.members import Members
-    from replication.ledger.base import Standing
+    from replication.ledger.base import PatternRule
 
 
 def show_derived(printer: Printer, found: Sequence[DerivedHere], members: Members) -> None:
@@ -35,7 +35,7 @@ def show_derived(printer: Printer, found: Sequence[DerivedHere], members: Member
         printer.note("no host derives tables, so they stand still; run one with worker and replay: walship up")
 
 
-def show_standing(printer: Printer, found: Sequence[Standing]) -> None:
+def show_pattern_rules(printer: Printer, found: Sequence[PatternRule]) -> None:
     """What goes to peers of tables that are made later."""
     for row in found:
         less = f" less {', '.join(row.excluded)}" if row.excluded else ""

@@ -17,7 +17,7 @@ from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
     from peer.status.collect import TableAtPeer
-    from peer.status.forecasts import DiskOutlook, Outlook
+    from peer.status.forecasts import DiskForecast, PeerForecast
     from peer.status.sending import PeerSending
     from replication.ledger.base import Gap
 
@@ -143,9 +143,9 @@ def show_missing(printer: Printer, rows: Sequence[TableAtPeer]) -> None:
             printer.note(f"{row.table}, group {row.group}: {gap_text(gap, row.peer)}")
 
 
-def show_outlooks(printer: Printer, outlooks: Sequence[Outlook], disk: DiskOutlook) -> None:
+def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], disk: DiskForecast) -> None:
     """What is kept for peers, and when that is past their budget or the disk full."""
-    for peer in outlooks:
+    for peer in peer_forecasts:
         if peer.stored_files:
             printer.line(
                 f"for {peer.peer}, {peer.stored_files} files ({bytes_text(peer.stored_bytes)}) are in the store"

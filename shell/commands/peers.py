@@ -42,7 +42,7 @@ def deletecluster(
     name: Name,
     zookeepers: Annotated[str, typer.Argument(metavar="[ZOOKEEPERS]", help="To be sure that it is that one.")] = "",
 ) -> None:
-    """Forget a peer and what is owed to it."""
+    """Forget a peer and what is required to it."""
     from peer.client.contacts import known_peer, meant_by, with_root
 
     with invocation.connect() as (cluster, printer):

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quarantine_list(invocation: Invocation) -> None:
-    """List quarantined frames, those given up included, with reasons and copies."""
+    """List quarantined frames, those discarded included, with reasons and copies."""
     from peer.repair.quarantine_actions import name_of
 
     with invocation.connect() as (cluster, printer):
@@ -92,7 +92,9 @@ def quarantine_discard(
             {"frame": name_of(frame), "copy": frame.copy, "damaged": discard(cluster.ledger, frame)} for frame in chosen
         ]
         printer.rows(rows, ("frame", "copy", "damaged"))
-        printer.line("given up; the copies stay, and `walship quarantine retry` still takes those that are not damaged")
+        printer.line(
+            "discarded; the copies stay, and `walship quarantine retry` still takes those that are not damaged"
+        )
         if any(row["damaged"] for row in rows):
             printer.line(
                 "to get the rows of damaged ones, have a cluster that has them send the table here with "

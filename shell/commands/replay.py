@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.errors import RequestError
-from shell.cli.interrupting import apart
+from shell.cli.interrupting import detached
 from shell.cli.invocation import Invocation, add_verb, timeout_option
 from shell.cli.render import bytes_text, moment_text
 
@@ -67,7 +67,7 @@ def fold(
         without = [spec.name for spec in specs if not spec.key]
         if without:
             raise RequestError(f"{', '.join(without)} has no key, so there is nothing to fold", "Name keyed tables")
-        results = apart(lambda: fold_now(cluster.config, cluster.ledger, specs))
+        results = detached(lambda: fold_now(cluster.config, cluster.ledger, specs))
         rows = [
             {
                 "table": name,

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from peer.client.contacts import known_peer
-from peer.client.pattern_rules import end_standing, stand, to_enable
+from peer.client.pattern_rules import end_pattern_rule, stand, to_enable
 from peer.status.members import await_writers
 from peer.status.paths import broken
 from replication.coordination.base import keeps_tables
 from replication.core.definition.choice import chosen, is_chosen, is_pattern
 from replication.core.roles import Role
 from replication.errors import CoordinationError, ReplicationError, RequestError
-from replication.ledger.base import Standing
+from replication.ledger.base import PatternRule
 from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 from shell.commands.bootstrap import WaitOption, await_rows, room_for
-from shell.commands.derived import show_derived, show_standing
-from shell.commands.operate import for_each, gap_text, show_missing, show_outlooks, show_sending
+from shell.commands.derived import show_derived, show_pattern_rules
+from shell.commands.operate import for_each, gap_text, show_forecasts, show_missing, show_sending
 
 if TYPE_CHECKING:
-    from peer.bootstrap.room import Room
+    from peer.bootstrap.room import BootstrapRoom
     from peer.client.cluster import Cluster
     from peer.status.collect import ClusterStatus, TableAtPeer
     from replication.core.definition.schema import TableSpec
@@ -90,9 +90,11 @@ def enablereplication(
             raise RequestError("--remote-table names one table, not a pattern", "Enable it by its name")
         peering, groups = cluster.peering, _groups(group, all_loc_groups)
         chosen_here = (tuple(exclude or ()), tuple(groups), with_properties is not False)
-        before = {text: stand(peering, Standing(cluster_name, text, *chosen_here)) for text in dict.fromkeys(patterns)}
+        before = {
+            text: stand(peering, PatternRule(cluster_name, text, *chosen_here)) for text in dict.fromkeys(patterns)
+        }
         made: list[Rule] = []
-        room: Room | None = None
+        room: BootstrapRoom | None = None
         refused: ReplicationError | None = None
 
         def enable(name: str) -> None:
@@ -130,7 +132,7 @@ def enablereplication(
             if not made:  # what is refused as a whole leaves everything as it was
                 for text, was in before.items():
                     if was is None:
-                        end_standing(peering, text, cluster_name)
+                        end_pattern_rule(peering, text, cluster_name)
                     else:
                         stand(peering, was)
                 raise
@@ -169,7 +171,7 @@ def disablereplication(
                 printer.note(f"{cluster_name} did not answer; it is told when it does, until then it waits for {name}")
 
         peering, groups = cluster.peering, _groups(group, all_loc_groups)
-        stood = [text for text in table if is_pattern(text) and end_standing(peering, text, cluster_name, groups)]
+        stood = [text for text in table if is_pattern(text) and end_pattern_rule(peering, text, cluster_name, groups)]
         for text in stood:
             rest = {s.pattern: s.groups for s in cluster.ledger.rules.standing() if s.peer == cluster_name}.get(text)
             only = f"; groups {', '.join(rest)} of them still do" if rest else ""
@@ -290,7 +292,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     ]
     columns = ("peer", "table", "group", "state", "needed", "finished", "landed", "applied", "lag", "last_error")
     printer.rows(at_peers, columns, "nothing goes to a peer; see walship enablereplication")
-    show_standing(printer, found.standing)
+    show_pattern_rules(printer, found.standing)
     show_sending(printer, found.sending)
     show_missing(printer, found.peers)
     tables = [
@@ -313,7 +315,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     origins = [
         {
             "origin": row.origin.partition(":")[0],
-            "by": "; ".join(str(way) for way in row.ways if way.silent_s is None) or ("no road" if row.ways else ""),
+            "by": "; ".join(str(way) for way in row.paths if way.silent_s is None) or ("no route" if row.paths else ""),
             "replicated_time": moment_text(row.replicated),
             "age": "-" if row.age_s is None else seconds_text(row.age_s),
             "held_by": row.held_by,
@@ -322,7 +324,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     ]
     printer.rows(origins, ("origin", "by", "replicated_time", "age", "held_by"), "no origins yet")
     for coming in found.origins:
-        for text in broken(coming.origin.partition(":")[0], coming.ways):
+        for text in broken(coming.origin.partition(":")[0], coming.paths):
             printer.note(text)
     kept = found.kept
     ratio = "" if kept.per_byte is None else f" ({kept.per_byte:.2f} bytes kept per byte ever written or landed)"
@@ -331,7 +333,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
         f"tables {_told(kept.tables)}{ratio}"
     )
     _show_retained(printer, found)
-    show_outlooks(printer, found.outlooks, found.disk)
+    show_forecasts(printer, found.peer_forecasts, found.disk)
     for frame in found.quarantined:
         state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
         printer.note(f"{state}: frame {frame.file.local}:{frame.begin}: {frame.reason}; copy {frame.copy}")
@@ -350,7 +352,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
         printer.note(f"file {file.file} cannot be read: {file.why}. {file.remedy}")
     for lost in found.lost:
         frames, when = f"{lost.frames} frames of {lost.table}", moment_text(lost.at)
-        printer.note(f"{frames} are lost here, with WAL {lost.file}, which was given up {when}; a peer may have them")
+        printer.note(f"{frames} are lost here, with WAL {lost.file}, which was salvaged {when}; a peer may have them")
 
 
 def _told(size: int | None) -> str:

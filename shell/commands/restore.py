@@ -29,13 +29,13 @@ def reincarnate(
     done = change(config)
     old, new = done.was, done.now
     invocation.printer.value(
-        {"was": str(old), "is": str(new), "taken_up": done.taken_up, "kept_aside": done.kept_aside},
+        {"was": str(old), "is": str(new), "taken_up": done.taken_up, "kept_beside": done.kept_beside},
         f"{old} is {new} now. Start it, then on each peer: deletecluster {new.name}, definecluster {new.name} …, and"
         " enablereplication --bootstrap for what it is to get back",
     )
     if done.taken_up:
         invocation.printer.line(f"{done.taken_up} files here that were newer than the ledger are taken up")
-    for line in done.kept_aside:
+    for line in done.kept_beside:
         invocation.printer.note(f"not all of a file that is newer than the ledger is taken up: {line}")
 
 

@@ -1,4 +1,4 @@
-"""trace: by which roads and when the versions of a key came."""
+"""trace: by which routes and when the versions of a key came."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trace(
     ],
     values: Annotated[bool, typer.Option("--values", help="Show each version's values, too.")] = False,
 ) -> None:
-    """Show where each version of a key came from: origin, roads, times, and which one counts."""
+    """Show where each version of a key came from: origin, routes, times, and which one counts."""
     with invocation.connect() as (cluster, printer):
         spec = cluster.table(table)
         found = cluster.trace(table, parse_key(spec, key))

@@ -1,4 +1,4 @@
-"""wal list, wal dump, wal verify, wal giveup: the files of frames on this host."""
+"""wal list, wal dump, wal verify, wal salvage: the files of frames on this host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
     add_verb(noun, "list", wal_list)
     add_verb(noun, "dump", wal_dump)
     add_verb(noun, "verify", wal_verify)
-    add_verb(noun, "giveup", wal_giveup)
+    add_verb(noun, "salvage", wal_salvage)
     app.add_typer(noun, name="wal")
 
 
@@ -137,7 +137,7 @@ def wal_verify(
             )
 
 
-def wal_giveup(
+def wal_salvage(
     invocation: Invocation,
     file: FileArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without, nothing is changed.")] = False,
@@ -153,15 +153,15 @@ def wal_giveup(
             raise MissingFileError(f"The ledger has no file {file}", "See walship wal list")
         coordination = cluster.coordination if cluster.config.shares_ledger else None
         if row.source is None:
-            _give_up_own(cluster, printer, row, coordination, yes=yes)
+            _salvage_own(cluster, printer, row, coordination, yes=yes)
         else:
-            _give_up_landed(cluster, printer, row, coordination, yes=yes)
+            _salvage_landed(cluster, printer, row, coordination, yes=yes)
 
 
-def _give_up_landed(
+def _salvage_landed(
     cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
 ) -> None:
-    from peer.repair.salvage import give_up, lacking_lines
+    from peer.repair.salvage import give_up, missing_lines
     from replication.files.local import LocalFiles
 
     if not yes:
@@ -174,37 +174,37 @@ def _give_up_landed(
             "Say --yes to accept that",
         )
     done = give_up(cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
-    given_up = done.given_up
+    salvaged = done.salvaged
     names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
     told = {
         "file": row.file.local,
-        "source": str(given_up.source) if given_up.source else "",
-        "again": [list(span) for span in given_up.again],
-        "again_bytes": given_up.again.total,
-        "frames_saved": sum(ranges.total for ranges in given_up.saved.values()),
-        "frames_dropped": sum(ranges.total for ranges in given_up.dropped.values()),
+        "source": str(salvaged.source) if salvaged.source else "",
+        "again": [list(span) for span in salvaged.again],
+        "again_bytes": salvaged.again.total,
+        "frames_saved": sum(ranges.total for ranges in salvaged.saved.values()),
+        "frames_dropped": sum(ranges.total for ranges in salvaged.dropped.values()),
         "needs_bootstrap": {
             peer: {names.get(table, str(table)): count for table, count in tables.items()}
-            for peer, tables in given_up.lacking.items()
+            for peer, tables in salvaged.lacking.items()
         },
         "copies": done.copies.local if done.copies else "",
         "remains": done.remains,
     }
     printer.value(told)
-    if given_up.again:
+    if salvaged.again:
         printer.line("its sender is told, and ships again what it has of these ranges; replicated time waits for them")
-    for line in lacking_lines(given_up.lacking, names):
+    for line in missing_lines(salvaged.lacking, names):
         printer.line(line)
 
 
-def _give_up_own(
+def _salvage_own(
     cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
 ) -> None:
-    from peer.repair.salvage_own import by_table, give_up_own, own_loss, told
+    from peer.repair.salvage_own import by_table, own_loss, salvage_own, told
     from replication.files.local import LocalFiles
 
     where = (cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
-    done = give_up_own(*where) if yes else None
+    done = salvage_own(*where) if yes else None
     loss = own_loss(*where) if done is None else done.loss
     names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
     printer.value(
@@ -218,7 +218,7 @@ def _give_up_own(
                 peer: {names.get(table, str(table)): count for table, count in tables.items()}
                 for peer, tables in loss.lacking.items()
             },
-            "unreadable_bytes": loss.illegible_bytes,
+            "unreadable_bytes": loss.unreadable_bytes,
             "unknown_bytes": loss.untold_bytes,
             "copies": done.copies.local if done and done.copies else "",
             "remains": done.remains if done else "",
@@ -227,7 +227,7 @@ def _give_up_own(
     for line in told(loss, names):
         printer.line(line)
     if done is None and row.is_redundant:
-        raise RequestError(f"{row.file.local} is still in the ledger", "Nothing was changed; say --yes to give it up")
+        raise RequestError(f"{row.file.local} is still in the ledger", "Nothing was changed; say --yes to salvage it")
     if done is None:
         raise RequestError(
             f"{row.file.local} was written here, so what cannot be read of it is lost for those who do not have it",

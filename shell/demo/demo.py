@@ -26,7 +26,7 @@ from replication.errors import DivergenceError, ReplicationError
 from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
-from shell.demo.display import Display, Flow, Progress
+from shell.demo.display import DemoProgress, Display, Flow
 from shell.demo.running import interruptible, pace, stop_all
 from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
 from shell.processes.launched import await_ready
@@ -185,7 +185,7 @@ class _Story:
 def _set_up(east: Cluster, west_site: DemoSite, data: DemoData, display: Display) -> None:
     for table in data.tables:
         east.create_table(table.name, table.rows.schema, table.key)
-        display.scene.progress[table.name] = Progress(table.name, table.rows.num_rows)
+        display.scene.progress[table.name] = DemoProgress(table.name, table.rows.num_rows)
         if table.null_keys or table.repeated_keys:
             display.event(
                 f"{table.name}: left out are {table.null_keys:,} rows without a key and {table.repeated_keys:,} whose "

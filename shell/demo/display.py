@@ -24,7 +24,7 @@ _WIDTH = 26
 
 
 @dataclass(slots=True)
-class Progress:
+class DemoProgress:
     """Rows of one table written so far, of how many, and the bytes they had."""
 
     table: str
@@ -47,7 +47,7 @@ class Flow:
 class Scene:
     """What is shown, changed by the demo's thread and read by the display's."""
 
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, DemoProgress] = field(default_factory=dict)
     events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=8))  # seconds since the start, what
     lags: deque[int] = field(default_factory=lambda: deque(maxlen=_WIDTH))
     flow: Flow | None = None

@@ -1,6 +1,7 @@
-"""``walship demo --graph``: a ring, a diamond or two masters, with a live picture of clusters and roads.
+"""``walship demo --graph``: a ring, a diamond or two masters, with a live picture of clusters and routes.
 
-Every cluster that may write does, to the same keys too; a process on one road is killed midway; at the end all clusters
+Every cluster that may write does, to the same keys too; a process on one route is killed midway; at the end all
+clusters
 are compared with the first, and one key is traced.
 """
 
@@ -31,8 +32,8 @@ from shell.cli.render import Printer, bytes_text, seconds_text
 from shell.cli.verdicts import show_verdicts
 from shell.cli.versions import show_trace
 from shell.demo.data import DemoTable, load
-from shell.demo.display import Display, Flow, Progress, sparkline
-from shell.demo.picture import SHAPES, NodeState, RoadLag, Shape, draw
+from shell.demo.display import DemoProgress, Display, Flow, sparkline
+from shell.demo.picture import SHAPES, NodeState, RouteLag, Shape, draw
 from shell.demo.running import interruptible, pace, stop_all
 from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
 from shell.processes.launched import await_ready
@@ -46,9 +47,9 @@ TRACED = "JFK"
 
 @dataclass(frozen=True, slots=True)
 class GraphFlow(Flow):
-    """What is on its way along each road, and how each cluster is."""
+    """What is on its way along each route, and how each cluster is."""
 
-    roads: Mapping[tuple[str, str], RoadLag] = field(default_factory=dict)
+    routes: Mapping[tuple[str, str], RouteLag] = field(default_factory=dict)
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
 
 
@@ -143,28 +144,28 @@ class _Watch:
         clusters = self.clusters
         if not clusters:
             return self._last or GraphFlow(0, 0.0, 0, {}, nodes={name: self._starting(name) for name in self._sites})
-        roads: dict[tuple[str, str], RoadLag] = {}
+        routes: dict[tuple[str, str], RouteLag] = {}
         nodes: dict[str, NodeState] = {}
         try:
             for name, cluster in clusters.items():
                 status = cluster.status()
                 up = {role: self._sites[name].is_up(role) for role in self._sites[name].roles}
                 nodes[name] = NodeState(up, self.written[name], status.replay_backlog_bytes)
-                for source, peer in self._shape.roads:
+                for source, peer in self._shape.routes:
                     if source == name:
                         of_peer = [row for row in status.peers if row.peer == peer]
                         lag_bytes = max((row.lag_bytes for row in of_peer), default=0)
                         trouble = next((row.last_error for row in of_peer if row.state == "failing"), "")
-                        roads[source, peer] = RoadLag(
+                        routes[source, peer] = RouteLag(
                             lag_bytes, max((row.lag_s for row in of_peer), default=0.0), trouble
                         )
         except ReplicationError:
             return None
-        lags = roads.values()
+        lags = routes.values()
         most_bytes = max((lag.lag_bytes for lag in lags), default=0)
         most_s = max((lag.lag_s for lag in lags), default=0.0)
         unapplied = max((node.unapplied_bytes for node in nodes.values()), default=0)
-        return GraphFlow(most_bytes, most_s, unapplied, {}, roads, nodes)
+        return GraphFlow(most_bytes, most_s, unapplied, {}, routes, nodes)
 
     def _starting(self, name: str) -> NodeState:
         site = self._sites[name]
@@ -182,7 +183,7 @@ class GraphDisplay(Display):
         flow = self.scene.flow
         if not isinstance(flow, GraphFlow):
             return ""
-        lags = (f"{one} → {two} {_text(lag)}" for (one, two), lag in flow.roads.items())
+        lags = (f"{one} → {two} {_text(lag)}" for (one, two), lag in flow.routes.items())
         rows = sum(node.written for node in flow.nodes.values())
         return f"         {rows:,} rows written; on the way: {', '.join(lags)}"
 
@@ -190,11 +191,11 @@ class GraphDisplay(Display):
         scene, flow = self.scene, self.scene.flow
         graph = flow if isinstance(flow, GraphFlow) else GraphFlow(0, 0.0, 0, {})
         lag = f"{bytes_text(graph.lag_bytes)}, {seconds_text(graph.lag_s)}"
-        lag = "level" if all(road.is_level for road in graph.roads.values()) else lag
+        lag = "level" if all(route.is_level for route in graph.routes.values()) else lag
         parts: list[Table | Text] = [
-            draw(self._shape, graph.nodes, graph.roads),
+            draw(self._shape, graph.nodes, graph.routes),
             Text(),
-            Text(f"slowest road  {lag:<22}{sparkline(scene.lags)}  most {bytes_text(scene.lag_most)}"),
+            Text(f"slowest route  {lag:<22}{sparkline(scene.lags)}  most {bytes_text(scene.lag_most)}"),
             Text(),
             self._events(),
         ]
@@ -203,7 +204,7 @@ class GraphDisplay(Display):
         return Panel(Group(*parts), title=title, subtitle=f"{took:.0f} s", title_align="left", width=82)
 
 
-def _text(lag: RoadLag) -> str:
+def _text(lag: RouteLag) -> str:
     return "level" if lag.is_level else bytes_text(lag.lag_bytes)
 
 
@@ -217,8 +218,8 @@ def _lay_out(
     first = next(iter(clusters.values()))
     for table in tables:
         first.create_table(table.name, table.rows.schema, table.key)
-        display.scene.progress[table.name] = Progress(table.name, table.rows.num_rows)
-    for source, peer in shape.roads:
+        display.scene.progress[table.name] = DemoProgress(table.name, table.rows.num_rows)
+    for source, peer in shape.routes:
         there = sites[peer].config
         clusters[source].peering.define(peer, f"{there.zookeeper_servers}{there.zookeeper_root}")
         for table in tables:
@@ -241,8 +242,8 @@ class _Story:
         self._sites = sites
         self._watch = watch
         self._display = display
-        sources = {source for source, _ in shape.roads}
-        fed = {peer for _, peer in shape.roads}
+        sources = {source for source, _ in shape.routes}
+        fed = {peer for _, peer in shape.routes}
         self._writers = [name for name in clusters if name not in fed] or [n for n in clusters if n in sources]
         self._relay = next((name for name in clusters if name in sources and name in fed), next(iter(fed)))
 

@@ -1,4 +1,4 @@
-"""A graph of clusters drawn in a terminal: a box a cluster, an arrow a road, each with what is on its way."""
+"""A graph of clusters drawn in a terminal: a box a cluster, an arrow a route, each with what is on its way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HEADS = {"right": "▶", "left": "◀", "up": "▲", "down": "▼"}
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A road as it is drawn: its corner points from tail to head, and where its lag is written."""
+    """A route as it is drawn: its corner points from tail to head, and where its lag is written."""
 
     corners: tuple[Point, ...]
     label: Point
@@ -36,18 +36,18 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A graph: its clusters with the upper left corners of their boxes, and its roads, (source, peer)."""
+    """A graph: its clusters with the upper left corners of their boxes, and its routes, (source, peer)."""
 
     name: str
     title: str
     boxes: Mapping[str, Point]
-    roads: Mapping[tuple[str, str], Arrow]
+    routes: Mapping[tuple[str, str], Arrow]
 
     @property
     def size(self) -> tuple[int, int]:
         """Columns and rows."""
         ends = [(x + BOX_WIDTH, y + BOX_HEIGHT) for x, y in self.boxes.values()]
-        ends += [(x + 1, y + 1) for arrow in self.roads.values() for x, y in (*arrow.corners, arrow.label)]
+        ends += [(x + 1, y + 1) for arrow in self.routes.values() for x, y in (*arrow.corners, arrow.label)]
         return max(x for x, _ in ends), max(y for _, y in ends)
 
 
@@ -85,8 +85,8 @@ SHAPES = {shape.name: shape for shape in (RING, DIAMOND, MASTERS)}
 
 
 @dataclass(frozen=True, slots=True)
-class RoadLag:
-    """What is on its way along a road; ``trouble`` is why it stands, "" when it does not."""
+class RouteLag:
+    """What is on its way along a route; ``trouble`` is why it stands, "" when it does not."""
 
     lag_bytes: int
     lag_s: float
@@ -94,7 +94,7 @@ class RoadLag:
 
     @property
     def is_level(self) -> bool:
-        """Whether nothing is on its way but what tells the time, which goes along every road about once a second."""
+        """Whether nothing is on its way but what tells the time, which goes along every route about once a second."""
         return not self.trouble and self.lag_bytes < _BEAT_BYTES and self.lag_s < _BEAT_S
 
 
@@ -131,12 +131,12 @@ class _Canvas:
         return made
 
 
-def draw(shape: Shape, nodes: Mapping[str, NodeState], roads: Mapping[tuple[str, str], RoadLag]) -> Text:
-    """The graph as it is now; clusters and roads of which nothing is known yet are dim."""
+def draw(shape: Shape, nodes: Mapping[str, NodeState], routes: Mapping[tuple[str, str], RouteLag]) -> Text:
+    """The graph as it is now; clusters and routes of which nothing is known yet are dim."""
     columns, rows = shape.size
     canvas = _Canvas(max(columns, 76), rows)
-    for road, arrow in shape.roads.items():
-        _arrow(canvas, arrow, roads.get(road))
+    for route, arrow in shape.routes.items():
+        _arrow(canvas, arrow, routes.get(route))
     for name, at in shape.boxes.items():
         _box(canvas, at, name, nodes.get(name))
     return canvas.text()
@@ -171,16 +171,16 @@ def _box(canvas: _Canvas, at: Point, name: str, state: NodeState | None) -> None
     canvas.put((x + 2, y + 3), f"to apply  {bytes_text(state.unapplied_bytes):>9}", "yellow" if behind else "")
 
 
-def _arrow(canvas: _Canvas, arrow: Arrow, lag: RoadLag | None) -> None:
+def _arrow(canvas: _Canvas, arrow: Arrow, lag: RouteLag | None) -> None:
     style = "dim" if lag is None else "bold red" if lag.trouble else "green" if lag.is_level else "yellow"
     corners = arrow.corners
-    ways = [_way(one, two) for one, two in zip(corners, corners[1:], strict=False)]
-    for (one, two), way in zip(zip(corners, corners[1:], strict=False), ways, strict=True):
+    paths = [_way(one, two) for one, two in zip(corners, corners[1:], strict=False)]
+    for (one, two), way in zip(zip(corners, corners[1:], strict=False), paths, strict=True):
         for point in _between(one, two):
             canvas.put(point, "─" if way in ("left", "right") else "│", style)
-    for at, before, after in zip(corners[1:-1], ways, ways[1:], strict=False):
+    for at, before, after in zip(corners[1:-1], paths, paths[1:], strict=False):
         canvas.put(at, _TURNS[before, after], style)
-    canvas.put(corners[-1], _HEADS[ways[-1]], style)
+    canvas.put(corners[-1], _HEADS[paths[-1]], style)
     x, y = arrow.label
     lines = _label(lag)
     if len(corners) == 2:
@@ -190,7 +190,7 @@ def _arrow(canvas: _Canvas, arrow: Arrow, lag: RoadLag | None) -> None:
         canvas.put((x, y + row), line if x else line.rjust(_LEFT_WIDTH), style)
 
 
-def _label(lag: RoadLag | None) -> Sequence[str]:
+def _label(lag: RouteLag | None) -> Sequence[str]:
     if lag is None:
         return ()
     if lag.is_level:

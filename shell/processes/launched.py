@@ -11,7 +11,7 @@ from pathlib import Path
 
 from replication.config import Config
 from replication.errors import ConfigError, ReplicationError, WaitTimeoutError
-from shell.processes.role_process import RoleState
+from shell.processes.role_process import ProcessState
 from shell.processes.spawn import spawn
 from shell.processes.stopping import DETACH
 
@@ -28,8 +28,8 @@ class Launched:
     roles: tuple[str, ...]
     process: subprocess.Popen[bytes] | None = None
     lifeline: int | None = None
-    said_before: int = 0
-    states_before: dict[str, RoleState | None] = field(default_factory=dict)
+    output_before: int = 0
+    states_before: dict[str, ProcessState | None] = field(default_factory=dict)
 
     @property
     def output(self) -> Path:
@@ -39,13 +39,13 @@ class Launched:
     def start(self, *arguments: str) -> None:
         """Start ``walship up ARGUMENTS`` in a session of its own, tied to this process by a pipe."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
-        self.said_before = self.output.stat().st_size if self.output.exists() else 0
+        self.output_before = self.output.stat().st_size if self.output.exists() else 0
         self.states_before = {role: self.state(role) for role in self.roles}
         self.process, self.lifeline = spawn(("up", "--config", str(self.file), *arguments), self.output)
 
-    def state(self, role: str) -> RoleState | None:
+    def state(self, role: str) -> ProcessState | None:
         """What a role last said of itself."""
-        return RoleState.read(self.config.run_dir, role)
+        return ProcessState.read(self.config.run_dir, role)
 
     def is_up(self, role: str) -> bool:
         """Whether a role says that it is ready and its process is there.
@@ -65,7 +65,7 @@ class Launched:
     def check(self) -> None:
         """Raise what ``walship up`` failed with, when it has ended."""
         if self.process is not None and self.process.poll() is not None:
-            said = self.output.read_bytes()[self.said_before :].decode(errors="replace").strip().splitlines()
+            said = self.output.read_bytes()[self.output_before :].decode(errors="replace").strip().splitlines()
             lines = [line for line in said if line.startswith(("error", "hint"))]
             if not lines and not self.process.returncode:
                 raise ReplicationError(

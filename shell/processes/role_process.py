@@ -40,7 +40,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
-class RoleState:
+class ProcessState:
     """What a role last said: ``starting``, ``ready``, ``stopped``, or ``failed`` with ``what`` and ``hint``."""
 
     role: str
@@ -59,10 +59,10 @@ class RoleState:
         made.replace(run_dir / f"{self.role}.json")
 
     @staticmethod
-    def read(run_dir: Path, role: str) -> RoleState | None:
+    def read(run_dir: Path, role: str) -> ProcessState | None:
         """The last state; None when there is none."""
         try:
-            return RoleState(**json.loads((run_dir / f"{role}.json").read_text()))
+            return ProcessState(**json.loads((run_dir / f"{role}.json").read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
@@ -103,7 +103,7 @@ def serve(role: str, file: str, lifeline: int | None) -> int:
 
 def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogger) -> int:
     def tell(state: str, what: str = "", hint: str = "", exit_code: int = 0) -> None:
-        RoleState(role, os.getpid(), state, what, hint, exit_code, time.time()).write(config.run_dir)
+        ProcessState(role, os.getpid(), state, what, hint, exit_code, time.time()).write(config.run_dir)
 
     from shell.processes.roles import run_role  # deferred: who reads a state file needs none of the roles
 

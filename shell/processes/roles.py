@@ -16,7 +16,7 @@ from replication.config import Config
 from replication.coordination import zookeeper
 from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.host import host_record
-from replication.coordination.paths import Kind, Quorum
+from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.core.ids import ClusterId
@@ -85,14 +85,20 @@ def _master(config: Config, stop: threading.Event, ready: Ready) -> None:
 def _worker(config: Config, stop: threading.Event, ready: Ready) -> None:
     from replication.worker.loop import Worker
 
-    with _world(config) as (ledger, coordination), _told_when_member(Kind.WORKERS, config, coordination, stop, ready):
+    with (
+        _world(config) as (ledger, coordination),
+        _told_when_member(MemberKind.WORKERS, config, coordination, stop, ready),
+    ):
         Worker(config, ledger, coordination, stop).run()
 
 
 def _receiver(config: Config, stop: threading.Event, ready: Ready) -> None:
     from peer.receive.receiver import Receiver
 
-    with _world(config) as (ledger, coordination), _told_when_member(Kind.RECEIVERS, config, coordination, stop, ready):
+    with (
+        _world(config) as (ledger, coordination),
+        _told_when_member(MemberKind.RECEIVERS, config, coordination, stop, ready),
+    ):
         Receiver(config, ledger, coordination, stop).run()
 
 
@@ -167,7 +173,7 @@ def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
 
 @contextmanager
 def _told_when_member(
-    kind: Kind, config: Config, coordination: Coordination, stop: threading.Event, ready: Ready
+    kind: MemberKind, config: Config, coordination: Coordination, stop: threading.Event, ready: Ready
 ) -> Iterator[None]:
     """Call ``ready`` once this process is the host's member of ``kind``, from a thread that ends with the context.
 

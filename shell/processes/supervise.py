@@ -18,7 +18,7 @@ from pathlib import Path
 
 from replication.config import Config
 from replication.errors import ConfigError, ReplicationError
-from shell.processes.role_process import STOP_GRACE_S, RoleState
+from shell.processes.role_process import STOP_GRACE_S, ProcessState
 from shell.processes.spawn import spawn
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
@@ -78,9 +78,9 @@ class RoleSupervisor:
         arguments = ("_role", self.role, "--config", str(self._file))
         return spawn(arguments, output)
 
-    def state(self) -> RoleState | None:
+    def state(self) -> ProcessState | None:
         """What the running process last said of itself."""
-        state = RoleState.read(self._config.run_dir, self.role)
+        state = ProcessState.read(self._config.run_dir, self.role)
         return state if state is not None and state.pid == self.pid else None
 
     def poll(self) -> list[RoleEvent]:
@@ -110,7 +110,7 @@ class RoleSupervisor:
         except subprocess.TimeoutExpired:
             _kill_group(process.pid)
             process.wait()
-        self._let_go(process)
+        self._release(process)
         return RoleEvent(self.role, "stopped", process.pid)
 
     def _noticed_ready(self) -> list[RoleEvent]:
@@ -124,9 +124,9 @@ class RoleSupervisor:
         return [RoleEvent(self.role, "ready", self._process.pid)]
 
     def _ended(self, process: subprocess.Popen[bytes]) -> RoleEvent:
-        state = RoleState.read(self._config.run_dir, self.role)
+        state = ProcessState.read(self._config.run_dir, self.role)
         said = state if state is not None and state.pid == process.pid and state.state == "failed" else None
-        self._let_go(process)
+        self._release(process)
         if said is not None and said.exit_code == ConfigError.exit_code and not self._was_ready and not self.restarts:
             raise ConfigError(f"{self.role}: {said.what}", said.hint)
         return self._put_off(process.pid, _reason(process.returncode, said))
@@ -138,7 +138,7 @@ class RoleSupervisor:
         self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
         return RoleEvent(self.role, "ended", pid, detail)
 
-    def _let_go(self, process: subprocess.Popen[bytes]) -> None:
+    def _release(self, process: subprocess.Popen[bytes]) -> None:
         _kill_group(process.pid)
         if self._lifeline is not None:
             os.close(self._lifeline)
@@ -218,7 +218,7 @@ class Supervisor:
             self._say(event)
 
 
-def _reason(code: int, said: RoleState | None) -> str:
+def _reason(code: int, said: ProcessState | None) -> str:
     if said is not None:
         return ReplicationError(said.what, said.hint).what
     if code < 0:

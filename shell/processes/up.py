@@ -18,7 +18,7 @@ from replication.config import Config
 from replication.errors import ConfigError, CoordinationError, ReplicationError
 from replication.ledger.sql.ledger import open_ledger
 from shell.processes.preflight import DataDirLock, check_host
-from shell.processes.role_process import RoleState
+from shell.processes.role_process import ProcessState
 from shell.processes.roles import ROLES, make_ledger, run_role
 from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
 from shell.processes.supervise import RoleEvent, Supervisor
@@ -137,7 +137,7 @@ def _run_threads(
 
     def run(role: str, own_stop: threading.Event, is_ready: threading.Event) -> None:
         def tell() -> None:
-            RoleState(role, os.getpid(), "ready").write(config.run_dir)
+            ProcessState(role, os.getpid(), "ready").write(config.run_dir)
             say(RoleEvent(role, "ready", os.getpid()))
             is_ready.set()
 

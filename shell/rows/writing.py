@@ -30,7 +30,7 @@ _CELL_HINT = 'A cell has row, family, qualifier and, unless it deletes, value; "
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """Rows and bytes that are durable, and where they are; no position when there were none."""
 
     rows: int
@@ -40,7 +40,7 @@ class Written:
 
 def write_file(
     cluster: Cluster, spec: TableSpec, source: str, form: str, printer: Printer, *, delete: bool, batch_id: str | None
-) -> Written:
+) -> WriteResult:
     """Write a file's rows, or delete the rows whose keys it holds; all durable when it returns.
 
     Raises:
@@ -111,7 +111,7 @@ def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa
 
 def _write_stream(
     cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], durable: _Durable, *, delete: bool
-) -> Written:
+) -> WriteResult:
     rows = size = 0
     last: Position | None = None
     waiting: deque[Future[Position]] = deque()
@@ -123,7 +123,7 @@ def _write_stream(
             last = _joined(last, waiting.popleft().result())
     for future in waiting:
         last = _joined(last, future.result())
-    return Written(rows, size, last)
+    return WriteResult(rows, size, last)
 
 
 def _told(future: Future[Position], rows: int, durable: _Durable) -> Future[Position]:
@@ -137,7 +137,7 @@ def _told(future: Future[Position], rows: int, durable: _Durable) -> Future[Posi
 
 def _write_once(
     cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], batch_id: str, durable: _Durable
-) -> Written:
+) -> WriteResult:
     found: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -145,16 +145,16 @@ def _write_once(
         check_batch_size(batch_id, size)
         found.append(batch)
     if not found:
-        return Written(0, 0, None)
+        return WriteResult(0, 0, None)
     whole = pa.Table.from_batches(found)
     position = cluster.upsert(spec.name, whole, batch_id=batch_id)
     durable.add(whole.num_rows)
-    return Written(whole.num_rows, whole.nbytes, position)
+    return WriteResult(whole.num_rows, whole.nbytes, position)
 
 
 def _write_cells(
     cluster: Cluster, spec: TableSpec, batches: Iterator[pa.RecordBatch], durable: _Durable, *, delete: bool
-) -> Written:
+) -> WriteResult:
     rows = size = 0
     last: Position | None = None
     for batch in batches:
@@ -162,7 +162,7 @@ def _write_cells(
         rows, size = rows + batch.num_rows, size + batch.nbytes
         last = _joined(last, cluster.apply(spec.name, cells))
         durable.add(batch.num_rows)
-    return Written(rows, size, last)
+    return WriteResult(rows, size, last)
 
 
 def _cells(batch: pa.RecordBatch, spec: TableSpec, first: int, delete: bool) -> list[Mutation]:

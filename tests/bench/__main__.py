@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
     for name in [name for name in chosen.names or names if name != "none"]:
         console.print(f"[dim]running {name} …[/dim]")
         try:
-            found, series = _apart(name)
+            found, series = _withheld(name)
             figures += found
             charts.update(series)
             console.print(_table(found, title=name))
@@ -78,7 +78,7 @@ def main(arguments: list[str]) -> int:
     return 1 if broken or missed else 0
 
 
-def _apart(name: str) -> tuple[list[Figure], dict[str, Series]]:
+def _withheld(name: str) -> tuple[list[Figure], dict[str, Series]]:
     """A bench in a process of its own: what one leaves (a Spark, threads, a large heap) slows no other."""
     with tempfile.TemporaryDirectory() as folder:
         into = Path(folder, "figures.json")

@@ -22,7 +22,7 @@ from peer.tables.read import Reader
 from replication import config as configuration
 from replication.config import Config
 from replication.coordination.memory import MemoryEnsemble
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
@@ -98,7 +98,7 @@ def alone(name: str = "east", *, driver_memory: str = "1g") -> Iterator[Alone]:
         given = catalog_properties(config.data_dir)
         with MemoryEnsemble().connect(config.zookeeper_root) as coordination:
             coordination.establish(cluster, "0")
-            coordination.enrol(Kind.WORKERS, config.cluster.host, {})
+            coordination.enrol(MemberKind.WORKERS, config.cluster.host, {})
             spark = open_session(given, home / "spark", driver_memory=driver_memory)
             tables = IcebergTables(IcebergCatalog(given), spark)
             quarantine = Quarantine(home / "quarantine", ledger.replay)

@@ -2,7 +2,7 @@
 
 A WAL that was written beforehand goes to all peers at once: one real worker in a process of its own, and a receiver
 process with a ledger for each peer, no replay. The clock runs from the assignment until the last of the four has all
-of it durable and registered. Dead: nobody listens on its port. Slow: its road lets a MB a second through. All share
+of it durable and registered. Dead: nobody listens on its port. Slow: its route lets a MB a second through. All share
 this machine's cores, so a fifth that takes little leaves more to the four; what they get where there is no fifth at
 all is reported, too: against that a dead or slow one can only cost.
 """
@@ -28,7 +28,7 @@ from tests.bench.peers.peer import free_port
 from tests.bench.resident import PeakOfProcesses, over_idle
 from tests.bench.shipping_process import started
 from tests.sites import Site
-from tests.slow_road import slow_road
+from tests.slow_route import slow_route
 
 WAL_BYTES = (32 if QUICK else 256) << 20
 COUNT = 2 if QUICK else PAIRS
@@ -82,7 +82,7 @@ def _seconds(folder: Path, fifth: str, peaks: list[Mapping[str, float]]) -> floa
             ports[name] = int(receiver.stdout.readline())
             processes.setdefault("receiver", receiver.pid)
         if fifth == "slow":
-            ports[FIFTH] = stack.enter_context(slow_road(ports[FIFTH], SLOW_BYTES_PER_S))
+            ports[FIFTH] = stack.enter_context(slow_route(ports[FIFTH], SLOW_BYTES_PER_S))
         worker = stack.enter_context(started("fan", str(folder), str(site.cluster)))
         assert worker.stdin is not None and worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"

@@ -25,7 +25,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from replication.coordination.memory import MemoryEnsemble
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
@@ -209,7 +209,7 @@ def _writer() -> Iterator[tuple[Writer, TableSpec, Path]]:
         ledger.tables.create(spec)
         with MemoryEnsemble().connect("/walship/east") as coordination:
             coordination.establish(cluster, "0")
-            coordination.enrol(Kind.WORKERS, "h0", {})
+            coordination.enrol(MemberKind.WORKERS, "h0", {})
             with Writer(ledger, coordination, f"{folder}/wal", "h0", WriterSection()) as writer:
                 yield writer, spec, Path(folder)
         ledger.close()

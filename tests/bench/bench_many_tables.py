@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
 from replication.core.position import Position
-from replication.ledger.base import Peer, Standing
+from replication.ledger.base import PatternRule, Peer
 from replication.writer.writer import Writer
 from tests.bench.arrivals import paced, sleep_until
 from tests.bench.clusters import until
@@ -106,7 +106,7 @@ def _fan(folder: Path, tables: int) -> Iterator[_Fan]:
         site = stack.enter_context(closing(Site(folder, "east")))
         for name, peer in peers.items():
             site.ledger.rules.define(Peer(name, "zk:2181/x", peer), site.term)
-            site.ledger.rules.stand(Standing(name, "bench.*"), site.term)
+            site.ledger.rules.stand(PatternRule(name, "bench.*"), site.term)
         specs = [typed_table(f"bench.t{n:04d}", SCHEMA, ["k"], uuids=iter(uuid4, None)) for n in range(tables)]
         for spec in specs:
             site.ledger.tables.create(spec)
@@ -116,7 +116,7 @@ def _fan(folder: Path, tables: int) -> Iterator[_Fan]:
             assert receiver.stdout is not None
             ports[peer] = int(receiver.stdout.readline())
             receivers.append(receiver.pid)
-        site.coordination.enrol(Kind.WORKERS, site.config.cluster.host, {})
+        site.coordination.enrol(MemberKind.WORKERS, site.config.cluster.host, {})
         config = site.config
         writer = Writer(site.ledger, site.coordination, str(config.wal_dir), config.cluster.host, config.writer)
         yield _Fan(site, folder, stack.enter_context(writer), specs, ports, receivers[0])

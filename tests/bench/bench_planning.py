@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.embedded import EmbeddedZookeeper
-from replication.coordination.paths import Kind, Quorum
+from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.zookeeper import connect
 from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
@@ -30,7 +30,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId
 from replication.core.shipping.planner import Limits
 from replication.files.local import LocalFiles
-from replication.ledger.base import FileKind, FileRow, Ledger, Peer, Progress
+from replication.ledger.base import FileKind, FileRow, Ledger, Peer, PeerProgress
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.budget import Budgets
 from replication.master.loop import Master, MasterTimes, read_public
@@ -90,7 +90,7 @@ def _planned(home: Path, quorum: Quorum, statuses: int) -> Iterator[_Planned]:
         session.establish(EAST, "0.0")
         for slot in ("h0", "h1"):
             session.put_host(HostRecord(slot, str(home), "", STORE))
-            session.enrol(Kind.WORKERS, slot, {})
+            session.enrol(MemberKind.WORKERS, slot, {})
         master = Master(
             ledger,
             session,
@@ -133,7 +133,7 @@ def _files(ledger: Ledger, wals: Path, count: int) -> list[FileRow]:
         ledger.files.close(row.file, LENGTH)
         rows.append(row)
     half = Ranges.of((FILE_HEADER_BYTES, LENGTH // 2))
-    ledger.files.record([Progress(row.file, f"peer{n}", half, 0, 1) for row in rows for n in range(PEERS)])
+    ledger.files.record([PeerProgress(row.file, f"peer{n}", half, 0, 1) for row in rows for n in range(PEERS)])
     return rows
 
 
@@ -176,9 +176,9 @@ def _sweep(planned: _Planned) -> float:
     return time.perf_counter() - began
 
 
-def _change(planned: _Planned) -> list[Progress]:
+def _change(planned: _Planned) -> list[PeerProgress]:
     """A little more of ten files is at a peer."""
     step = planned.changes * CHANGED
     further = Ranges.of((FILE_HEADER_BYTES, LENGTH // 2 + planned.changes * 4096))
     picked = [planned.files[(step + n) % len(planned.files)] for n in range(CHANGED)]
-    return [Progress(row.file, f"peer{planned.changes % PEERS}", further, 0, 1) for row in picked]
+    return [PeerProgress(row.file, f"peer{planned.changes % PEERS}", further, 0, 1) for row in picked]

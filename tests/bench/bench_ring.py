@@ -1,8 +1,9 @@
-"""A ring of three whole clusters, all of them written to at once, to the same keys: lag, bytes on each road, equality.
+"""A ring of three whole clusters, all of them written to at once, to the same keys: lag, bytes on each route, equality.
 
 An open loop at each site. Once a half-second the newest append of each is watched until the two other sites show it,
-which each of them says of itself, by whatever road it came. Afterwards the sites are compared by content hash, and the
-frames in the landing files are counted: what came by a road against what it owed, which is all that was written but at
+which each of them says of itself, by whatever route it came. Afterwards the sites are compared by content hash, and the
+frames in the landing files are counted: what came by a route against what it required, which is all that was
+written but at
 the site that it leads to.
 """
 
@@ -29,7 +30,7 @@ from tests.bench.measure import QUICK, SCHEMA, Figure, at_least, at_most, percen
 from tests.bench.peers.peer import free_port
 
 NAMES = ("east", "west", "north")
-ROADS = tuple(zip(NAMES, (*NAMES[1:], NAMES[0]), strict=True))
+ROUTES = tuple(zip(NAMES, (*NAMES[1:], NAMES[0]), strict=True))
 PER_SECOND, ROWS = 50, 10
 SECONDS = 10 if QUICK else 60
 WARM_S = 5 if QUICK else 20
@@ -47,13 +48,13 @@ def run() -> list[Figure]:
         watches = _load(ring, SECONDS)
         first, *others = ring.values()
         verdicts = [compare_clusters(first, other, TABLE, LIMIT_S) for other in others]
-        came = {road: _sealed_bytes(ring[road[1]], road[0]) for road in ROADS}
+        came = {route: _sealed_bytes(ring[route[1]], route[0]) for route in ROUTES}
         written = {name: _sealed_bytes(cluster) for name, cluster in ring.items()}
     lags = {way: [lag for _, lag in watch.lags] for way, watch in watches.items()}
-    one = [lag for way, of_way in lags.items() if way in ROADS for lag in of_way]
-    two = [lag for way, of_way in lags.items() if way not in ROADS for lag in of_way]
-    owed = {road: sum(size for name, size in written.items() if name != road[1]) for road in ROADS}
-    shares = {road: came[road] / owed[road] for road in ROADS}
+    one = [lag for way, of_way in lags.items() if way in ROUTES for lag in of_way]
+    two = [lag for way, of_way in lags.items() if way not in ROUTES for lag in of_way]
+    required_from = {route: sum(size for name, size in written.items() if name != route[1]) for route in ROUTES}
+    shares = {route: came[route] / required_from[route] for route in ROUTES}
     told = ", ".join(f"{source}>{peer} {share:.3f}" for (source, peer), share in shares.items())
     load = f"ring, {PER_SECOND} appends/s of {ROWS} rows at each site"
     begin = min(watch.lags[0][0] for watch in watches.values())
@@ -61,10 +62,10 @@ def run() -> list[Figure]:
         (at - begin, lag) for watch in watches.values() for at, lag in watch.lags
     )
     return [
-        Figure(f"{load}: shown one road on, p50", percentile(one, 0.5), "s"),
-        Figure(f"{load}: shown one road on, p99", percentile(one, 0.99), "s"),
-        Figure(f"{load}: shown two roads on, p50", percentile(two, 0.5), "s"),
-        Figure(f"{load}: shown two roads on, p99", percentile(two, 0.99), "s"),
+        Figure(f"{load}: shown one route on, p50", percentile(one, 0.5), "s"),
+        Figure(f"{load}: shown one route on, p99", percentile(one, 0.99), "s"),
+        Figure(f"{load}: shown two routes on, p50", percentile(two, 0.5), "s"),
+        Figure(f"{load}: shown two routes on, p99", percentile(two, 0.99), "s"),
         at_least(
             "ring: sites that hold exactly what the first holds",
             sum(verdict.identical for verdict in verdicts),
@@ -72,7 +73,7 @@ def run() -> list[Figure]:
             2,
             f"{verdicts[0].left.rows:,} rows",
         ),
-        at_most("ring: bytes sent per byte owed on the worst road", max(shares.values()), "×", 1, told),
+        at_most("ring: bytes sent per byte required_from on the worst route", max(shares.values()), "×", 1, told),
     ]
 
 
@@ -156,7 +157,7 @@ def _ring() -> Iterator[Ring]:
             site.wait_ready()
         ring = {name: stack.enter_context(walship.connect(site.file)) for name, site in sites.items()}
         ring[NAMES[0]].create_table(TABLE, SCHEMA, key=["k"])
-        for source, peer in ROADS:
+        for source, peer in ROUTES:
             there = sites[peer]
             until(partial(defined, ring[source], there), f"{source} to know {peer}", START_S)
             ring[source].peering.enable(TABLE, (), peer, from_now=True, count_rows=lambda _: 0)

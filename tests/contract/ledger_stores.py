@@ -17,7 +17,7 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger, Peer, ReplayMark
+from replication.ledger.base import Claim, FileKind, FileRow, Landed, Ledger, Peer, ReplayCheckpoint
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.memory import MemoryLedger
 
@@ -112,7 +112,7 @@ def claims(stream: StreamId, begin: int, end: int, at: int, history: str = "", c
 
 
 @dataclass
-class Road:
+class Route:
     """A landing file that one source file's frames arrive in, and how far it has got."""
 
     ledger: Ledger
@@ -145,7 +145,7 @@ class Road:
 
 
 def applied(ledger: Ledger, spec: TableSpec, positions: dict[FileId, int], commit: int = 1, snapshot: int = 1) -> None:
-    ledger.replay.mark_applied(ReplayMark(spec.uuid, 1, commit, snapshot, positions))
+    ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, commit, snapshot, positions))
 
 
 def peer(name: str = "north", cluster: ClusterId = NORTH) -> Peer:

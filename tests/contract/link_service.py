@@ -15,8 +15,8 @@ from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import SchemaVersion
 from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import Reach
-from replication.core.routes.routes import Carried
 from replication.errors import PeerUnavailableError
 from replication.link import ranges
 from replication.link.base import (
@@ -25,11 +25,11 @@ from replication.link.base import (
     Description,
     Hello,
     Loss,
-    Opened,
+    OpenReply,
     Reason,
     Refusal,
     Reply,
-    Road,
+    Route,
 )
 
 EAST, WEST = ClusterId("east", UUID(int=1)), ClusterId("west", UUID(int=2))
@@ -37,7 +37,7 @@ FILE = FileId(EAST, "h0", 7)
 SPEC = typed_table("ops.t", pa.schema([("k", pa.int64()), ("v", pa.string())]), ["k"], uuids=iter(uuid4, None))
 VERSION = SPEC.versions["default"]
 NORTH = ClusterId("north", UUID(int=3))
-ROAD = Road(
+ROUTE = Route(
     SPEC,
     "default",
     "ops.t",
@@ -45,11 +45,11 @@ ROAD = Road(
     {FILE: 5},
     (VERSION,),
     (Carried(NORTH, (NORTH, EAST), 7, True),),
-    waived={FILE: Ranges.of((7, 9), (12, 13))},
+    acknowledged={FILE: Ranges.of((7, 9), (12, 13))},
 )
 REACH = Reach(True, True, False, "quarantined", comes=False, dropped=True)
 LOSS = Loss(2, ((256, 300), (1 << 40, 1 << 41)))
-HELLO = Hello(EAST, WEST, 4, "1.2", (ROAD,), ((FILE, 9),), generation=7, former=(ClusterId("east", UUID(int=77)),))
+HELLO = Hello(EAST, WEST, 4, "1.2", (ROUTE,), ((FILE, 9),), generation=7, former=(ClusterId("east", UUID(int=77)),))
 
 
 def content(begin: int, end: int) -> bytes:
@@ -62,7 +62,7 @@ class Service:
 
     def __init__(self) -> None:
         self.opened: list[Hello] = []
-        self.roads: list[Road] = []
+        self.routes: list[Route] = []
         self.messages: list[Data] = []
         self.versions: list[SchemaVersion] = []
         self.closed = threading.Event()
@@ -87,21 +87,21 @@ class Service:
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         return {stream: REACH if last == 1 << 40 else Reach(False, False, False) for stream, last in sequences.items()}
 
-    def open_road(self, source: ClusterId, expected: ClusterId, road: Road, caller: frozenset[str] | None) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
         if self.refuse_open is not None:
             raise self.refuse_open.error()
-        self.roads.append(road)
+        self.routes.append(route)
 
     def ship(
         self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
-    ) -> tuple[Opened, Inbound]:
+    ) -> tuple[OpenReply, Inbound]:
         if self.refuse_open is not None:
             raise self.refuse_open.error()
         self.opened.append(hello)
         time.sleep(self.opens_after_s)
         refused = {(SPEC.uuid, "default"): Refusal(Reason.TABLE_CONFLICT, "taken", "rename", table=SPEC.uuid)}
         files = {FILE: ((256, 300), (400, 500))}
-        return Opened(WEST, "1.0", files, refused, {FILE: LOSS}), Inbound(self, reply)
+        return OpenReply(WEST, "1.0", files, refused, {FILE: LOSS}), Inbound(self, reply)
 
     def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
         def contents() -> Iterator[bytes]:

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from replication.coordination import zookeeper as real
 from replication.coordination.base import HostRecord, Public, RoleRead, keeps_tables
 from replication.coordination.memory import MemoryEnsemble
-from replication.coordination.paths import Kind, Quorum
+from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
@@ -211,48 +211,48 @@ def test_a_leader_whose_session_expires_does_not_lead_and_joins_the_end_of_the_l
 
 def test_members_are_seen_with_what_they_say_and_vanish_with_their_session(connect: Connect) -> None:
     here, other = connect(), connect()
-    membership = here.enrol(Kind.RECEIVERS, "h0", {"address": "127.0.0.1:9001"})
-    assert [(member.name, member.fields) for member in other.members(Kind.RECEIVERS)] == [
+    membership = here.enrol(MemberKind.RECEIVERS, "h0", {"address": "127.0.0.1:9001"})
+    assert [(member.name, member.fields) for member in other.members(MemberKind.RECEIVERS)] == [
         ("h0", {"address": "127.0.0.1:9001"})
     ]
     assert membership.held()
     membership.update({"address": "127.0.0.1:9009"})
-    assert other.members(Kind.RECEIVERS)[0].fields == {"address": "127.0.0.1:9009"}
-    assert other.members(Kind.WORKERS) == ()
+    assert other.members(MemberKind.RECEIVERS)[0].fields == {"address": "127.0.0.1:9009"}
+    assert other.members(MemberKind.WORKERS) == ()
     here.close()
-    assert other.members(Kind.RECEIVERS) == ()
+    assert other.members(MemberKind.RECEIVERS) == ()
 
 
 def test_a_member_returns_by_itself_after_its_session_expired(world: World, connect: Connect) -> None:
     here, other = connect(), connect()
-    membership = here.enrol(Kind.WORKERS, "h0", {"pid": 1})
-    before = other.members(Kind.WORKERS)[0].session
+    membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
+    before = other.members(MemberKind.WORKERS)[0].session
     world.expire(before)
-    eventually(lambda: [member.session != before for member in other.members(Kind.WORKERS)] == [True])
+    eventually(lambda: [member.session != before for member in other.members(MemberKind.WORKERS)] == [True])
     eventually(membership.held)
-    assert other.members(Kind.WORKERS)[0].fields == {"pid": 1}
+    assert other.members(MemberKind.WORKERS)[0].fields == {"pid": 1}
 
 
 def test_a_member_replaces_what_a_dead_process_left_and_yields_to_a_later_one(
     connect: Connect,
 ) -> None:
     here, other = connect(), connect()
-    old = here.enrol(Kind.WORKERS, "h0", {"pid": 1})
-    new = other.enrol(Kind.WORKERS, "h0", {"pid": 2})
+    old = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
+    new = other.enrol(MemberKind.WORKERS, "h0", {"pid": 2})
     assert new.held() and not old.held()
     eventually(lambda: old.superseded)
     old.update({"pid": 3})
     old.leave()
-    assert [member.fields for member in here.members(Kind.WORKERS)] == [{"pid": 2}]
+    assert [member.fields for member in here.members(MemberKind.WORKERS)] == [{"pid": 2}]
 
 
 def test_a_member_that_left_stays_away(world: World, connect: Connect) -> None:
     here = connect()
-    membership = here.enrol(Kind.WRITERS, "w1", {})
+    membership = here.enrol(MemberKind.WRITERS, "w1", {})
     membership.leave()
     membership.leave()
     membership.update({"more": 1})
-    assert here.members(Kind.WRITERS) == ()
+    assert here.members(MemberKind.WRITERS) == ()
 
 
 def test_hosts_outlive_their_sessions(connect: Connect) -> None:

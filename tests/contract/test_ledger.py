@@ -22,13 +22,13 @@ from replication.errors import (
 )
 from replication.ledger.base import Divergence, FileKind, Landed, Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 from tests.contract.ledger_stores import (
     EAST,
     FRAME,
     HEADER,
     WEST,
-    Road,
+    Route,
     Stores,
     applied,
     claims,
@@ -43,10 +43,10 @@ W = stream(WEATHER, wal())
 
 
 @pytest.fixture
-def road(ledger: Ledger) -> Road:
+def route(ledger: Ledger) -> Route:
     ledger.tables.create(FLIGHTS)
     ledger.tables.create(WEATHER)
-    return Road(ledger)
+    return Route(ledger)
 
 
 def test_a_ledger_belongs_to_one_incarnation_of_one_cluster(stores: Stores) -> None:
@@ -63,7 +63,7 @@ def test_a_ledger_belongs_to_one_incarnation_of_one_cluster(stores: Stores) -> N
 def test_a_newer_schema_is_refused(stores: Stores) -> None:
     if not stores.url:
         pytest.skip("the ledger in memory has no address")
-    store = Store(stores.url)
+    store = SqlStore(stores.url)
     with store.write() as connection:
         connection.execute(sa.text("UPDATE meta SET value = '99' WHERE name = 'schema'"))
     store.close()
@@ -84,37 +84,37 @@ def test_numbers_of_a_slot_are_dense_and_shared_by_every_kind_of_file(ledger: Le
     assert [ledger.files.upcoming(host) for host in ("h0", "h1", "h2")] == [len(FileKind), 1, 0]
 
 
-def test_what_lands_is_registered_and_claimed(ledger: Ledger, road: Road) -> None:
-    road.land(claims(S, 0, 3, 0), claims(W, 0, 1, 0))
-    road.land(claims(S, 3, 5, 0))
+def test_what_lands_is_registered_and_claimed(ledger: Ledger, route: Route) -> None:
+    route.land(claims(S, 0, 3, 0), claims(W, 0, 1, 0))
+    route.land(claims(S, 3, 5, 0))
     assert ledger.landing.coverage() == {S: Ranges.of((0, 5)), W: Ranges.of((0, 1))}
     assert ledger.landing.coverage(WEATHER.uuid) == {W: Ranges.of((0, 1))}
     assert ledger.landing.received(wal()) == Ranges.of((HEADER, HEADER + 6 * FRAME))
     assert ledger.landing.last_hash(S) == (4, claims(S, 4, 5, 0)[0].hash)
     assert ledger.landing.last_hash(stream(FLIGHTS, wal(9))) is None
-    row = ledger.files.get(road.file)
+    row = ledger.files.get(route.file)
     assert row is not None and row.length == HEADER + 6 * FRAME and row.commit_hi == 4 and row.source == wal()
 
 
-def test_the_same_registration_again_has_no_effect(ledger: Ledger, road: Road) -> None:
-    first = road.land(claims(S, 0, 3, 0))
-    road.land(claims(S, 3, 4, 0))
+def test_the_same_registration_again_has_no_effect(ledger: Ledger, route: Route) -> None:
+    first = route.land(claims(S, 0, 3, 0))
+    route.land(claims(S, 3, 4, 0))
     assert ledger.landing.register([first]) == []
     (pending,) = ledger.replay.pending()
     assert pending.duplicates == Ranges() and pending.end == HEADER + 4 * FRAME
 
 
-def test_registration_must_follow_what_is_registered(ledger: Ledger, road: Road) -> None:
-    later = Landed(road.file, HEADER + 50, HEADER + 150, wal(), HEADER, HEADER + 100, ())
+def test_registration_must_follow_what_is_registered(ledger: Ledger, route: Route) -> None:
+    later = Landed(route.file, HEADER + 50, HEADER + 150, wal(), HEADER, HEADER + 100, ())
     with pytest.raises(GapError, match="registered up to 256"):
         ledger.landing.register([later])
     with pytest.raises(MissingFileError):
         ledger.landing.register_own(FileId(WEST, "h7", 0), HEADER, HEADER + 1, ())
 
 
-def test_a_failed_group_registers_nothing_of_the_groups_beside_it(ledger: Ledger, road: Road) -> None:
-    good = road.group(claims(S, 0, 1, 0))
-    bad = Landed(road.file, 9999, 10_099, wal(), 9999, 10_099, ())
+def test_a_failed_group_registers_nothing_of_the_groups_beside_it(ledger: Ledger, route: Route) -> None:
+    good = route.group(claims(S, 0, 1, 0))
+    bad = Landed(route.file, 9999, 10_099, wal(), 9999, 10_099, ())
     with pytest.raises(GapError):
         ledger.landing.register([good, bad])
     assert ledger.landing.coverage() == {} and ledger.replay.pending() == []
@@ -136,32 +136,32 @@ def test_a_closed_file_registers_up_to_its_length_and_no_further(ledger: Ledger)
     assert ledger.files.all(open_only=True) == []
 
 
-def test_a_file_cannot_be_closed_below_what_is_registered(ledger: Ledger, road: Road) -> None:
-    road.land(claims(S, 0, 2, 0))
+def test_a_file_cannot_be_closed_below_what_is_registered(ledger: Ledger, route: Route) -> None:
+    route.land(claims(S, 0, 2, 0))
     with pytest.raises(ClosedFileError, match="registered up to 456"):
-        ledger.files.close(road.file, HEADER + FRAME)
+        ledger.files.close(route.file, HEADER + FRAME)
 
 
-def test_one_frame_by_two_roads_counts_once(ledger: Ledger, road: Road) -> None:  # A→B→D and A→C→D
-    other = Road(ledger, source=FileId(EAST, "h1", 7))
-    road.land(claims(S, 0, 3, 0))
+def test_one_frame_by_two_routes_counts_once(ledger: Ledger, route: Route) -> None:  # A→B→D and A→C→D
+    other = Route(ledger, source=FileId(EAST, "h1", 7))
+    route.land(claims(S, 0, 3, 0))
     other.land(claims(S, 1, 5, 0))
-    road.land(claims(S, 3, 6, 0))
+    route.land(claims(S, 3, 6, 0))
     assert ledger.landing.coverage() == {S: Ranges.of((0, 6))}
     skipped = {p.row.file: p.duplicates for p in ledger.replay.pending()}
     begin = HEADER + 3 * FRAME
     assert skipped == {
         other.file: Ranges.of((HEADER, HEADER + 2 * FRAME)),
-        road.file: Ranges.of((begin, begin + 2 * FRAME)),
+        route.file: Ranges.of((begin, begin + 2 * FRAME)),
     }
 
 
-def test_two_receivers_claiming_the_same_sequences_at_once_count_them_once(stores: Stores, road: Road) -> None:
-    second = Road(stores.another(), source=FileId(EAST, "h1", 7), host="h1")
+def test_two_receivers_claiming_the_same_sequences_at_once_count_them_once(stores: Stores, route: Route) -> None:
+    second = Route(stores.another(), source=FileId(EAST, "h1", 7), host="h1")
     barrier = threading.Barrier(2)
     failures: list[BaseException] = []
 
-    def land(of: Road) -> None:
+    def land(of: Route) -> None:
         try:
             barrier.wait(10)
             for n in range(40):
@@ -169,7 +169,7 @@ def test_two_receivers_claiming_the_same_sequences_at_once_count_them_once(store
         except BaseException as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=land, args=(of,)) for of in (road, second)]
+    threads = [threading.Thread(target=land, args=(of,)) for of in (route, second)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -178,37 +178,37 @@ def test_two_receivers_claiming_the_same_sequences_at_once_count_them_once(store
     pending = stores.ledger.replay.pending()
     counted = sum((p.end - p.begin - p.duplicates.total) // FRAME for p in pending)
     assert counted == 40 and stores.ledger.landing.coverage() == {S: Ranges.of((0, 40))}
-    spare = sum(p.duplicates.total // FRAME for p in pending)
+    duplicates = sum(p.duplicates.total // FRAME for p in pending)
     passed = sum(r.length - HEADER for r in stores.ledger.files.all() if r.applied == r.length) // FRAME
-    assert spare + passed + counted <= 80
+    assert duplicates + passed + counted <= 80
 
 
-def test_another_history_is_divergence_and_so_is_what_follows_it(ledger: Ledger, road: Road) -> None:
-    other = Road(ledger, source=FileId(EAST, "h1", 7))
-    road.land(claims(S, 0, 3, 0))
+def test_another_history_is_divergence_and_so_is_what_follows_it(ledger: Ledger, route: Route) -> None:
+    other = Route(ledger, source=FileId(EAST, "h1", 7))
+    route.land(claims(S, 0, 3, 0))
     found = ledger.landing.register([other.group(claims(S, 3, 5, 0, "other"))])
     assert [(d.claim.sequence, d.file, d.held_by) for d in found] == [
-        (3, other.file, road.file),
-        (4, other.file, road.file),
+        (3, other.file, route.file),
+        (4, other.file, route.file),
     ]
     assert [d.claim.sequence for d in ledger.landing.register([other.group(claims(S, 5, 6, 0, "other"))])] == [5]
     assert ledger.landing.coverage() == {S: Ranges.of((0, 3))}
-    assert ledger.landing.register([road.group(claims(S, 3, 6, 0))]) == []
+    assert ledger.landing.register([route.group(claims(S, 3, 6, 0))]) == []
     assert ledger.landing.coverage() == {S: Ranges.of((0, 6))}
-    assert [p.row.file for p in ledger.replay.pending()] == [road.file]
+    assert [p.row.file for p in ledger.replay.pending()] == [route.file]
 
 
-def test_the_last_frame_again_with_other_content_is_divergence(ledger: Ledger, road: Road) -> None:
-    road.land(claims(S, 0, 3, 0))
-    (found,) = ledger.landing.register([road.group(claims(S, 2, 3, 0, "other"))])
-    assert isinstance(found, Divergence) and found.claim.sequence == 2 and found.held_by == road.file
+def test_the_last_frame_again_with_other_content_is_divergence(ledger: Ledger, route: Route) -> None:
+    route.land(claims(S, 0, 3, 0))
+    (found,) = ledger.landing.register([route.group(claims(S, 2, 3, 0, "other"))])
+    assert isinstance(found, Divergence) and found.claim.sequence == 2 and found.held_by == route.file
 
 
-def test_a_hole_in_a_stream_is_filled_later(ledger: Ledger, road: Road) -> None:
-    road.land(claims(S, 4, 6, 0))
-    road.land(claims(S, 0, 2, 0))
+def test_a_hole_in_a_stream_is_filled_later(ledger: Ledger, route: Route) -> None:
+    route.land(claims(S, 4, 6, 0))
+    route.land(claims(S, 0, 2, 0))
     assert ledger.landing.coverage() == {S: Ranges.of((0, 2), (4, 6))}
-    road.land(claims(S, 2, 4, 0))
+    route.land(claims(S, 2, 4, 0))
     assert ledger.landing.coverage() == {S: Ranges.of((0, 6))}
     assert ledger.landing.last_hash(S) == (5, claims(S, 5, 6, 0)[0].hash)
 
@@ -219,14 +219,14 @@ def test_a_source_remembers_its_highest_term(stores: Stores) -> None:
     assert not accept(wal(), 4) and not again(wal(), 3) and accept(wal(1), 1)
 
 
-def test_a_notice_arrives_with_its_registration(ledger: Ledger, road: Road) -> None:
-    group = road.group(claims(S, 0, 1, 0))
+def test_a_notice_arrives_with_its_registration(ledger: Ledger, route: Route) -> None:
+    group = route.group(claims(S, 0, 1, 0))
     notice = ClosedNotice(50, ((S, 0),))
-    ledger.landing.declare_road(EAST, FLIGHTS.uuid, "default", 1, {})
+    ledger.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
     with_notice = Landed(
         group.file, group.begin, group.end, wal(), group.begin, group.end, group.claims, ((EAST, notice),)
     )
     ledger.landing.register([with_notice])
     assert ledger.time.replicated()[EAST].t == 0
-    applied(ledger, FLIGHTS, {road.file: road.at})
+    applied(ledger, FLIGHTS, {route.file: route.at})
     assert ledger.time.replicated()[EAST].t == 50

@@ -9,7 +9,7 @@ from replication.core.ids import FileId
 from replication.core.routes.bootstrap import Coverage, Forgotten
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import DivergenceError, MissingFileError, RequestError
-from replication.ledger.base import Bootstrap, FileKind, Ledger, Phase, Progress, Quarantined
+from replication.ledger.base import Bootstrap, FileKind, Ledger, PeerProgress, Phase, Quarantined
 from tests.contract.ledger_stores import (
     EAST,
     FLIGHTS,
@@ -17,7 +17,7 @@ from tests.contract.ledger_stores import (
     HEADER,
     NORTH,
     WEATHER,
-    Road,
+    Route,
     applied,
     claims,
     frame_hash,
@@ -71,7 +71,7 @@ def test_a_file_is_written_for_one_peer_and_table_and_held_until_applied_there(s
     assert sending.replay.pending() == [] and not sending.bootstraps.is_applied(row.file)
     with pytest.raises(RequestError, match="north lacks"):
         sending.files.retire(row.file, 0)
-    sending.files.record([Progress(row.file, "north", Ranges.of((HEADER, LONG)), LONG)])
+    sending.files.record([PeerProgress(row.file, "north", Ranges.of((HEADER, LONG)), LONG)])
     assert sending.bootstraps.is_applied(row.file)
     sending.rules.end_bootstrap("north", FLIGHTS.uuid, again.generation, 0)
     assert sending.bootstraps.wanted() == []
@@ -94,49 +94,49 @@ def test_a_file_begun_again_replaces_the_one_before(sending: Ledger) -> None:
 
 
 def test_a_bootstrap_waits_for_what_was_written_before_it_began(sending: Ledger) -> None:
-    road = Road(sending)
-    road.land(claims(S, 0, 3, 0))
+    route = Route(sending)
+    route.land(claims(S, 0, 3, 0))
     assert "own replay" in begin(sending).waits_for
-    road.land(claims(S, 3, 4, 0))
-    applied(sending, FLIGHTS, {road.file: HEADER + 3 * FRAME})
+    route.land(claims(S, 3, 4, 0))
+    applied(sending, FLIGHTS, {route.file: HEADER + 3 * FRAME})
     assert sending.bootstraps.wanted()[0].waits_for == ""
     assert sending.bootstraps.coverage(FLIGHTS.uuid, ["default"]) == [coverage(interval(0, 3))]
-    frame = Quarantined(road.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/copy", 1)
+    frame = Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/copy", 1)
     sending.replay.quarantine(frame)
     assert "quarantined" in sending.bootstraps.wanted()[0].waits_for
-    sending.replay.discard(road.file, HEADER, 2)
+    sending.replay.discard(route.file, HEADER, 2)
     assert sending.bootstraps.wanted()[0].waits_for == ""
 
 
 def test_a_file_never_covers_what_the_table_came_to_lack_since_it_was_wanted(sending: Ledger) -> None:
-    road = Road(sending)
-    road.land(claims(S, 0, 3, 0))
-    applied(sending, FLIGHTS, {road.file: HEADER + 3 * FRAME})
+    route = Route(sending)
+    route.land(claims(S, 0, 3, 0))
+    applied(sending, FLIGHTS, {route.file: HEADER + 3 * FRAME})
     wanted = begin(sending)
     assert wanted.waits_for == "" and sending.bootstraps.covered(wanted) == ([coverage(interval(0, 3))], 1)
-    road.land(claims(S, 3, 4, 0))
+    route.land(claims(S, 3, 4, 0))
     bad = HEADER + 3 * FRAME
-    sending.replay.quarantine(Quarantined(road.file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
-    applied(sending, FLIGHTS, {road.file: bad + FRAME}, commit=2)
+    sending.replay.quarantine(Quarantined(route.file, bad, bad + FRAME, FLIGHTS.uuid, "bad", "/copy", 1))
+    applied(sending, FLIGHTS, {route.file: bad + FRAME}, commit=2)
     with pytest.raises(RequestError, match="1 frames of it are quarantined here"):
         sending.bootstraps.covered(wanted)
-    sending.replay.discard(road.file, bad, 2)
+    sending.replay.discard(route.file, bad, 2)
     assert sending.bootstraps.covered(wanted)[1] == 2
-    sending.replay.rewind(FLIGHTS.uuid, {road.file: HEADER + FRAME})
+    sending.replay.rewind(FLIGHTS.uuid, {route.file: HEADER + FRAME})
     with pytest.raises(RequestError, match="own replay has not applied"):
         sending.bootstraps.covered(wanted)
 
 
 def test_adopting_claims_what_nobody_has_and_later_frames_are_duplicates(sending: Ledger) -> None:
-    road = Road(sending)
-    road.land(claims(S, 2, 4, 0))
+    route = Route(sending)
+    route.land(claims(S, 2, 4, 0))
     file = received(sending)
     at = (HEADER + FRAME, HEADER + 2 * FRAME)
     taken = sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9)))
     assert taken == {S: Ranges.of((0, 2), (4, 6), (8, 9))}
     assert sending.bootstraps.adopt(file, *at, coverage(interval(0, 6), interval(8, 9))) == taken
     assert sending.landing.coverage(FLIGHTS.uuid)[S] == Ranges.of((0, 6), (8, 9))
-    later = Road(sending, source=wal(5))
+    later = Route(sending, source=wal(5))
     later.land(claims(S, 4, 8, 0))
     (pending,) = [part for part in sending.replay.pending() if part.row.file == later.file]
     assert pending.duplicates == Ranges.of((HEADER, HEADER + 2 * FRAME))
@@ -147,7 +147,7 @@ def test_adopting_claims_what_nobody_has_and_later_frames_are_duplicates(sending
 
 
 def test_a_bootstrap_of_another_history_is_refused_as_a_whole(sending: Ledger) -> None:
-    Road(sending).land(claims(S, 0, 3, 0))
+    Route(sending).land(claims(S, 0, 3, 0))
     file = received(sending)
     with pytest.raises(DivergenceError, match="another history"):
         sending.bootstraps.adopt(file, HEADER + FRAME, HEADER + 2 * FRAME, coverage(interval(0, 3, "other")))
@@ -164,7 +164,7 @@ def test_replicated_time_stands_while_a_sender_bootstraps_or_has_lost_rows(ledge
         found = ledger.time.replicated(FLIGHTS.uuid)[EAST]
         return found.t, found.held_by
 
-    declare = ledger.landing.declare_road
+    declare = ledger.landing.declare_route
     for phase, expected in (
         (Phase.BOOTSTRAPPING, (0, f"table {FLIGHTS.uuid} is being bootstrapped from east")),
         (Phase.LIVE, (50, "")),
@@ -178,7 +178,7 @@ def test_replicated_time_stands_while_a_sender_bootstraps_or_has_lost_rows(ledge
     declare(EAST, FLIGHTS.uuid, "default", 2, {})
     assert now() == (50, "")
     declare(NORTH, FLIGHTS.uuid, "default", 1, {}, phase=Phase.BOOTSTRAPPING)
-    ledger.landing.close_road(NORTH, FLIGHTS.uuid, "default", 1)
+    ledger.landing.close_route(NORTH, FLIGHTS.uuid, "default", 1)
     assert now() == (50, "")
 
 

@@ -12,8 +12,8 @@ from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
 from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import StaleTermError
-from replication.ledger.base import FileKind, Ledger, Progress
-from tests.contract.ledger_stores import FRAME, HEADER, Road, applied, claims, peer, stream, table, wal
+from replication.ledger.base import FileKind, Ledger, PeerProgress
+from tests.contract.ledger_stores import FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 RELAY = RetentionPolicy(keeps_tables=False)
@@ -47,7 +47,7 @@ def wal_of(ledger: Ledger, *specs: TableSpec, closed: bool = True) -> FileId:
 
 
 def shipped(ledger: Ledger, name: str, *files: FileId) -> None:
-    ledger.files.record([Progress(file, name, Ranges.of((HEADER, END)), END) for file in files])
+    ledger.files.record([PeerProgress(file, name, Ranges.of((HEADER, END)), END) for file in files])
 
 
 def phases(ledger: Ledger) -> set[tuple[str, str]]:
@@ -70,27 +70,27 @@ def test_what_each_peer_lacks_is_counted_in_whole_files_here_and_in_a_store(send
 def test_past_the_budget_only_tables_with_frames_in_the_oldest_files_need_a_bootstrap(sending: Ledger) -> None:
     first, second, third = wal_of(sending, FLIGHTS), wal_of(sending, FLIGHTS), wal_of(sending, WEATHER)
     shipped(sending, "south", first, second, third)
-    assert sending.files.let_go(3 * END, 0) == [] and phases(sending) == set()
-    (gone,) = sending.files.let_go(2 * END, 0)
+    assert sending.files.release(3 * END, 0) == [] and phases(sending) == set()
+    (gone,) = sending.files.release(2 * END, 0)
     assert (gone.peer, gone.files, gone.bytes, gone.tables) == ("north", (first, second), 2 * END, (FLIGHTS.uuid,))
     assert phases(sending) == {("north", "ops.flights")}
     assert [row.file for row in sending.files.retirable("h0", RELAY)] == [first, second]
     assert sending.files.lacked() == {"north": [third]}
-    assert sending.files.let_go(END, 0) == [], "what is let go is let go once"
+    assert sending.files.release(END, 0) == [], "what is let go is let go once"
 
 
 def test_what_nobody_waits_for_goes_before_anything_that_is_needed(sending: Ledger) -> None:
     needed, unneeded = wal_of(sending, WEATHER), wal_of(sending, FLIGHTS)
     shipped(sending, "south", needed, unneeded)
     sending.rules.disable("north", FLIGHTS.uuid, ["default"], 0)
-    (gone,) = sending.files.let_go(END, 0)
+    (gone,) = sending.files.release(END, 0)
     assert gone.files == (unneeded,) and gone.tables == () and phases(sending) == set()
 
 
 def test_a_file_of_one_table_holds_nothing_for_another_once_let_go(sending: Ledger) -> None:
     first, second = wal_of(sending, FLIGHTS), wal_of(sending, WEATHER)
     shipped(sending, "south", first, second)
-    sending.files.let_go(END, 0)
+    sending.files.release(END, 0)
     statuses = {(f, rule.remote_table): s for f, rule, s in sending.files.statuses("north")}
     assert statuses[first, "ops.weather"].remaining == 0 and statuses[second, "ops.weather"].remaining == 2 * FRAME
 
@@ -99,14 +99,14 @@ def test_a_table_whose_frames_are_all_there_is_not_affected(sending: Ledger) -> 
     file = wal_of(sending, FLIGHTS, WEATHER)
     shipped(sending, "south", file)
     weathers = (HEADER + FRAME, END)
-    sending.files.record([Progress(file, "north", Ranges.of(weathers), HEADER)])
-    (gone,) = sending.files.let_go(1, 0)
+    sending.files.record([PeerProgress(file, "north", Ranges.of(weathers), HEADER)])
+    (gone,) = sending.files.release(1, 0)
     assert gone.tables == (FLIGHTS.uuid,)
 
 
 def again(ledger: Ledger, *, bootstrap: bool = False) -> FileId:
     """A landing file of frames that are here, and that came again since a peer lacks them and the first one is lost."""
-    first = Road(ledger)
+    first = Route(ledger)
     first.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))
     applied(ledger, FLIGHTS, {first.file: END})
     first.land(claims(stream(WEATHER, wal()), 0, 1, 0))  # not applied here, so that the sender has its file
@@ -116,7 +116,7 @@ def again(ledger: Ledger, *, bootstrap: bool = False) -> FileId:
     if bootstrap:
         for spec in (FLIGHTS, WEATHER):
             ledger.rules.begin_bootstrap("north", spec.uuid, 0)
-    anew = Road(ledger)
+    anew = Route(ledger)
     anew.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))
     ledger.files.close(anew.file, anew.at)
     shipped(ledger, "south", anew.file)
@@ -125,7 +125,7 @@ def again(ledger: Ledger, *, bootstrap: bool = False) -> FileId:
 
 def test_what_came_again_for_a_peer_is_let_go_only_with_its_table(sending: Ledger) -> None:
     file = again(sending)
-    (gone,) = sending.files.let_go(1, 0)
+    (gone,) = sending.files.release(1, 0)
     assert (gone.files, gone.tables) == ((file,), (FLIGHTS.uuid,)) and phases(sending) == {("north", "ops.flights")}
 
 
@@ -139,19 +139,19 @@ def test_a_bootstrap_pins_what_came_again_beside_it(sending: Ledger) -> None:
     file = again(sending, bootstrap=True)
     (north, _) = sending.files.backlogs()
     assert north.pinned_bytes == END and sending.files.lacked()["north"] == [file]
-    assert sending.files.let_go(END, 0) == []
+    assert sending.files.release(END, 0) == []
 
 
 def test_what_is_open_stored_or_pinned_is_not_let_go(sending: Ledger) -> None:
     wal_of(sending, FLIGHTS, closed=False)
     stored = wal_of(sending, FLIGHTS)
     sending.files.move(stored, "file:///store/1.wal")
-    assert sending.files.let_go(1, 0) == []
+    assert sending.files.release(1, 0) == []
     for name in ("north", "south"):
         for spec in (FLIGHTS, WEATHER):
             sending.rules.begin_bootstrap(name, spec.uuid, 0)
     pinned = wal_of(sending, FLIGHTS)
-    assert sending.files.let_go(END, 0) == [] and phases(sending) == set()
+    assert sending.files.release(END, 0) == [] and phases(sending) == set()
     assert pinned in sending.files.lacked()["north"], "it may go to a store"
 
 
@@ -163,10 +163,10 @@ def test_a_bootstrap_pins_files_with_frames_of_its_table_alone(sending: Ledger) 
     assert (south.local_bytes, south.pinned_bytes, south.counted_bytes) == (4 * END, 0, 4 * END)
     assert sending.files.lacked() == {"north": files, "south": files}
     shipped(sending, "south", *files)
-    assert sending.files.let_go(2 * END, 0) == []
+    assert sending.files.release(2 * END, 0) == []
     more = wal_of(sending, FLIGHTS)
     shipped(sending, "south", more)
-    (gone,) = sending.files.let_go(2 * END, 0)
+    (gone,) = sending.files.release(2 * END, 0)
     assert (gone.files, gone.tables) == ((files[0], files[3], more), (FLIGHTS.uuid,))
     assert phases(sending) == {("north", "ops.flights")} and sending.files.lacked() == {"north": files[1:3]}
 
@@ -175,11 +175,11 @@ def test_a_bootstrap_for_which_more_than_the_budget_waits_is_broken_off(sending:
     sending.rules.begin_bootstrap("north", WEATHER.uuid, 0)
     files = [wal_of(sending, *specs) for specs in ([WEATHER], [FLIGHTS, WEATHER], [FLIGHTS])]
     shipped(sending, "south", *files)
-    assert sending.files.let_go(2 * END, 0) == []
-    (gone,) = sending.files.let_go(2 * END - 1, 0)
+    assert sending.files.release(2 * END, 0) == []
+    (gone,) = sending.files.release(2 * END - 1, 0)
     assert (gone.peer, gone.files, gone.tables) == ("north", (), (WEATHER.uuid,))
     assert phases(sending) == {("north", "ops.weather")} and sending.bootstraps.wanted() == []
-    (gone,) = sending.files.let_go(2 * END, 0)  # now that nobody waits for the first
+    (gone,) = sending.files.release(2 * END, 0)  # now that nobody waits for the first
     assert (gone.files, gone.tables) == ((files[0],), ())
     assert [row.file for row in sending.files.retirable("h0", RELAY)] == [files[0]]
 
@@ -198,5 +198,5 @@ def test_letting_go_is_a_decision(sending: Ledger) -> None:
     wal_of(sending, FLIGHTS)
     sending.terms.raise_to_next()
     with pytest.raises(StaleTermError):
-        sending.files.let_go(1, 0)
+        sending.files.release(1, 0)
     assert phases(sending) == set()

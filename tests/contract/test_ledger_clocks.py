@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replication.core.ids import ClusterId
 from replication.ledger.base import AheadClock, FileKind, Ledger
-from tests.contract.ledger_stores import EAST, HEADER, NORTH, Road, Stores, applied, claims, stream, table, wal
+from tests.contract.ledger_stores import EAST, HEADER, NORTH, Route, Stores, applied, claims, stream, table, wal
 
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
@@ -22,23 +22,23 @@ def test_the_newest_commit_time_seen_is_of_anything_registered_and_never_goes_ba
     ledger = stores.ledger
     ledger.tables.create(FLIGHTS)
     assert ledger.time.seen() == 0
-    road = Road(ledger)
-    road.land(claims(S, 0, 1, 0, commit=70))
+    route = Route(ledger)
+    route.land(claims(S, 0, 1, 0, commit=70))
     assert stores.another().time.seen() == 70
     own = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
     written = claims(stream(FLIGHTS, own), 0, 1, HEADER, commit=50)
     ledger.landing.register_own(own, HEADER, written[-1].end, written)
     assert ledger.time.seen() == 70
-    applied(ledger, FLIGHTS, {road.file: road.at})
-    ledger.files.close(road.file, road.at)
-    ledger.files.retire(road.file, ledger.terms.current())
-    assert ledger.files.get(road.file) is None
+    applied(ledger, FLIGHTS, {route.file: route.at})
+    ledger.files.close(route.file, route.at)
+    ledger.files.retire(route.file, ledger.terms.current())
+    assert ledger.files.get(route.file) is None
     assert stores.another().time.seen() == 70, "retiring a file forgets no time"
 
 
 def test_a_writer_starts_above_all_commit_times_seen(ledger: Ledger) -> None:
     ledger.tables.create(FLIGHTS)
-    Road(ledger).land(claims(S, 0, 1, 0, commit=900))
+    Route(ledger).land(claims(S, 0, 1, 0, commit=900))
     ledger.time.raise_closed("h0", {}, 100)
     assert ledger.time.register_writer("w", "h0", 1, "boot", 1).closed >= 900
 
@@ -47,12 +47,12 @@ def test_closed_time_without_writers_follows_the_newest_commit_time_seen(ledger:
     """So a site whose clock is behind does not hold up the tables that it feeds while nobody writes there."""
     ledger.tables.create(FLIGHTS)
     assert ledger.time.raise_closed("h0", {}, 100) == 100
-    Road(ledger).land(claims(S, 0, 1, 0, commit=900))
+    Route(ledger).land(claims(S, 0, 1, 0, commit=900))
     assert ledger.time.raise_closed("h0", {}, 110) == 900
     assert ledger.time.raise_closed("h0", {}, 1000) == 1000
     writer = ledger.time.register_writer("w", "h0", 1, "boot", 1)
     assert writer.closed >= 1000
-    assert ledger.time.raise_closed("h0", {"w": 1500}, 5000) == 1500, "a writer's promise holds it"
+    assert ledger.time.raise_closed("h0", {"w": 1500}, 5000) == 1500, "a writer's watermark holds it"
 
 
 def test_clocks_far_ahead_are_kept_until_time_has_caught_up(stores: Stores) -> None:

@@ -21,7 +21,7 @@ from replication.errors import (
     UnknownPeerError,
     UnknownTableError,
 )
-from replication.ledger.base import FileKind, Ledger, Peer, Progress
+from replication.ledger.base import FileKind, Ledger, Peer, PeerProgress
 from replication.worker.progress import join
 from tests.contract.ledger_stores import (
     FLIGHTS,
@@ -30,7 +30,7 @@ from tests.contract.ledger_stores import (
     NORTH,
     WEATHER,
     WEST,
-    Road,
+    Route,
     Stores,
     applied,
     claims,
@@ -123,15 +123,15 @@ def test_what_cannot_be_enabled_says_why(sending: Ledger) -> None:
 
 def test_only_what_is_written_from_now_on_is_owed(sending: Ledger) -> None:  # 004-32
     old, idle = own_wal(sending, 5), own_wal(sending)
-    road = Road(sending)
-    road.land(claims(S, 0, 3, 0))
+    route = Route(sending)
+    route.land(claims(S, 0, 3, 0))
     enable(sending)
     later = own_wal(sending, 1)
     (rule,) = sending.rules.all()
-    assert rule.owed == {old: 5, wal(): 3}
+    assert rule.required_from == {old: 5, wal(): 3}
     assert status_of(sending, old).begin == HEADER + 5 * FRAME
     assert status_of(sending, old).finished == status_of(sending, old).needed
-    assert status_of(sending, road.file).begin == HEADER + 3 * FRAME
+    assert status_of(sending, route.file).begin == HEADER + 3 * FRAME
     assert status_of(sending, idle).begin == status_of(sending, later).begin == HEADER
     write(sending, old, 5, 6)
     assert status_of(sending, old).needed == HEADER + 6 * FRAME
@@ -143,25 +143,25 @@ def test_what_was_shipped_without_a_new_rule_does_not_count_for_it(sending: Ledg
     (weather,) = sending.rules.all()
     file = own_wal(sending, 5)
     ahead = Ranges.of((HEADER, HEADER + 8 * FRAME))  # the tail reads what is durable before it is registered
-    sending.files.record([Progress(file, "north", ahead, HEADER, generation=weather.generation)])
+    sending.files.record([PeerProgress(file, "north", ahead, HEADER, generation=weather.generation)])
     enable(sending)
     flights = next(rule for rule in sending.rules.all() if rule.table == FLIGHTS.uuid)
     assert status_of(sending, file).shipped == Ranges.of((HEADER, HEADER + 5 * FRAME))
-    sending.files.record([Progress(file, "north", ahead, HEADER, generation=weather.generation)])
+    sending.files.record([PeerProgress(file, "north", ahead, HEADER, generation=weather.generation)])
     young = own_wal(sending, 2)
-    sending.files.record([Progress(young, "north", ahead, HEADER, generation=weather.generation)])
+    sending.files.record([PeerProgress(young, "north", ahead, HEADER, generation=weather.generation)])
     assert status_of(sending, file).shipped.end == HEADER + 5 * FRAME
     assert not status_of(sending, young).shipped
-    sending.files.record([Progress(file, "north", ahead, HEADER, generation=flights.generation)])
+    sending.files.record([PeerProgress(file, "north", ahead, HEADER, generation=flights.generation)])
     assert status_of(sending, file).shipped == ahead
 
 
 def test_the_last_error_stays_until_somebody_tells_that_shipping_goes_well(sending: Ledger) -> None:
     enable(sending)
     file = own_wal(sending, 9)
-    told = Progress(file, "north", Ranges(), HEADER, error="timed out")
-    applied = Progress(file, "north", Ranges(), HEADER + 100, tells_error=False)
-    well = Progress(file, "north", Ranges.of((HEADER, HEADER + 200)), HEADER)
+    told = PeerProgress(file, "north", Ranges(), HEADER, error="timed out")
+    applied = PeerProgress(file, "north", Ranges(), HEADER + 100, tells_error=False)
+    well = PeerProgress(file, "north", Ranges.of((HEADER, HEADER + 200)), HEADER)
     for reports, error in (
         ([told, applied], "timed out"),
         ([join(told, applied)], "timed out"),
@@ -177,14 +177,16 @@ def test_the_last_error_stays_until_somebody_tells_that_shipping_goes_well(sendi
 def test_progress_joins_in_any_order(sending: Ledger) -> None:  # 004-24
     enable(sending)
     file = own_wal(sending, 9)
-    one = Progress(file, "north", Ranges.of((HEADER, HEADER + 200)), HEADER + 100, 7, "timed out")
-    two = Progress(file, "north", Ranges.of((HEADER + 150, HEADER + 400)), HEADER + 50, 9)
+    one = PeerProgress(file, "north", Ranges.of((HEADER, HEADER + 200)), HEADER + 100, 7, "timed out")
+    two = PeerProgress(file, "north", Ranges.of((HEADER + 150, HEADER + 400)), HEADER + 50, 9)
     for reports in ([one, two], [two], [one, one], [two]):
         sending.files.record(reports)
     assert sending.files.progress("north") == [
-        Progress(file, "north", Ranges.of((HEADER, HEADER + 400)), HEADER + 100, 9)
+        PeerProgress(file, "north", Ranges.of((HEADER, HEADER + 400)), HEADER + 100, 9)
     ]
-    sending.files.record([Progress(FileId(WEST, "h0", 99), "north", Ranges(), 0), Progress(file, "gone", Ranges(), 0)])
+    sending.files.record(
+        [PeerProgress(FileId(WEST, "h0", 99), "north", Ranges(), 0), PeerProgress(file, "gone", Ranges(), 0)]
+    )
     assert len(sending.files.progress()) == 1
     assert status_of(sending, file).finished == HEADER + 400
 
@@ -193,13 +195,13 @@ def test_closed_frames_go_to_every_peer_and_nothing_goes_back_where_it_came_from
     control = sending.files.allocate("h0", FileKind.CONTROL, "/data/wal", "boot").file
     assert sending.files.statuses() == []
     enable(sending)
-    road = Road(sending, source=wal(0, NORTH))
+    route = Route(sending, source=wal(0, NORTH))
     found = sending.files.statuses()
     assert [(f, rule.table, rule.group, rule.peer) for f, rule, _ in found] == [(control, NIL_UUID, "", "north")]
     assert found[0][2] == ReplicationStatus(FileState.OPEN, HEADER, HEADER)
-    forwarded = Road(sending)
+    forwarded = Route(sending)
     assert {f for f, _, _ in sending.files.statuses("north")} == {control, forwarded.file}
-    assert sending.files.statuses("nobody") == [] and road.file not in {f for f, _, _ in found}
+    assert sending.files.statuses("nobody") == [] and route.file not in {f for f, _, _ in found}
 
 
 def test_a_file_goes_only_when_closed_shipped_applied_there_and_replayed_here(sending: Ledger) -> None:  # 004-15
@@ -216,9 +218,9 @@ def test_a_file_goes_only_when_closed_shipped_applied_there_and_replayed_here(se
     held("OPEN")
     sending.files.close(file, end)
     held("north lacks 400 bytes")
-    sending.files.record([Progress(file, "north", done, HEADER)])
+    sending.files.record([PeerProgress(file, "north", done, HEADER)])
     held("north has not applied")
-    sending.files.record([Progress(file, "north", done, end)])
+    sending.files.record([PeerProgress(file, "north", done, end)])
     held("own replay has 400 bytes to go")
     applied(sending, FLIGHTS, {file: end})
     assert is_applied(status_of(sending, file))
@@ -254,16 +256,16 @@ def test_a_rule_made_while_a_file_is_about_to_go_keeps_what_it_owes(sending: Led
 
 def test_a_landing_file_goes_after_its_own_replay_and_its_next_peers(sending: Ledger) -> None:  # 004-18
     enable(sending)
-    road = Road(sending)
-    road.land(claims(S, 0, 2, 0))
-    sending.files.close(road.file, road.at)
-    applied(sending, FLIGHTS, {road.file: road.at})
+    route = Route(sending)
+    route.land(claims(S, 0, 2, 0))
+    sending.files.close(route.file, route.at)
+    applied(sending, FLIGHTS, {route.file: route.at})
     assert sending.files.retirable("h0") == []
-    sending.files.record([Progress(road.file, "north", Ranges.of((HEADER, road.at)), road.at)])
-    sending.files.retire(road.file, 0)
-    assert sending.landing.received(wal()) == Ranges.of((HEADER, road.at))
-    assert sending.landing.applied_prefix([wal()]) == {wal(): road.at}
-    other = Road(sending, source=wal(1))
+    sending.files.record([PeerProgress(route.file, "north", Ranges.of((HEADER, route.at)), route.at)])
+    sending.files.retire(route.file, 0)
+    assert sending.landing.received(wal()) == Ranges.of((HEADER, route.at))
+    assert sending.landing.applied_prefix([wal()]) == {wal(): route.at}
+    other = Route(sending, source=wal(1))
     other.land(claims(S, 0, 2, 0))
     assert sending.replay.pending() == []  # all duplicates of what the retired file brought
 
@@ -279,7 +281,7 @@ def test_ten_thousand_open_statuses_are_cheap_to_plan_from(sending: Ledger) -> N
     enable(sending)
     sending.rules.enable("north", WEATHER.uuid, ["first", "second"], "ops.weather", 0)
     files = [own_wal(sending) for _ in range(400)]
-    sending.files.record([Progress(f, "north", Ranges.of((HEADER, HEADER + n)), 0) for n, f in enumerate(files)])
+    sending.files.record([PeerProgress(f, "north", Ranges.of((HEADER, HEADER + n)), 0) for n, f in enumerate(files)])
     for n in range(8):
         sending.rules.define(peer(f"p{n}"), 0)
         sending.rules.enable(f"p{n}", FLIGHTS.uuid, ["default"], "ops.flights", 0)

@@ -6,7 +6,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.ledger.base import FileKind, Ledger
-from tests.contract.ledger_stores import FRAME, HEADER, Road, applied, claims, peer, stream, table, wal
+from tests.contract.ledger_stores import FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 S, W = stream(FLIGHTS, wal()), stream(WEATHER, wal())
@@ -18,11 +18,11 @@ def at(frames: int) -> int:
 
 
 @pytest.fixture
-def roads(ledger: Ledger) -> tuple[Road, Road]:
-    """The road that brings frames first, and the one that brings them again."""
+def routes(ledger: Ledger) -> tuple[Route, Route]:
+    """The route that brings frames first, and the one that brings them again."""
     for spec in (FLIGHTS, WEATHER):
         ledger.tables.create(spec)
-    return Road(ledger, FIRST), Road(ledger, AGAIN)
+    return Route(ledger, FIRST), Route(ledger, AGAIN)
 
 
 def prefixes(ledger: Ledger) -> tuple[int, int]:
@@ -31,8 +31,8 @@ def prefixes(ledger: Ledger) -> tuple[int, int]:
     return found[FIRST], found[AGAIN]
 
 
-def test_a_file_of_duplicates_is_applied_when_what_is_claimed_is(ledger: Ledger, roads: tuple[Road, Road]) -> None:
-    first, again = roads
+def test_a_file_of_duplicates_is_applied_when_what_is_claimed_is(ledger: Ledger, routes: tuple[Route, Route]) -> None:
+    first, again = routes
     first.land(claims(S, 0, 2, 0))
     first.land(claims(S, 2, 4, 0))
     again.land(claims(S, 0, 4, 0))
@@ -44,8 +44,8 @@ def test_a_file_of_duplicates_is_applied_when_what_is_claimed_is(ledger: Ledger,
     assert prefixes(ledger) == (at(4), at(4)) and ledger.replay.pending() == []
 
 
-def test_it_is_applied_whichever_file_the_replay_marks_first(ledger: Ledger, roads: tuple[Road, Road]) -> None:
-    first, again = roads
+def test_it_is_applied_whichever_file_the_replay_marks_first(ledger: Ledger, routes: tuple[Route, Route]) -> None:
+    first, again = routes
     first.land(claims(S, 0, 2, 0))
     again.land(claims(S, 0, 2, 0), claims(W, 0, 1, 0))
     applied(ledger, WEATHER, {again.file: at(3)})
@@ -54,8 +54,8 @@ def test_it_is_applied_whichever_file_the_replay_marks_first(ledger: Ledger, roa
     assert prefixes(ledger) == (at(2), at(3))
 
 
-def test_what_lands_again_once_it_is_applied_is_applied_at_once(ledger: Ledger, roads: tuple[Road, Road]) -> None:
-    first, again = roads
+def test_what_lands_again_once_it_is_applied_is_applied_at_once(ledger: Ledger, routes: tuple[Route, Route]) -> None:
+    first, again = routes
     first.land(claims(S, 0, 2, 0))
     applied(ledger, FLIGHTS, {first.file: at(2)})
     again.land(claims(S, 0, 1, 0))
@@ -67,39 +67,39 @@ def test_what_lands_again_once_it_is_applied_is_applied_at_once(ledger: Ledger, 
     assert prefixes(ledger) == (at(3), at(3))
 
 
-def test_nobody_waits_for_the_rows_of_a_dropped_table(ledger: Ledger, roads: tuple[Road, Road]) -> None:
-    first, again = roads
+def test_nobody_waits_for_the_rows_of_a_dropped_table(ledger: Ledger, routes: tuple[Route, Route]) -> None:
+    first, again = routes
     first.land(claims(S, 0, 2, 0))
     again.land(claims(S, 0, 2, 0))
     ledger.tables.drop(FLIGHTS.uuid)
     assert prefixes(ledger) == (at(2), at(2))
 
 
-def test_a_file_of_duplicates_stays_until_then(ledger: Ledger, roads: tuple[Road, Road]) -> None:
-    first, again = roads
+def test_a_file_of_duplicates_stays_until_then(ledger: Ledger, routes: tuple[Route, Route]) -> None:
+    first, again = routes
     first.land(claims(S, 0, 2, 0))
     again.land(claims(S, 0, 2, 0))
-    for road in roads:
-        ledger.files.close(road.file, road.at)
+    for route in routes:
+        ledger.files.close(route.file, route.at)
     ledger.rules.define(peer(), 0)
     assert ledger.files.retirable("h0") == []
-    given_up = ledger.landing.give_up(first.file, 0)
-    assert given_up.dropped == {S: Ranges.of((0, 2))}, "its copies were not asked for"
+    salvaged = ledger.landing.give_up(first.file, 0)
+    assert salvaged.dropped == {S: Ranges.of((0, 2))}, "its copies were not asked for"
     assert [row.file for row in ledger.files.retirable("h0") if row.kind is FileKind.LANDING] == [again.file]
 
 
 def test_what_is_pending_is_told_in_the_order_in_which_files_were_begun(ledger: Ledger) -> None:
     for spec in (FLIGHTS, WEATHER):
         ledger.tables.create(spec)
-    made = [Road(ledger, wal(7), "h1"), Road(ledger, wal(8), "h0"), Road(ledger, wal(9), "h1")]
-    for number, road in enumerate(made):
-        road.land(claims(S, number, number + 1, 0))
-    assert [part.row.file for part in ledger.replay.pending()] == [road.file for road in made]
+    made = [Route(ledger, wal(7), "h1"), Route(ledger, wal(8), "h0"), Route(ledger, wal(9), "h1")]
+    for number, route in enumerate(made):
+        route.land(claims(S, number, number + 1, 0))
+    assert [part.row.file for part in ledger.replay.pending()] == [route.file for route in made]
 
 
-def test_a_group_of_very_many_streams_claims_of_each_what_is_new(ledger: Ledger, roads: tuple[Road, Road]) -> None:
+def test_a_group_of_very_many_streams_claims_of_each_what_is_new(ledger: Ledger, routes: tuple[Route, Route]) -> None:
     """As of a writer of many tables: some streams new, some here up to a point, one with another history."""
-    first, again = roads
+    first, again = routes
     streams = [stream(FLIGHTS, wal(10 + number)) for number in range(150)]
     first.land(*(claims(each, 0, 2, 0) for each in streams[:100]))
     other = claims(streams[7], 2, 3, 0, "other")

@@ -7,8 +7,8 @@ import pytest
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.errors import StaleTermError
-from replication.ledger.base import FileKind, Ledger, Progress, Rule
-from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Road, claims, peer, stream, table, wal
+from replication.ledger.base import FileKind, Ledger, PeerProgress, Rule
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, claims, peer, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 LATER = 1 << 60
@@ -51,7 +51,7 @@ class Growing:
             self.ship()
 
     def ship(self) -> None:
-        self.ledger.files.record([Progress(self.file, "north", Ranges.of((HEADER, self.end)), HEADER, 77)])
+        self.ledger.files.record([PeerProgress(self.file, "north", Ranges.of((HEADER, self.end)), HEADER, 77)])
 
 
 def test_what_was_written_while_a_table_went_nowhere_is_its_gap(sending: Ledger) -> None:
@@ -65,7 +65,7 @@ def test_what_was_written_while_a_table_went_nowhere_is_its_gap(sending: Ledger)
     (gap,) = enable(sending).gaps
     assert gap.frames == 4 and 77 < gap.begin < gap.end
     (rule,) = sending.rules.all()
-    assert rule.gaps == (gap,) and rule.owed == {grown.file: 7} and rule.since == gap.end
+    assert rule.gaps == (gap,) and rule.required_from == {grown.file: 7} and rule.since == gap.end
     grown.grow(1, ship=True)
     disable(sending)
     grown.grow(2)
@@ -153,11 +153,11 @@ def test_a_peer_that_is_removed_and_defined_again_has_a_gap_too(sending: Ledger)
 
 def test_frames_that_came_from_the_peer_itself_are_in_no_gap(sending: Ledger) -> None:
     enable(sending)
-    road = Road(sending, source=wal(0, NORTH))
-    road.land(claims(stream(FLIGHTS, wal(0, NORTH)), 0, 2, 0))
+    route = Route(sending, source=wal(0, NORTH))
+    route.land(claims(stream(FLIGHTS, wal(0, NORTH)), 0, 2, 0))
     disable(sending)
     assert enable(sending).gaps == ()
-    relayed = Road(sending, source=wal(1, EAST))
+    relayed = Route(sending, source=wal(1, EAST))
     relayed.land(claims(stream(FLIGHTS, wal(1, EAST)), 0, 2, 0))
     disable(sending)
     assert [gap.frames for gap in enable(sending).gaps] == [2]

@@ -11,8 +11,8 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.planner import FileView
 from replication.core.status import ranges_needing_replication
-from replication.ledger.base import FileKind, Ledger, Progress
-from tests.contract.ledger_stores import FRAME, HEADER, Road, Stores, applied, claims, peer, stream, table
+from replication.ledger.base import FileKind, Ledger, PeerProgress
+from tests.contract.ledger_stores import FRAME, HEADER, Route, Stores, applied, claims, peer, stream, table
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 END = HEADER + 2 * FRAME
@@ -49,12 +49,12 @@ def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> 
         return files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
 
     def report(file: FileId, to: str, shipped: Ranges, applied_to: int = 0, **more: object) -> None:
-        files.record([Progress(file, to, shipped, applied_to, **more)])  # type: ignore[arg-type]
+        files.record([PeerProgress(file, to, shipped, applied_to, **more)])  # type: ignore[arg-type]
 
     for spec in (FLIGHTS, WEATHER):
         acting.tables.create(spec)
     old, first, second = wal(), wal(), wal()
-    road = Road(acting)
+    route = Route(acting)
     steps = [
         step("bytes before any rule", lambda: landing.register_own(old, HEADER, END, ())),
         step("a peer", lambda: rules.define(peer(), 0)),
@@ -64,7 +64,7 @@ def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> 
         step(
             "own frames", lambda: landing.register_own(first, HEADER, END, claims(stream(FLIGHTS, first), 0, 2, HEADER))
         ),
-        step("frames landed", lambda: road.land(claims(stream(FLIGHTS, road.source), 0, 2, 0))),
+        step("frames landed", lambda: route.land(claims(stream(FLIGHTS, route.source), 0, 2, 0))),
         step("a file closed", lambda: files.close(first, END)),
         step("half at a peer", lambda: report(first, "north", HALF)),
         step("all at a peer", lambda: report(first, "north", WHOLE)),
@@ -72,7 +72,7 @@ def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> 
         step("bytes lost there", lambda: report(first, "north", Ranges(), losses=1)),
         step("there again", lambda: report(first, "north", WHOLE, END, losses=1)),
         step("a peer paused", lambda: rules.set_paused("south", True, 0)),
-        step("bytes of a withheld table", lambda: report(old, "south", Ranges(), apart={WEATHER.uuid: WHOLE})),
+        step("bytes of a withheld table", lambda: report(old, "south", Ranges(), withheld={WEATHER.uuid: WHOLE})),
         step("a rule that begins anew", lambda: rules.begin_bootstrap("north", FLIGHTS.uuid, 0)),
         step("frames while it is bootstrapped", lambda: landing.register_own(second, HEADER, END, ())),
         step("the bootstrap's end", lambda: rules.end_bootstrap("north", FLIGHTS.uuid, 99, 0)),

@@ -10,13 +10,13 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError, StaleTermError, UnknownPeerError
-from replication.ledger.base import FileKind, Ledger, Phase, Progress, Rule
+from replication.ledger.base import FileKind, Ledger, PeerProgress, Phase, Rule
 from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,
     HEADER,
     WEATHER,
-    Road,
+    Route,
     Stores,
     applied,
     claims,
@@ -41,7 +41,7 @@ def written(ledger: Ledger, *, shipped: bool = True) -> FileId:
     ledger.files.close(file, END)
     applied(ledger, FLIGHTS, {file: END}, file.number + 1)
     if shipped:
-        ledger.files.record([Progress(file, "north", Ranges.of((HEADER, END)), END)])
+        ledger.files.record([PeerProgress(file, "north", Ranges.of((HEADER, END)), END)])
     return file
 
 
@@ -81,12 +81,12 @@ def test_a_bootstrap_pins_wals_from_its_begin_until_it_ends(sending: Ledger) -> 
 def test_what_a_bootstrap_pins_does_not_count_against_the_budget(sending: Ledger) -> None:
     enable(sending)
     old = written(sending, shipped=False)
-    sending.files.record([Progress(old, "north", Ranges.of((HEADER, END)), HEADER)])
+    sending.files.record([PeerProgress(old, "north", Ranges.of((HEADER, END)), HEADER)])
     budget = RetentionPolicy(peer_bytes_max=0)
     assert held(sending, budget) == {old: ()}
     sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     young = written(sending, shipped=False)
-    sending.files.record([Progress(young, "north", Ranges.of((HEADER, END)), HEADER)])
+    sending.files.record([PeerProgress(young, "north", Ranges.of((HEADER, END)), HEADER)])
     assert held(sending, budget)[young] == ("north has not applied 200 bytes",)
 
 
@@ -110,7 +110,7 @@ def test_a_bootstrap_begins_rules_anew_from_now_on(sending: Ledger) -> None:
     sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
     (rule,) = sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     assert rule.phase is Phase.BOOTSTRAPPING and rule.generation > before.generation
-    assert rule.owed == {file: 2}
+    assert rule.required_from == {file: 2}
     assert sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0) == [rule]
     (status,) = [status for found, _, status in sending.files.statuses() if found == file]
     assert (status.begin, status.remaining) == (END, 0)
@@ -119,10 +119,10 @@ def test_a_bootstrap_begins_rules_anew_from_now_on(sending: Ledger) -> None:
 
 
 def test_a_bootstrap_owes_what_fills_gaps_later(sending: Ledger) -> None:
-    road = Road(sending)
-    road.land(claims(S, 0, 2, 0), claims(S, 4, 5, 0))
-    assert enable(sending, bootstrap=True).owed == {wal(): 2}
-    assert sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)[0].owed == {wal(): 2}
+    route = Route(sending)
+    route.land(claims(S, 0, 2, 0), claims(S, 4, 5, 0))
+    assert enable(sending, bootstrap=True).required_from == {wal(): 2}
+    assert sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)[0].required_from == {wal(): 2}
 
 
 def test_moving_between_phases_is_for_the_master_in_term(stores: Stores) -> None:

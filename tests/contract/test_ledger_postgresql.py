@@ -19,8 +19,8 @@ from replication.core.ids import FileId, StreamId
 from replication.errors import CoordinationError, LedgerBusyError
 from replication.ledger.base import Claim, FileKind
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.ledger.sql.rebuild import Found, adopt
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.rebuild import RebuildInput, adopt
+from replication.ledger.sql.store import SqlStore
 from tests import postgresql as pg
 from tests.contract.ledger_stores import WEST, peer, table
 
@@ -58,7 +58,7 @@ def again(act: object, timeout_s: float = 60.0) -> object:
 
 
 def freeze_in_the_middle(url: str, report: Connection) -> None:
-    store = Store(url)
+    store = SqlStore(url)
     with store.write() as connection:
         connection.exec_driver_sql("UPDATE meta SET value = 'frozen' WHERE name = 'cluster'")
         report.send("written")
@@ -83,7 +83,7 @@ def test_a_host_that_freezes_in_a_transaction_holds_the_others_up_for_a_bounded_
 
 
 def test_a_ledger_locked_past_the_time_out_says_so_and_reads_go_on(url: str) -> None:
-    ledger, other = open_ledger(url, busy_timeout_s=0.2), Store(url)
+    ledger, other = open_ledger(url, busy_timeout_s=0.2), SqlStore(url)
     with other.write():
         with pytest.raises(LedgerBusyError, match=r"stayed locked for 0\.2 s"):
             ledger.terms.raise_to_next()
@@ -143,7 +143,7 @@ def _more(told: list[int], wanted: int) -> None:
 
 
 def test_a_server_that_is_down_is_told_in_one_line() -> None:
-    store = Store("postgresql://walship@127.0.0.1:1/west")
+    store = SqlStore("postgresql://walship@127.0.0.1:1/west")
     with pytest.raises(CoordinationError) as told, store.read():
         pass
     assert "127.0.0.1" in told.value.what and "\n" not in told.value.what
@@ -151,14 +151,14 @@ def test_a_server_that_is_down_is_told_in_one_line() -> None:
 
 
 def test_reads_can_change_nothing(url: str) -> None:
-    store = Store(url)
+    store = SqlStore(url)
     with pytest.raises(CoordinationError, match="read-only"), store.read() as connection:
         connection.exec_driver_sql("DELETE FROM meta")
     store.close()
 
 
 def test_what_the_address_says_itself_wins(url: str) -> None:
-    store = Store(f"{url}&application_name=mine&options=-c%20work_mem%3D1MB")
+    store = SqlStore(f"{url}&application_name=mine&options=-c%20work_mem%3D1MB")
     with store.read() as connection:
         shown = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("application_name", "work_mem")]
         assert shown == ["mine", "1MB"]
@@ -173,7 +173,7 @@ def test_a_restored_ledger_gives_out_no_number_of_a_newer_file(url: str, known: 
     for _ in range(known):
         ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot")
     claim = Claim(StreamId(file, table().uuid, "default"), 0, bytes(32), bytes(32), FILE_HEADER_BYTES, 300, 1)
-    adopt(url, "h0", [Found(file, "/data/wal/7.wal", 5, (claim,))], 8)
+    adopt(url, "h0", [RebuildInput(file, "/data/wal/7.wal", 5, (claim,))], 8)
     adopt(url, "h0", [], 1)
     assert ledger.files.upcoming("h0") == 8
     (row,) = (row for row in ledger.files.all() if row.file == file)

@@ -20,18 +20,18 @@ from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError, CoordinationError, LedgerBusyError, NoSpaceError
-from replication.ledger.base import FileKind, Ledger, Progress
+from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.ledger.batches import BatchPart
 from replication.ledger.sql.ledger import SqlLedger, initialise, open_ledger
 from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.reincarnate import reincarnate
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 from shell.processes.roles import make_ledger
 from tests.contract.ledger_stores import (
     FRAME,
     HEADER,
     WEST,
-    Road,
+    Route,
     claims,
     peer,
     postgresql_database,
@@ -54,7 +54,7 @@ def hammer(path: str, number: int, rounds: int, report: Connection) -> None:
     for n in range(rounds):
         at = HEADER + n * FRAME
         ledger.landing.register_own(file, at, at + FRAME, claims(of, n, n + 1, at))
-        ledger.files.record([Progress(file, "north", Ranges.of((HEADER, at + FRAME)), HEADER)])
+        ledger.files.record([PeerProgress(file, "north", Ranges.of((HEADER, at + FRAME)), HEADER)])
         ledger.time.raise_closed(f"h{number}", {f"w{number}": n + 1}, n)
         assert ledger.landing.coverage()[of] == Ranges.of((0, n + 1))
         if n == 0:
@@ -145,13 +145,13 @@ def test_six_processes_share_one_ledger_and_a_killed_one_leaves_nothing_half_don
 def land(url: str, number: int, rounds: int, report: Connection) -> None:
     """Land the same frames as every other process does, each in a file of its own, in an order of its own."""
     ledger = open_ledger(url)
-    road = Road(ledger, host=f"h{number}")
+    route = Route(ledger, host=f"h{number}")
     order = [(n * (2 * number + 1)) % rounds for n in range(rounds)]
     for at, n in enumerate(order):
-        road.land(claims(S, n, n + 1, 0))
+        route.land(claims(S, n, n + 1, 0))
         if at == 0:
             report.send("started")
-    report.send(str(road.file))
+    report.send(str(route.file))
     ledger.close()
 
 
@@ -225,7 +225,7 @@ def test_a_ledger_locked_past_the_time_out_says_so_and_reads_go_on(path: str) ->
 
 
 def test_a_read_sees_one_snapshot_while_others_write(url: str) -> None:
-    store = Store(url)
+    store = SqlStore(url)
     ledger = open_ledger(url)
     with store.read() as connection:
         before = connection.exec_driver_sql("SELECT count(*) FROM files").scalar()
@@ -298,7 +298,7 @@ def test_what_a_rule_owes_is_not_remembered_of_one_that_was_never_there(path: st
     begun = ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     other = open_ledger(path)
     assert begun == ledger.rules.all() == other.rules.all()
-    assert begun[0].owed == {file: 2}
+    assert begun[0].required_from == {file: 2}
     for each in (ledger, other):
         each.close()
 
@@ -306,8 +306,8 @@ def test_what_a_rule_owes_is_not_remembered_of_one_that_was_never_there(path: st
 def test_an_answer_that_is_lost_and_asked_again_changes_nothing() -> None:
     ledger = MemoryLedger(ClusterId("west", UUID(int=2)))
     ledger.tables.create(FLIGHTS)
-    road = Road(ledger)
-    group = road.group(claims(S, 0, 3, 0))
+    route = Route(ledger)
+    group = route.group(claims(S, 0, 3, 0))
     lost = CoordinationError("the answer was lost")
 
     def lose(call: str) -> None:
@@ -321,7 +321,7 @@ def test_an_answer_that_is_lost_and_asked_again_changes_nothing() -> None:
     assert ledger.landing.register([group]) == []
     ledger.fault = lose
     with pytest.raises(CoordinationError):
-        ledger.landing.register([road.group(claims(S, 3, 4, 0))])
+        ledger.landing.register([route.group(claims(S, 3, 4, 0))])
     ledger.fault = None
     assert ledger.landing.coverage() == {S: Ranges.of((0, 3))}
     ledger.close()

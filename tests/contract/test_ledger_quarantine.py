@@ -1,4 +1,4 @@
-"""The ledger's contract: quarantined frames that a person has tried again or gives up."""
+"""The ledger's contract: quarantined frames that a person has tried again or discards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replication.core.ids import FileId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim, FileKind, Ledger, Quarantined
-from tests.contract.ledger_stores import EAST, FRAME, HEADER, Road, applied, claims, stream, table, wal
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, Route, applied, claims, stream, table, wal
 
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
@@ -17,11 +17,11 @@ BAD = HEADER + FRAME
 
 
 @pytest.fixture
-def road(ledger: Ledger) -> Road:
+def route(ledger: Ledger) -> Route:
     """Four frames of one registration landed and applied, but for the second, which is quarantined."""
     ledger.tables.create(FLIGHTS)
-    made = Road(ledger)
-    ledger.landing.declare_road(EAST, FLIGHTS.uuid, "default", 1, {})
+    made = Route(ledger)
+    ledger.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
     made.land(claims(S, 0, 4, 0))
     ledger.replay.quarantine(Quarantined(made.file, BAD, BAD + FRAME, FLIGHTS.uuid, "unknown schema", "/q/1", 7))
     applied(ledger, FLIGHTS, {made.file: made.at})
@@ -37,35 +37,35 @@ def landing(ledger: Ledger) -> FileId:
     return ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot", source=wal()).file
 
 
-def test_a_quarantined_frame_holds_replicated_time_says_so_and_counts_as_applied(ledger: Ledger, road: Road) -> None:
+def test_a_quarantined_frame_holds_replicated_time_says_so_and_counts_as_applied(ledger: Ledger, route: Route) -> None:
     reached = ledger.time.replicated(FLIGHTS.uuid)[EAST]
     assert reached.t == 0 and "quarantined (walship quarantine list)" in reached.held_by
     assert ledger.replay.pending() == []
-    assert ledger.landing.applied_prefix([wal()]) == {wal(): road.at}
+    assert ledger.landing.applied_prefix([wal()]) == {wal(): route.at}
 
 
-def test_a_discarded_frame_holds_nothing_and_stays_on_record(ledger: Ledger, road: Road) -> None:
-    ledger.replay.discard(road.file, BAD, 99)
-    ledger.replay.discard(road.file, BAD, 100)
+def test_a_discarded_frame_holds_nothing_and_stays_on_record(ledger: Ledger, route: Route) -> None:
+    ledger.replay.discard(route.file, BAD, 99)
+    ledger.replay.discard(route.file, BAD, 100)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
     (frame,) = ledger.replay.quarantined()
     assert (frame.discarded, frame.copy, frame.reason) == (99, "/q/1", "unknown schema")
     with pytest.raises(RequestError, match="no frame at offset 256 of .* is quarantined"):
-        ledger.replay.discard(road.file, HEADER, 99)
+        ledger.replay.discard(route.file, HEADER, 99)
 
 
 @pytest.mark.parametrize("retired", [False, True], ids=["its file is there", "its file is retired"])
-@pytest.mark.parametrize("given_up", [False, True], ids=["held", "given up before"])
+@pytest.mark.parametrize("discarded", [False, True], ids=["held", "discarded before"])
 def test_a_frame_that_is_tried_again_is_pending_once_and_alone(
-    ledger: Ledger, road: Road, retired: bool, given_up: bool
+    ledger: Ledger, route: Route, retired: bool, discarded: bool
 ) -> None:
     if retired:
-        ledger.files.close(road.file, road.at)
-        ledger.files.retire(road.file, 0)
-    if given_up:
-        ledger.replay.discard(road.file, BAD, 99)
+        ledger.files.close(route.file, route.at)
+        ledger.files.retire(route.file, 0)
+    if discarded:
+        ledger.replay.discard(route.file, BAD, 99)
     into = landing(ledger)
-    ledger.replay.requeue(road.file, BAD, copy_of(1), into)
+    ledger.replay.requeue(route.file, BAD, copy_of(1), into)
     (pending,) = ledger.replay.pending()
     assert (pending.row.file, pending.begin, pending.end) == (into, HEADER, HEADER + FRAME)
     assert pending.row.closed and not pending.duplicates
@@ -74,22 +74,22 @@ def test_a_frame_that_is_tried_again_is_pending_once_and_alone(
     applied(ledger, FLIGHTS, {into: HEADER + FRAME}, 2)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10
     assert ledger.landing.coverage() == {S: Ranges.of((0, 4))}
-    again = Road(ledger, source=wal(1))
+    again = Route(ledger, source=wal(1))
     again.land(claims(S, 0, 4, 0))
     assert ledger.replay.pending() == [], "all of it is known"
     with pytest.raises(RequestError, match="is quarantined"):
-        ledger.replay.requeue(road.file, BAD, copy_of(1), landing(ledger))
+        ledger.replay.requeue(route.file, BAD, copy_of(1), landing(ledger))
 
 
-def test_a_replay_that_comes_by_again_passes_over_a_frame_that_moved(ledger: Ledger, road: Road) -> None:
-    ledger.replay.requeue(road.file, BAD, copy_of(1), landing(ledger))
-    ledger.replay.rewind(FLIGHTS.uuid, {road.file: HEADER})
-    (old,) = [pending for pending in ledger.replay.pending() if pending.row.file == road.file]
+def test_a_replay_that_comes_by_again_passes_over_a_frame_that_moved(ledger: Ledger, route: Route) -> None:
+    ledger.replay.requeue(route.file, BAD, copy_of(1), landing(ledger))
+    ledger.replay.rewind(FLIGHTS.uuid, {route.file: HEADER})
+    (old,) = [pending for pending in ledger.replay.pending() if pending.row.file == route.file]
     assert old.duplicates == Ranges.of((BAD, BAD + FRAME))
 
 
-def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Ledger, road: Road) -> None:
-    other = Road(ledger, source=wal(1))
+def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Ledger, route: Route) -> None:
+    other = Route(ledger, source=wal(1))
     group = other.group(claims(S, 2, 3, 0, "astray"))
     ledger.landing.register([group])
     at = group.begin
@@ -97,19 +97,19 @@ def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Led
     with pytest.raises(RequestError, match="another history"):
         ledger.replay.requeue(other.file, at, copy_of(2, "astray"), landing(ledger))
     with pytest.raises(RequestError, match="in another file by now"):
-        ledger.replay.requeue(road.file, BAD, copy_of(4), landing(ledger))
+        ledger.replay.requeue(route.file, BAD, copy_of(4), landing(ledger))
     closed = landing(ledger)
     ledger.files.close(closed, HEADER)
     with pytest.raises(ClosedFileError, match="try again"):
-        ledger.replay.requeue(road.file, BAD, copy_of(1), closed)
+        ledger.replay.requeue(route.file, BAD, copy_of(1), closed)
     assert len(ledger.replay.quarantined()) == 2 and ledger.replay.pending() == []
     assert ledger.landing.coverage() == {S: Ranges.of((0, 4))}
 
 
-def test_one_of_two_frames_given_up_leaves_the_other_holding(ledger: Ledger, road: Road) -> None:
+def test_one_of_two_frames_given_up_leaves_the_other_holding(ledger: Ledger, route: Route) -> None:
     later = BAD + FRAME
-    ledger.replay.quarantine(Quarantined(road.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8))
-    ledger.replay.discard(road.file, BAD, 99)
+    ledger.replay.quarantine(Quarantined(route.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8))
+    ledger.replay.discard(route.file, BAD, 99)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 0
-    ledger.replay.discard(road.file, later, 99)
+    ledger.replay.discard(route.file, later, 99)
     assert ledger.time.replicated(FLIGHTS.uuid)[EAST].t == 10

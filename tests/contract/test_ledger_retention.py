@@ -8,8 +8,8 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.shipping.retention import RetentionPolicy, held_by
 from replication.errors import RequestError
-from replication.ledger.base import FileKind, Ledger, Progress
-from tests.contract.ledger_stores import FRAME, HEADER, Road, applied, claims, peer, stream, table, wal
+from replication.ledger.base import FileKind, Ledger, PeerProgress
+from tests.contract.ledger_stores import FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
 
 FLIGHTS = table()
 S = stream(FLIGHTS, wal())
@@ -35,7 +35,7 @@ def closed_wal(ledger: Ledger, *, replayed: bool = True) -> FileId:
 
 
 def report(ledger: Ledger, file: FileId, shipped: int = END, applied: int = HEADER) -> None:
-    ledger.files.record([Progress(file, "north", Ranges.of((HEADER, shipped)), applied)])
+    ledger.files.record([PeerProgress(file, "north", Ranges.of((HEADER, shipped)), applied)])
 
 
 def test_past_its_budget_the_oldest_files_a_peer_has_durable_go_unapplied(sending: Ledger) -> None:
@@ -89,8 +89,8 @@ def test_files_wait_for_a_host_that_replays_though_nobody_knows_it_any_more(send
     """ZooKeeper lost its data, and the host is down."""
     sending.rules.delete("north", 0)
     file = closed_wal(sending, replayed=False)
-    road = Road(sending, source=wal(7))
-    road.land(claims(stream(FLIGHTS, wal(7)), 0, 2, 0))
+    route = Route(sending, source=wal(7))
+    route.land(claims(stream(FLIGHTS, wal(7)), 0, 2, 0))
     for _ in range(2):
         sending.replay.note_replayer("h1", True)
         sending.replay.note_replayer("h0", False)
@@ -106,8 +106,8 @@ def test_files_wait_for_a_host_that_replays_though_nobody_knows_it_any_more(send
 
 
 def test_a_relay_reports_as_applied_what_has_landed(sending: Ledger) -> None:
-    road = Road(sending)
-    road.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))
+    route = Route(sending)
+    route.land(claims(stream(FLIGHTS, wal()), 0, 2, 0))
     assert sending.landing.applied_prefix([wal()]) == {wal(): HEADER}
     assert sending.landing.applied_prefix([wal()], keeps_tables=False) == {wal(): END}
 
@@ -125,10 +125,10 @@ def test_what_holds_each_file_can_be_asked(sending: Ledger) -> None:
 def test_coverage_of_retired_files_stays_one_row_a_stream(sending: Ledger) -> None:
     sending.rules.delete("north", 0)
     for n in range(3):
-        road = Road(sending, source=wal(n))
-        road.land(claims(S, 2 * n, 2 * n + 2, 0))
-        sending.files.close(road.file, road.at)
-        applied(sending, FLIGHTS, {road.file: road.at}, n + 1)
-        sending.files.retire(road.file, 0)
+        route = Route(sending, source=wal(n))
+        route.land(claims(S, 2 * n, 2 * n + 2, 0))
+        sending.files.close(route.file, route.at)
+        applied(sending, FLIGHTS, {route.file: route.at}, n + 1)
+        sending.files.retire(route.file, 0)
     assert sending.landing.coverage() == {S: Ranges.of((0, 6))}
     assert sending.landing.last_hash(S) == (5, claims(S, 5, 6, 0)[0].hash)

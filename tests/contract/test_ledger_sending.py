@@ -1,4 +1,4 @@
-"""The ledger's contract: what those who send tell of it, bytes apart, rates, and the count of retired bytes."""
+"""The ledger's contract: what those who send tell of it, bytes withheld, rates, and the count of retired bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.errors import StaleTermError, UnknownPeerError
-from replication.ledger.base import FileKind, Ledger, Progress
+from replication.ledger.base import FileKind, Ledger, PeerProgress
 from tests.contract.ledger_stores import FRAME, HEADER, applied, claims, peer, stream, table
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
@@ -55,9 +55,9 @@ def test_a_host_says_which_tables_it_withholds_now_and_since_when(sending: Ledge
 def test_a_withheld_table_alone_does_not_make_a_peer_count_as_failing(sending: Ledger) -> None:
     file = sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
     sending.sending.set_held("north", "h0", {FLIGHTS.uuid: "dropped there"}, 10)
-    sending.files.record([Progress(file, "north", Ranges(), 0, error="dropped there")])
+    sending.files.record([PeerProgress(file, "north", Ranges(), 0, error="dropped there")])
     assert sending.files.failing() == frozenset()
-    sending.files.record([Progress(file, "north", Ranges(), 0, error="its disk is full")])
+    sending.files.record([PeerProgress(file, "north", Ranges(), 0, error="its disk is full")])
     assert sending.files.failing() == {"north"}
 
 
@@ -93,10 +93,10 @@ def test_bytes_of_a_withheld_table_hold_up_no_other(sending: Ledger) -> None:
     shipped = Ranges.of((HEADER + FRAME, HEADER + 2 * FRAME), (HEADER + 3 * FRAME, end))
     for n in range(2):
         at = HEADER + 2 * n * FRAME
-        apart = {FLIGHTS.uuid: Ranges.of((at, at + FRAME))}
-        sending.files.record([Progress(file, "north", shipped, HEADER, apart=apart)])
+        withheld = {FLIGHTS.uuid: Ranges.of((at, at + FRAME))}
+        sending.files.record([PeerProgress(file, "north", shipped, HEADER, withheld=withheld)])
     both = Ranges.of((HEADER, HEADER + FRAME), (HEADER + 2 * FRAME, HEADER + 3 * FRAME))
-    assert sending.files.apart(file) == {FLIGHTS.uuid: both}
+    assert sending.files.withheld(file) == {FLIGHTS.uuid: both}
     statuses = {rule.table: status for _, rule, status in sending.files.statuses("north")}
     assert statuses[WEATHER.uuid].remaining == 0 and statuses[WEATHER.uuid].finished == end
     assert statuses[FLIGHTS.uuid].remaining == 2 * FRAME and statuses[FLIGHTS.uuid].finished == HEADER

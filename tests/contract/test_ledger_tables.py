@@ -94,7 +94,7 @@ def test_a_rule_remembers_whether_properties_go_along(made: Ledger) -> None:
     assert not made.rules.all()[0].with_properties
 
 
-def test_whether_properties_go_along_is_changed_on_the_open_road(made: Ledger) -> None:
+def test_whether_properties_go_along_is_changed_on_the_open_route(made: Ledger) -> None:
     made.rules.define(peer(), 0)
     names = [group.name for group in WEATHER.groups]
     made.tables.create(WEATHER)
@@ -103,4 +103,4 @@ def test_whether_properties_go_along_is_changed_on_the_open_road(made: Ledger) -
     assert [rule.with_properties for rule in made.rules.all()] == [False, False], "as the table has it there"
     (after,) = made.rules.enable("north", WEATHER.uuid, names[:1], WEATHER.name, 0, with_properties=True)
     assert [rule.with_properties for rule in made.rules.all()] == [True, True], "of the whole table"
-    assert after == replace(before, with_properties=True) == made.rules.all()[0], "the road goes on"
+    assert after == replace(before, with_properties=True) == made.rules.all()[0], "the route goes on"

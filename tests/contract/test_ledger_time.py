@@ -17,7 +17,7 @@ from tests.contract.ledger_stores import (
     HEADER,
     WEATHER,
     WEST,
-    Road,
+    Route,
     applied,
     claims,
     own_wal,
@@ -61,7 +61,7 @@ def test_the_notice_lists_the_last_registered_sequence_of_every_live_wal(sending
     live, old = own_wal(sending, 3), own_wal(sending, 2)
     idle = own_wal(sending)
     sending.files.close(old, HEADER + 2 * FRAME)
-    Road(sending).land(claims(S, 0, 3, 0))
+    Route(sending).land(claims(S, 0, 3, 0))
     sending.time.raise_closed("h0", {}, 50)
     both = ((stream(FLIGHTS, live), 2), (stream(FLIGHTS, old), 1))
     assert sending.time.closed_notice() == ClosedNotice(50, both)
@@ -73,7 +73,7 @@ def test_the_notice_lists_the_last_registered_sequence_of_every_live_wal(sending
 
 def test_what_grew_is_told_by_commit_time_and_by_the_length_seen(sending: Ledger) -> None:
     one, two = own_wal(sending, 3), own_wal(sending, 6)
-    Road(sending).land(claims(S, 0, 9, 0))
+    Route(sending).land(claims(S, 0, 9, 0))
     of = {file: stream(FLIGHTS, file) for file in (one, two)}
     assert sending.time.grown(0, {}) == {
         one: Grown(HEADER + 3 * FRAME, {of[one]: 2}),
@@ -101,67 +101,67 @@ def test_own_replicated_time_follows_the_own_replay(sending: Ledger) -> None:
     assert sending.time.replicated() == {WEST: Replicated(20)}
 
 
-def test_replicated_time_needs_what_open_roads_owe_and_no_more(sending: Ledger) -> None:
-    road = Road(sending)
+def test_replicated_time_needs_what_open_routes_owe_and_no_more(sending: Ledger) -> None:
+    route = Route(sending)
     unsent = stream(WEATHER, wal(), "first")
-    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 3, {wal(): 2}, {wal(): Ranges.of((4, 5))})
-    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 2, {})  # older: changes nothing
+    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 3, {wal(): 2}, {wal(): Ranges.of((4, 5))})
+    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 2, {})  # older: changes nothing
     sending.time.note_closed(EAST, ClosedNotice(10, ((S, 3), (unsent, 8))))
     sending.time.note_closed(EAST, ClosedNotice(20, ((S, 6),)))
     assert "not arrived: sequences [2, 4) of WAL east/h0/000000000000" in sending.time.replicated()[EAST].held_by
-    road.land(claims(S, 2, 4, 0))
+    route.land(claims(S, 2, 4, 0))
     assert "landed but not applied" in sending.time.replicated(FLIGHTS.uuid)[EAST].held_by
-    applied(sending, FLIGHTS, {road.file: road.at})
+    applied(sending, FLIGHTS, {route.file: route.at})
     found = sending.time.replicated(FLIGHTS.uuid)[EAST]
     assert found.t == 10 and "[5, 7)" in found.held_by
     assert sending.time.replicated(WEATHER.uuid).keys() == {WEST}  # east feeds flights only
     every = sending.time.replicated(WEATHER.uuid, every_origin=True)
     assert every.keys() == {WEST, EAST} and every[EAST] == Replicated(20)
-    sending.landing.close_road(EAST, FLIGHTS.uuid, "default", 3)
+    sending.landing.close_route(EAST, FLIGHTS.uuid, "default", 3)
     assert sending.time.replicated()[EAST] == Replicated(20)
-    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 4, {wal(): 6})
+    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 4, {wal(): 6})
     assert "[6, 7)" in sending.time.replicated()[EAST].held_by
 
 
 def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending: Ledger) -> None:
-    road = Road(sending)
+    route = Route(sending)
     other = stream(WEATHER, wal(), "first")
     for spec, of in ((FLIGHTS, S), (WEATHER, other)):
-        sending.landing.declare_road(EAST, spec.uuid, of.group, 1, {})
-    road.land(claims(S, 0, 1, 0), claims(other, 0, 1, 0))
-    sending.replay.quarantine(Quarantined(road.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/q/1", 1))
+        sending.landing.declare_route(EAST, spec.uuid, of.group, 1, {})
+    route.land(claims(S, 0, 1, 0), claims(other, 0, 1, 0))
+    sending.replay.quarantine(Quarantined(route.file, HEADER, HEADER + FRAME, FLIGHTS.uuid, "bad", "/q/1", 1))
     for spec in (FLIGHTS, WEATHER):
-        applied(sending, spec, {road.file: road.at})
+        applied(sending, spec, {route.file: route.at})
     sending.time.note_closed(EAST, ClosedNotice(10, ((S, 0), (other, 0))))
     assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == 0
     assert sending.time.replicated(WEATHER.uuid)[EAST].t == 10
-    assert sending.landing.applied_prefix([wal()]) == {wal(): road.at}  # it counts as applied for retiring
+    assert sending.landing.applied_prefix([wal()]) == {wal(): route.at}  # it counts as applied for retiring
 
 
 def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -> None:
-    road = Road(sending)
-    sending.landing.declare_road(EAST, FLIGHTS.uuid, "default", 1, {})
+    route = Route(sending)
+    sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 1, {})
     total = 2 * NOTICES_MAX
     for n in range(total):
         sending.time.note_closed(EAST, ClosedNotice(n + 1, ((S, n),)))
     assert sending.time.replicated()[EAST].t == 0
     half = total // 2
-    road.land(claims(S, 0, half, 0))
-    applied(sending, FLIGHTS, {road.file: road.at})
+    route.land(claims(S, 0, half, 0))
+    applied(sending, FLIGHTS, {route.file: route.at})
     reached = sending.time.replicated()[EAST].t
     assert 0 < reached <= half
-    road.land(claims(S, half, total, 0))
-    applied(sending, FLIGHTS, {road.file: road.at}, 2)
+    route.land(claims(S, half, total, 0))
+    applied(sending, FLIGHTS, {route.file: route.at}, 2)
     assert sending.time.replicated()[EAST] == Replicated(total)
 
 
 def test_replicated_time_that_stands_stays_where_it_is_for_every_table(sending: Ledger) -> None:
-    road, other = Road(sending), stream(WEATHER, wal(), "first")
+    route, other = Route(sending), stream(WEATHER, wal(), "first")
     for spec, of in ((FLIGHTS, S), (WEATHER, other)):
-        sending.landing.declare_road(EAST, spec.uuid, of.group, 1, {})
-    road.land(claims(S, 0, 3, 0), claims(other, 0, 8, 0))
+        sending.landing.declare_route(EAST, spec.uuid, of.group, 1, {})
+    route.land(claims(S, 0, 3, 0), claims(other, 0, 8, 0))
     for spec in (FLIGHTS, WEATHER):
-        applied(sending, spec, {road.file: road.at})
+        applied(sending, spec, {route.file: route.at})
     for n in range(NOTICES_MAX + NOTICES_MAX // 4 + 2):  # flights lack all from 3 on, weather all from 8 on
         sending.time.note_closed(EAST, ClosedNotice(n + 1, ((S, n), (other, n))))
     assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == sending.time.replicated()[EAST].t == 3

@@ -31,14 +31,14 @@ from replication.link.base import (
 )
 from replication.link.grpc_client import connect
 from replication.link.grpc_server import LinkServer
-from replication.link.memory import Faults, MemoryLink
+from replication.link.memory import LinkFaults, MemoryLink
 from tests.contract.link_service import (
     EAST,
     FILE,
     HELLO,
     LOSS,
     REACH,
-    ROAD,
+    ROUTE,
     SPEC,
     VERSION,
     WEST,
@@ -47,7 +47,7 @@ from tests.contract.link_service import (
     data,
 )
 from tests.sites import until
-from tests.slow_road import slow_road
+from tests.slow_route import slow_route
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_says_who_is_there_and_how_far_files_are_applied(link: PeerLink, service
 def test_a_peer_far_away_is_reached_at_the_first_attempt(service: Service) -> None:
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
-    with slow_road(server.port, 1e9, delay_s=0.3) as port:
+    with slow_route(server.port, 1e9, delay_s=0.3) as port:
         link = connect(f"127.0.0.1:{port}", "west", timeout_s=10)
         assert link.describe() == service.describe()
         session = link.ship(HELLO)
@@ -107,15 +107,15 @@ def test_finds_schema_versions_by_hash(link: PeerLink) -> None:
     assert link.get_schema(bytes(32), SPEC.uuid, "default") is None
 
 
-def test_a_road_arrives_whole(link: PeerLink, service: Service) -> None:
-    link.open_road(EAST, WEST, ROAD)
-    (road,) = service.roads
-    assert road == ROAD
+def test_a_route_arrives_whole(link: PeerLink, service: Service) -> None:
+    link.open_route(EAST, WEST, ROUTE)
+    (route,) = service.routes
+    assert route == ROUTE
 
 
-def test_a_refused_road_or_stream_names_reason_and_remedy(link: PeerLink, service: Service) -> None:
+def test_a_refused_route_or_stream_names_reason_and_remedy(link: PeerLink, service: Service) -> None:
     service.refuse_open = Refusal(Reason.WRONG_CLUSTER, "this is north", "look at the map")
-    for call in (lambda: link.open_road(EAST, WEST, ROAD), lambda: link.ship(HELLO)):
+    for call in (lambda: link.open_route(EAST, WEST, ROUTE), lambda: link.ship(HELLO)):
         with pytest.raises(PeerRefusedError) as caught:
             call()
         assert (caught.value.reason, caught.value.what, caught.value.hint) == (
@@ -125,7 +125,7 @@ def test_a_refused_road_or_stream_names_reason_and_remedy(link: PeerLink, servic
         )
 
 
-def test_a_stream_opens_with_resume_ranges_and_closed_roads(session: ShipSession, service: Service) -> None:
+def test_a_stream_opens_with_resume_ranges_and_closed_routes(session: ShipSession, service: Service) -> None:
     assert service.opened == [HELLO]
     assert session.opened.cluster == WEST
     assert session.opened.files == {FILE: ((256, 300), (400, 500))}
@@ -188,7 +188,7 @@ def test_the_receiver_learns_that_a_stream_ended(session: ShipSession, service: 
 
 
 def test_nobody_there_is_an_error_that_may_be_retried() -> None:
-    for link in (connect("127.0.0.1:9", "west", timeout_s=5), MemoryLink(Service(), Faults(down=True))):
+    for link in (connect("127.0.0.1:9", "west", timeout_s=5), MemoryLink(Service(), LinkFaults(down=True))):
         with pytest.raises(PeerUnavailableError) as caught:
             link.ship(HELLO)
         assert caught.value.retryable
@@ -232,7 +232,7 @@ def test_plain_text_stays_on_this_machine(service: Service) -> None:
 
 
 def test_the_memory_link_loses_repeats_and_reorders_as_told(service: Service) -> None:
-    link = MemoryLink(service, Faults(seed=3, repeat=0.5, reorder=0.5))
+    link = MemoryLink(service, LinkFaults(seed=3, repeat=0.5, reorder=0.5))
     session = link.ship(HELLO)
     for n in range(50):
         session.send(data(n, n + 1))
@@ -319,7 +319,7 @@ def test_a_peer_that_makes_many_tables_is_given_the_time_for_it(service: Service
     try:
         with pytest.raises(PeerUnavailableError, match=r"did not answer within 0\.35 s"):
             link.ship(HELLO)
-        link.ship(replace(HELLO, roads=(ROAD,) * 100)).close()
+        link.ship(replace(HELLO, routes=(ROUTE,) * 100)).close()
     finally:
         link.close()
         server.stop()
@@ -356,14 +356,14 @@ def test_a_receiver_whose_ledger_fails_says_so_whatever_is_asked(
     def failing(*_: object) -> NoReturn:
         raise CoordinationError("the ledger at /west failed: disk I/O error", "Look at its disk")
 
-    for name in ("ship", "open_road", "compare", "lost"):
+    for name in ("ship", "open_route", "compare", "lost"):
         monkeypatch.setattr(service, name, failing)
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
     link = connect(f"127.0.0.1:{server.port}", "west", timeout_s=10)
     calls: list[Callable[[], object]] = [
         lambda: link.ship(HELLO),
-        lambda: link.open_road(EAST, WEST, ROAD),
+        lambda: link.open_route(EAST, WEST, ROUTE),
         lambda: link.compare(EAST, WEST),
         lambda: link.lost([FILE]),
     ]

@@ -11,7 +11,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from replication.errors import MissingFileError, StorageError
-from replication.files.store import Store, is_stored, store_of
+from replication.files.store import RemoteStore, is_stored, store_of
 
 CONTENT = bytes(range(256)) * 40
 
@@ -28,9 +28,9 @@ class ObjectsFileSystem(MemoryFileSystem):
 
 
 @pytest.fixture(params=["file", "memory", "objects"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> RemoteStore:
     fsspec.register_implementation("objects", ObjectsFileSystem, clobber=True)
-    return Store(f"{request.param}://{tmp_path}/store{uuid4().hex}/")
+    return RemoteStore(f"{request.param}://{tmp_path}/store{uuid4().hex}/")
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def test_what_is_put_is_there_whole_and_comes_back(store: Store, file: Path, tmp_path: Path) -> None:
+def test_what_is_put_is_there_whole_and_comes_back(store: RemoteStore, file: Path, tmp_path: Path) -> None:
     assert store.names("east/h0") == []
     address = store.put(str(file), "east/h0/1.wal")
     assert is_stored(address) and address == store.address("east/h0/1.wal")
@@ -52,7 +52,7 @@ def test_what_is_put_is_there_whole_and_comes_back(store: Store, file: Path, tmp
     assert store.read(address, 0, 100) == b"other"
 
 
-def test_ranges_are_read_and_end_where_the_object_does(store: Store, file: Path) -> None:
+def test_ranges_are_read_and_end_where_the_object_does(store: RemoteStore, file: Path) -> None:
     address = store.put(str(file), "1.wal")
     end = len(CONTENT)
     assert store.read(address, 100, 300) == CONTENT[100:300]
@@ -60,7 +60,7 @@ def test_ranges_are_read_and_end_where_the_object_does(store: Store, file: Path)
     assert store.read(address, end, end + 10) == store.read(address, end + 5, end + 10) == b""
 
 
-def test_what_is_gone_is_said_and_removing_it_again_is_nothing(store: Store, file: Path, tmp_path: Path) -> None:
+def test_what_is_gone_is_said_and_removing_it_again_is_nothing(store: RemoteStore, file: Path, tmp_path: Path) -> None:
     address = store.put(str(file), "1.wal")
     store.remove(address)
     store.remove(address)
@@ -75,4 +75,4 @@ def test_what_is_gone_is_said_and_removing_it_again_is_nothing(store: Store, fil
 
 def test_a_store_whose_driver_is_not_there_says_what_it_needs() -> None:
     with pytest.raises(StorageError, match=r"driver and credentials"):
-        Store("nosuchstore://bucket/walship")
+        RemoteStore("nosuchstore://bucket/walship")

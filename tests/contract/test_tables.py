@@ -180,7 +180,7 @@ def test_a_snapshot_is_named_while_others_commit(tables: Tables, spec: TableSpec
     def commit() -> None:
         while not stop.is_set():
             current = tables.history(spec.name).current
-            with suppress(CommitConflictError):  # Iceberg gives up at the fifth change of a tag that comes between
+            with suppress(CommitConflictError):  # Iceberg salvages at the fifth change of a tag that comes between
                 appended.append(tables.append(spec.name, row(tables, spec, str(len(appended) + 1), 0), current, {}))
 
     with ThreadPoolExecutor(1) as threads:

@@ -24,7 +24,7 @@ from peer.client.connect import connect
 from replication import config as configuration
 from replication.config import Config
 from shell.processes.launched import Launched, await_ready
-from shell.processes.role_process import RoleState
+from shell.processes.role_process import ProcessState
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"
@@ -57,7 +57,7 @@ def await_fold(cluster: Cluster, table: str) -> None:
 
 def threads_of(config: Config, role: str) -> str:
     """Where the threads of a role's process are."""
-    state, out = RoleState.read(config.run_dir, role), config.log_dir / f"{role}.out"
+    state, out = ProcessState.read(config.run_dir, role), config.log_dir / f"{role}.out"
     if state is None:
         return f"{role} never ran"
     size = out.stat().st_size
@@ -210,13 +210,13 @@ def north(sites: tuple[Site, Site], tmp_path_factory: pytest.TempPathFactory) ->
     """A third cluster, with small WALs; it and west send to each other and to east, until a module's tests are over."""
     east, west = sites
     made = start(tmp_path_factory.mktemp("third") / "north", "north", writer={"wal_bytes_max": 1 << 20})
-    roads = ((west, east), (west, made), (made, east), (made, west))
+    routes = ((west, east), (west, made), (made, east), (made, west))
     try:
         await_ready([made], START_TIMEOUT_S)
-        with ThreadPoolExecutor(len(roads)) as threads:
-            list(threads.map(lambda road: define(*road), roads))
+        with ThreadPoolExecutor(len(routes)) as threads:
+            list(threads.map(lambda route: define(*route), routes))
             yield made
-            list(threads.map(lambda road: road[0].shell("deletecluster", road[1].name), roads))
+            list(threads.map(lambda route: route[0].shell("deletecluster", route[1].name), routes))
     finally:
         made.stop()
 

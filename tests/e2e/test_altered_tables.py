@@ -1,4 +1,4 @@
-"""Tables of one identity on two masters, altered on both at once while rows go both ways."""
+"""Tables of one identity on two masters, altered on both at once while rows go both paths."""
 
 from __future__ import annotations
 

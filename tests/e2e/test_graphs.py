@@ -27,7 +27,7 @@ from tests.e2e.conftest import ROLES, ROOT, Site, define, second_host, start, un
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 WAIT_S = 180.0
-ROADS = {  # in the order they are opened: each table is made at its first cluster, and by its roads at the others
+ROUTES = {  # in the order they are opened: each table is made at its first cluster, and by its routes at the others
     "east>west": ("chain", "masters", "ring", "killed", "moving"),
     "west>north": ("chain", "ring", "killed", "moving"),
     "north>east": ("ring", "killed", "moving", "diamond"),
@@ -61,13 +61,13 @@ def handles(graph: dict[str, Site]) -> Iterator[Handles]:
 
 @pytest.fixture(scope="module")
 def tables(graph: dict[str, Site], handles: Handles) -> dict[str, str]:
-    """The tables of all tests by their short names, with all their roads open."""
+    """The tables of all tests by their short names, with all their routes open."""
     space = f"graph{uuid4().hex[:8]}"
-    names = {short: f"{space}.{short}" for of_road in ROADS.values() for short in of_road}
+    names = {short: f"{space}.{short}" for of_route in ROUTES.values() for short in of_route}
     for short, name in names.items():
         handles["north" if short == "diamond" else "east"].create_table(name, SCHEMA, ["id"])
-    for road, shorts in ROADS.items():
-        source, peer = road.split()[0].split(">")
+    for route, shorts in ROUTES.items():
+        source, peer = route.split()[0].split(">")
         graph[source].shell("enablereplication", *(part for short in shorts for part in ("-t", names[short])), peer)
     return names
 
@@ -213,10 +213,10 @@ def test_in_a_ring_every_edit_is_once_on_each_and_a_key_can_be_traced(
     assert verdict["differing"] == 0 and verdict["left"]["rows"] == 5
 
 
-def test_what_comes_by_two_roads_is_there_once_over_many_rolls(
+def test_what_comes_by_two_routes_is_there_once_over_many_rolls(
     graph: dict[str, Site], handles: Handles, tables: dict[str, str]
 ) -> None:
-    """Scenario 3 on a diamond: from north to west directly and by east, where its trace tells both roads."""
+    """Scenario 3 on a diamond: from north to west directly and by east, where its trace tells both routes."""
     table = tables["diamond"]
     position: Position | None = None
     for n in range(12):
@@ -231,11 +231,11 @@ def test_what_comes_by_two_roads_is_there_once_over_many_rolls(
     contents = [content(handles[name], table) for name in handles]
     assert contents[0] == contents[1] == contents[2] and len(contents[0]) == 24_000
 
-    def roads() -> set[tuple[str, ...]]:
+    def routes() -> set[tuple[str, ...]]:
         (version,) = graph["west"].json("trace", table, "23999")["versions"]
         return {tuple(version["way"]), *map(tuple, version["again"])}
 
-    until(lambda: roads() == {("north", "west"), ("north", "east", "west")}, 60, "both roads in the trace")
+    until(lambda: routes() == {("north", "west"), ("north", "east", "west")}, 60, "both routes in the trace")
 
 
 def test_writer_worker_and_receivers_of_a_ring_are_killed_during_a_load_and_no_row_is_missing_or_twice(
@@ -315,30 +315,32 @@ def test_receivers_come_and_go_and_data_flows_on(
 
 
 @pytest.mark.slow
-def test_a_broken_road_is_told_and_data_takes_the_other(
+def test_a_broken_route_is_told_and_data_takes_the_other(
     graph: dict[str, Site], handles: Handles, tables: dict[str, str]
 ) -> None:
     """East's worker is frozen: north's diamond goes on to west directly, and what has the ring only stands."""
     west = graph["west"]
 
-    def ways(origin: str) -> dict[tuple[str, ...], bool]:
+    def paths(origin: str) -> dict[tuple[str, ...], bool]:
         """Whether each way of an origin to west is heard."""
-        found = {o["origin"].partition(":")[0]: o["ways"] for o in west.json("status")["origins"]}
+        found = {o["origin"].partition(":")[0]: o["paths"] for o in west.json("status")["origins"]}
         return {tuple(way["path"]): way["silent_s"] is None for way in found.get(origin, ())}
 
     direct, around = ("north", "west"), ("north", "east", "west")
-    until(lambda: ways("north") == {direct: True, around: True} and ways("east") == {("east", "west"): True}, 90)
+    until(lambda: paths("north") == {direct: True, around: True} and paths("east") == {("east", "west"): True}, 90)
     with graph["east"].frozen("worker"):
-        until(lambda: ways("north") == {direct: True, around: False} and ways("east") == {("east", "west"): False}, 90)
-        position = handles["north"].upsert(tables["diamond"], rows(k50000="by the other road"))
+        until(
+            lambda: paths("north") == {direct: True, around: False} and paths("east") == {("east", "west"): False}, 90
+        )
+        position = handles["north"].upsert(tables["diamond"], rows(k50000="by the other route"))
         handles["north"].wait(position, cluster="west", timeout_s=WAIT_S)
         told = " ".join(_notes(west).split())
         assert "east no longer comes by east → west: silent for" in told
         assert "north no longer comes by north → east → west: silent for" in told
         stranded = ", ".join(sorted(tables[short] for short in ("killed", "moving", "ring")))
         rest = "so replicated time stands there; the rest comes by north → west"
-        assert f"there is no other road for {stranded}, {rest}" in told
-    until(lambda: ways("north") == {direct: True, around: True} and ways("east") == {("east", "west"): True}, 90)
+        assert f"there is no other route for {stranded}, {rest}" in told
+    until(lambda: paths("north") == {direct: True, around: True} and paths("east") == {("east", "west"): True}, 90)
     everywhere(handles, position, handles["north"].upsert(tables["ring"], rows(k60000="around again")))
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from replication import config as configuration
 from replication.tables.spark.jars import POSTGRESQL, ensure_jars
-from shell.processes.role_process import RoleState
+from shell.processes.role_process import ProcessState
 from tests import netns
 from tests import postgresql as pg
 from tests.certificates import Authority
@@ -52,7 +52,7 @@ class Host:
 
     def up(self) -> None:
         """Start it; it ends with this process."""
-        self._let_go()
+        self._release()
         readable, self.lifeline = os.pipe()
         command = [*self.inside, sys.executable, "-m", "shell.main", "up", "--config", str(self.file)]
         command += ["--lifeline", str(readable)] + (["--roles", self.roles] if self.roles else [])
@@ -62,7 +62,7 @@ class Host:
             )
         os.close(readable)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self.lifeline >= 0:
             os.close(self.lifeline)
             self.lifeline = -1
@@ -70,11 +70,11 @@ class Host:
     def is_up(self, *roles: str) -> bool:
         assert self.process is not None and self.process.poll() is None, self.said()
         run = configuration.load(self.file, environ={}).run_dir
-        states = [RoleState.read(run, role) for role in roles]
+        states = [ProcessState.read(run, role) for role in roles]
         return all(state is not None and state.state == "ready" and _lives(state.pid) for state in states)
 
     def kill(self, role: str) -> None:
-        state = RoleState.read(configuration.load(self.file, environ={}).run_dir, role)
+        state = ProcessState.read(configuration.load(self.file, environ={}).run_dir, role)
         assert state is not None
         os.kill(state.pid, signal.SIGKILL)
 
@@ -99,7 +99,7 @@ class Host:
                 self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.die()
-        self._let_go()
+        self._release()
 
     def shell(self, *arguments: str) -> str:
         command = [*self.inside, sys.executable, "-m", "shell.main", "--cluster", str(self.file), *arguments]
@@ -317,9 +317,9 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
     assert not any(host.json("status")["quarantined"] for host in (e1, w1))
 
 
-def _first(host: Host, office: str) -> str:
-    """The host that has an office."""
-    return next((slot for slot, each in host.hosts().items() if f"{office} (leads)" in each["roles"]), "")
+def _first(host: Host, election: str) -> str:
+    """The host that has an election."""
+    return next((slot for slot, each in host.hosts().items() if f"{election} (leads)" in each["roles"]), "")
 
 
 def _held(host: dict[str, Any]) -> bool:

@@ -55,7 +55,7 @@ def test_peers_are_listed_and_checked_when_defined(east, west):  # scenario 10: 
     )  # the same cluster at another address, and its root by default
     for address in (elsewhere, servers):
         assert east.json("definecluster", "west", address)["zookeepers"] == f"{address}/walship/west"
-    assert east.json("listclusters") == [peer], "with all that is owed to it"
+    assert east.json("listclusters") == [peer], "with all that is required_from to it"
 
 
 def test_a_table_is_described_on_both_sides_with_the_same_uuid(east, west, table):

@@ -56,7 +56,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
                 nonlocal number
                 number += 1
                 here.upsert(lost, rows(number, 5_000))
-                (outlook,) = [each for each in here.status().outlooks if each.peer == "west"]
+                (outlook,) = [each for each in here.status().peer_forecasts if each.peer == "west"]
                 return outlook.runs_out_s and outlook
 
             outlook = until(foreseen, 60, "the forecast")
@@ -102,7 +102,7 @@ def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
     spilling = f'peer_bytes_max = {BUDGET}\nspill_url = "{tmp_path.as_uri()}/store"'
 
     def outlook() -> Any:
-        (found,) = [each for each in here.status().outlooks if each.peer == "west"]
+        (found,) = [each for each in here.status().peer_forecasts if each.peer == "west"]
         return found
 
     def kept() -> list[Path]:

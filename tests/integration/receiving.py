@@ -8,7 +8,7 @@ from peer.receive.receiver import Receiver
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import scan
 from replication.core.ids import FileId
-from replication.link.base import Data, Hello, PeerLink, Refusal, Reply, Road, ShipSession
+from replication.link.base import Data, Hello, PeerLink, Refusal, Reply, Route, ShipSession
 from replication.link.grpc_client import connect
 from tests.sites import Site, rows, table
 
@@ -31,13 +31,18 @@ class Pair:
         self.east.close()
         self.west.close()
 
-    def road(self, generation: int = 1, spec: TableSpec | None = None) -> Road:
+    def route(self, generation: int = 1, spec: TableSpec | None = None) -> Route:
         spec = spec or self.spec
-        return Road(spec, "default", spec.name, generation, {}, tuple(spec.versions.values()))
+        return Route(spec, "default", spec.name, generation, {}, tuple(spec.versions.values()))
 
-    def hello(self, *roads: Road, files: tuple[FileId, ...] = ()) -> Hello:
+    def hello(self, *routes: Route, files: tuple[FileId, ...] = ()) -> Hello:
         return Hello(
-            self.east.cluster, self.west.cluster, 1, "test", roads or (self.road(),), tuple((file, 1) for file in files)
+            self.east.cluster,
+            self.west.cluster,
+            1,
+            "test",
+            routes or (self.route(),),
+            tuple((file, 1) for file in files),
         )
 
     def link(self, receiver: Receiver) -> PeerLink:

@@ -1,4 +1,4 @@
-"""Altered definitions go along the roads: with frames and without, over a relay, both ways at once, or refused."""
+"""Altered definitions go along the routes: with frames and without, over a relay, both paths at once, or refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from replication.core.definition.alter import add_column, drop_column, rename_co
 from replication.core.definition.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import Peer
-from replication.link.base import Road
+from replication.link.base import Route
 from replication.link.grpc_client import connect
 from tests.sites import Site, rows, table, until
 
@@ -138,11 +138,11 @@ def test_a_version_whose_columns_are_unknown_is_not_taken(world: World) -> None:
     ahead = add_column(spec, "seats", pa.int32(), "", uuid4(), 1)
     link = connect(f"127.0.0.1:{world.ports['west']}", "west")
     world.stack.callback(link.close)
-    road = Road(spec, "default", spec.name, 1, {}, tuple(ahead.versions.values()))
-    link.open_road(east.cluster, west.cluster, road)
+    route = Route(spec, "default", spec.name, 1, {}, tuple(ahead.versions.values()))
+    link.open_route(east.cluster, west.cluster, route)
     (version,) = ahead.versions.values()
     assert west.ledger.tables.schema(version.hash) is None
-    link.open_road(east.cluster, west.cluster, replace(road, spec=ahead))
+    link.open_route(east.cluster, west.cluster, replace(route, spec=ahead))
     assert west.ledger.tables.schema(version.hash) is not None
 
 
@@ -168,7 +168,7 @@ def test_a_definition_that_does_not_join_holds_its_table_only_and_says_what_to_d
     assert "createtable --like" in errors()
 
 
-def test_properties_go_along_when_the_road_takes_them(world: World) -> None:  # 004-33
+def test_properties_go_along_when_the_route_takes_them(world: World) -> None:  # 004-33
     east, west, north = world.site("east"), world.site("west"), world.site("north")
     spec = set_properties(table(), {"history_s": "50", "codec": "lz4"}, 1)
     east.ledger.tables.create(spec)
@@ -189,7 +189,7 @@ def test_properties_go_along_when_the_road_takes_them(world: World) -> None:  # 
     assert not there.setting("codec")
 
 
-def test_whether_properties_go_along_can_be_said_anew_of_an_open_road(world: World) -> None:
+def test_whether_properties_go_along_can_be_said_anew_of_an_open_route(world: World) -> None:
     east, north = world.site("east"), world.site("north")
     spec = set_properties(table(), {"changes_retention_s": "50"}, 1)
     east.ledger.tables.create(spec)
@@ -236,6 +236,6 @@ def test_a_table_is_told_by_name_and_another_one_of_that_name_is_refused_with_th
     assert link.get_table(spec.name) == spec
     assert link.get_table("ops.nothing") is None
     mine = table()
-    road = Road(mine, "default", mine.name, 1, {}, tuple(mine.versions.values()))
+    route = Route(mine, "default", mine.name, 1, {}, tuple(mine.versions.values()))
     with pytest.raises(PeerRefusedError, match="droptable ops.flights there, then enablereplication again"):
-        link.open_road(east.cluster, west.cluster, road)
+        link.open_route(east.cluster, west.cluster, route)

@@ -16,7 +16,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
 from replication.core.routes.bootstrap import Coverage
 from replication.errors import StorageError
-from replication.ledger.base import FileKind, Phase, ReplayMark
+from replication.ledger.base import FileKind, Phase, ReplayCheckpoint
 from replication.tables.layout import CHANGES, layouts
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids
@@ -254,7 +254,7 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
     pair.east.keeper.turn()
     west, adopted, killed = pair.west, list[str](), list[str]()
     until(lambda: any(row.closed for row in bootstraps(west)))
-    adopt, mark = west.ledger.bootstraps.adopt, west.ledger.replay.mark_applied
+    adopt, mark = west.ledger.bootstraps.adopt, west.ledger.replay.checkpoint_applied
 
     def die(at: str) -> None:
         if step == at and adopted and not killed:
@@ -267,7 +267,7 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
         die("adopted")
         return made
 
-    def marks(given: ReplayMark) -> None:
+    def marks(given: ReplayCheckpoint) -> None:
         mark(given)
         if any(row.file in given.positions for row in bootstraps(west)):
             die("marked")
@@ -275,7 +275,7 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
     assert isinstance(west.tables, MemoryTables)
     west.tables.fail = lambda at: die(at.partition(" ")[0])
     west.ledger.bootstraps.adopt = adopts  # type: ignore[method-assign]
-    west.ledger.replay.mark_applied = marks  # type: ignore[method-assign]
+    west.ledger.replay.checkpoint_applied = marks  # type: ignore[method-assign]
     until(lambda: west.replayer.round() and killed, 10, f"the kill when {step}")
     west.restart()
     pair.finish()

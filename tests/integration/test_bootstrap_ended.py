@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.repair.salvage_own import give_up_own
+from peer.repair.salvage_own import salvage_own
 from peer.replay.loop import alone
 from peer.status.unreadable import unreadable
 from replication.core.definition.schema import TableSpec
@@ -113,7 +113,7 @@ def test_what_came_of_an_ended_bootstrap_is_let_go(tmp_path: Path, stack: ExitSt
         until(part, what="the first of it")
         world.west.replay()
         world.disable(spec)
-        until(lambda: not [road for road in world.west.ledger.landing.roads() if road.table == spec.uuid])
+        until(lambda: not [route for route in world.west.ledger.landing.routes() if route.table == spec.uuid])
     running.close()
     assert world.east.phases("west") == []
     assert world.west.ledger.replay.pending()
@@ -153,9 +153,9 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
     (old,) = landed()
     Path(lost.path).unlink()
     (found,) = unreadable(east.ledger, east.ledger.files.all(), "h0", east.config.data_dir, None)
-    assert found.remedy == f"It is written anew after: walship wal giveup {lost.file.local} --yes"
+    assert found.remedy == f"It is written anew after: walship wal salvage {lost.file.local} --yes"
     with alone(east.config.run_dir):  # the own replay
-        give_up_own(east.config, east.ledger, east.files, lost.file)
+        salvage_own(east.config, east.ledger, east.files, lost.file)
     east.ledger.rules.set_rate("west", 0, east.term)
     world.receive()
     stack.enter_context(east.worker())

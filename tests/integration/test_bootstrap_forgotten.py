@@ -13,7 +13,7 @@ from peer.tables.fold import merge_changes
 from peer.tables.maintenance import Retention, forgotten, trim
 from replication.core.definition.alter import rename_column, set_properties
 from replication.core.routes.bootstrap import Coverage, Forgotten
-from replication.ledger.base import Bootstrap, Quarantined, ReplayMark
+from replication.ledger.base import Bootstrap, Quarantined, ReplayCheckpoint
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
 from tests.integration.conftest import Warehouse
@@ -233,11 +233,11 @@ def test_cells_go_by_the_users_timestamps(world: World) -> None:
     assert [row["row"] for row in world.west.shown(world.spec)] == [b"s", b"t", b"u"]
 
 
-@pytest.mark.parametrize("step", ["buried", "append", "appended", "marked"])
+@pytest.mark.parametrize("step", ["tombstone_rows", "append", "appended", "marked"])
 def test_a_peer_killed_at_any_step_shows_the_same_afterwards(world: World, step: str) -> None:
     parted(world)
     west, at = world.west, list[str]()
-    mark = west.ledger.replay.mark_applied
+    mark = west.ledger.replay.checkpoint_applied
     changes = world.spec.name + "__changes"
     seen = stored(west, changes)
     world.begin()
@@ -255,16 +255,16 @@ def test_a_peer_killed_at_any_step_shows_the_same_afterwards(world: World, step:
         if there and changes in name:
             what = name.partition(" ")[0]
             is_rows = any(row["id"] == 9 for row in west.tables.query(f'select id from "{changes}"').to_pylist())
-            die("buried" if what == "appended" and not is_rows else what)
+            die("tombstone_rows" if what == "appended" and not is_rows else what)
 
-    def marks(given: ReplayMark) -> None:
+    def marks(given: ReplayCheckpoint) -> None:
         mark(given)
         if any(row.file in given.positions for row in bootstraps(west)):
             die("marked")
 
     assert isinstance(west.tables, MemoryTables)
     west.tables.fail = fails
-    west.ledger.replay.mark_applied = marks  # type: ignore[method-assign]
+    west.ledger.replay.checkpoint_applied = marks  # type: ignore[method-assign]
     until(lambda: west.replayer.round() and at, 10, f"the kill when {step}")
     west.restart()
     world.finish()

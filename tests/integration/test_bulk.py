@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from replication.coordination.base import HostRecord, Public
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import FrameView, check_payload, scan
@@ -39,7 +39,7 @@ from replication.writer.writer import Writer
 from tests.bench.shipping_process import started
 from tests.integration.test_shipping import frames_of, provenances, sequences
 from tests.sites import Site, table, until
-from tests.slow_road import slow_road
+from tests.slow_route import slow_route
 
 ROWS = 400_000
 RANGE = 2 << 20
@@ -78,7 +78,7 @@ class World:
     def imported(self, path: Path) -> tuple[Imported, FileRow]:
         """Import at east, whose worker runs; what became of it, and its WAL, registered."""
         config = self.east.config
-        until(lambda: self.east.coordination.members(Kind.WORKERS), what="the worker to be a member")
+        until(lambda: self.east.coordination.members(MemberKind.WORKERS), what="the worker to be a member")
         with Writer(self.east.ledger, self.east.coordination, str(config.wal_dir), "h0", config.writer) as writer:
             done = writer.import_file(self.spec, path, "", lambda _: None)
         assert done.position is not None
@@ -147,7 +147,7 @@ def test_its_ranges_go_by_several_streams_at_once_and_in_any_order(world: World,
     _, row = world.imported(file)
     world.east.assign(world.west.cluster, receiver.port, elsewhere=(row.file,))
     streams = until(lambda: worker._peers.get("west")).chunks
-    streams._streams = Streams(3)  # as if a long road had shown that three help
+    streams._streams = Streams(3)  # as if a long route had shown that three help
     until(lambda: streams.count == 3)
     world.east.assign(world.west.cluster, receiver.port, *reversed(cut(row, 12)), elsewhere=(row.file,))
     until(lambda: world.whole(row.file), 60)
@@ -157,11 +157,11 @@ def test_its_ranges_go_by_several_streams_at_once_and_in_any_order(world: World,
     until(lambda: all(r.closed for r in world.west.ledger.files.all() if r.source == row.file))
 
 
-def test_a_road_that_limits_each_connection_gets_as_many_as_are_allowed(world: World, file: Path) -> None:
+def test_a_route_that_limits_each_connection_gets_as_many_as_are_allowed(world: World, file: Path) -> None:
     with world.east.worker():
         _, row = world.imported(file)
     receiver = world.stack.enter_context(world.west.receiver())
-    port = world.stack.enter_context(slow_road(receiver.port, 2e6))
+    port = world.stack.enter_context(slow_route(receiver.port, 2e6))
     progress = ProgressLog(world.east.ledger)
     limits = ShippingLimits.of(WorkerSection(window_bytes=256 << 10, message_bytes_max=128 << 10))
     make = partial(
@@ -262,7 +262,7 @@ def test_a_master_cuts_a_large_import_for_the_streams_of_one_worker(world: World
         return world.whole(row.file)
 
     east.coordination.put_host(HostRecord("h0", str(east.config.data_dir), east.config.ledger_url))
-    member = east.coordination.enrol(Kind.WORKERS, "h0", {})
+    member = east.coordination.enrol(MemberKind.WORKERS, "h0", {})
     thread.start()
     try:
         until(lambda: seen() or assigned, what="ranges")

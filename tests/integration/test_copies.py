@@ -45,7 +45,7 @@ def test_of_two_copies_of_a_cluster_the_second_is_refused_on_both_sides(
     west.send_to(original, spec)
     with original.receiver() as receiver, west.worker():
         west.assign(original.cluster, receiver.port)
-        until(lambda: original.ledger.landing.roads())
+        until(lambda: original.ledger.landing.routes())
     with copy.receiver() as receiver, west.worker():
         Wal(west, "w9").append(spec, rows(7, 1))
         west.assign(original.cluster, receiver.port)
@@ -116,7 +116,7 @@ def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
             west.back_up(tmp_path / "backup", backup)
             Wal(east, "w0").append(spec, rows(0, 1))
             until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
-            until(lambda: east.ledger.files.heard_by(west.cluster), what="its ack in the ledger")
+            until(lambda: east.ledger.files.last_seen_by(west.cluster), what="its ack in the ledger")
         copy = gone_back(west, tmp_path, backup)
         with copy.receiver() as receiver:
             east.assign(west.cluster, receiver.port)
@@ -125,7 +125,7 @@ def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
                 return next((p.error for p in east.ledger.files.progress("west") if "one a copy" in p.error), "")
 
             error = until(told, what="a refusal")
-            (acked,) = east.ledger.files.heard_by(west.cluster)
+            (acked,) = east.ledger.files.last_seen_by(west.cluster)
             assert f"it acked bytes of file {acked.local} and has not heard of that file" in error
             assert "on it: walship reincarnate" in error
             assert not copy.ledger.landing.coverage(spec.uuid)

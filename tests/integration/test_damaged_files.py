@@ -11,7 +11,7 @@ import pytest
 
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
-from replication.worker import aside
+from replication.worker import skipped_files
 from tests.sites import Site, Wal, flip, rows, table, until
 
 
@@ -50,7 +50,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(aside, "ASIDE_S", 0.2)
+    monkeypatch.setattr(skipped_files, "SKIPPED_S", 0.2)
     with ExitStack() as stack:
         yield World(tmp_path, stack)
 

@@ -15,7 +15,7 @@ from peer.tables.fold import merge_changes
 from peer.tables.read import read
 from replication.core.definition.alter import add_group
 from replication.core.definition.schema import TableSpec
-from replication.ledger.base import Standing
+from replication.ledger.base import PatternRule
 from tests.graphs import Graph, Node
 from tests.sites import Wal, table, until
 
@@ -27,8 +27,8 @@ def stack() -> Iterator[ExitStack]:
 
 
 def every_group(graph: Graph, spec: TableSpec) -> None:
-    """As ``enablereplication --all-loc-groups`` on all roads."""
-    for source, peer in graph.roads:
+    """As ``enablereplication --all-loc-groups`` on all routes."""
+    for source, peer in graph.routes:
         groups = [group.name for group in spec.groups]
         node = graph[source]
         node.ledger.rules.enable(peer, spec.uuid, groups, spec.name, node.term, every_group=True)
@@ -127,12 +127,12 @@ def test_a_group_added_to_a_table_of_which_some_groups_were_named_stays(tmp_path
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
-def test_a_table_made_after_the_rule_goes_over_every_road_that_stands_for_it(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_table_made_after_the_rule_goes_over_every_route_that_stands_for_it(tmp_path: Path, stack: ExitStack) -> None:
     graph = Graph(tmp_path, stack, "a>b b>c c>a", table())
     graph.define()
-    for source, peer in graph.roads:
+    for source, peer in graph.routes:
         node = graph[source]
-        node.ledger.rules.stand(Standing(peer, "new.*", ("new.tmp_*",)), node.term)
+        node.ledger.rules.stand(PatternRule(peer, "new.*", ("new.tmp_*",)), node.term)
     graph.start()
     spec, stays = table("new.flights"), table("new.tmp_x")
     a, c = graph["a"], graph["c"]

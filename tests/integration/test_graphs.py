@@ -1,4 +1,4 @@
-"""Chains, rings, diamonds and master-master: each edit once on each cluster, over whatever roads it came."""
+"""Chains, rings, diamonds and master-master: each edit once on each cluster, over whatever routes it came."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Draw = Callable[..., Graph]
 def draw(tmp_path: Path) -> Iterator[Draw]:
     with ExitStack() as stack:
 
-        def make(roads: str, *specs: TableSpec, start: bool = True) -> Graph:
-            graph = Graph(tmp_path, stack, roads, *specs)
+        def make(routes: str, *specs: TableSpec, start: bool = True) -> Graph:
+            graph = Graph(tmp_path, stack, routes, *specs)
             if start:
                 graph.define()
                 graph.start()
@@ -97,7 +97,7 @@ def test_two_masters_of_the_same_keys_end_the_same(draw: Draw) -> None:
     agree(graph, spec, graph["a"].rows(spec))
 
 
-def test_what_comes_by_two_roads_counts_once_and_goes_on_once(draw: Draw) -> None:
+def test_what_comes_by_two_routes_counts_once_and_goes_on_once(draw: Draw) -> None:
     spec = table()
     graph = draw("a>b a>c b>d c>d d>e", spec)
     rows = {}
@@ -105,7 +105,7 @@ def test_what_comes_by_two_roads_counts_once_and_goes_on_once(draw: Draw) -> Non
         rows[n] = f"row {n}"
         position = graph["a"].write(spec, {n: rows[n]})
     graph["a"].wait(position, graph["e"])
-    until(lambda: len(graph["d"].landed(spec)) == 60, what="both roads have delivered to d")
+    until(lambda: len(graph["d"].landed(spec)) == 60, what="both routes have delivered to d")
     all_is_sent(graph)
     agree(graph, spec, rows)
     assert len(graph["e"].landed(spec)) == 30
@@ -113,7 +113,7 @@ def test_what_comes_by_two_roads_counts_once_and_goes_on_once(draw: Draw) -> Non
 
 def all_is_sent(graph: Graph) -> None:
     """Wait until everything registered by now that may go on is durable there."""
-    for source, peer in graph.roads:
+    for source, peer in graph.routes:
         found = graph[source].ledger.files.statuses(peer)
         wanted = {(file, rule.table): status.needed for file, rule, status in found}
 
@@ -125,7 +125,7 @@ def all_is_sent(graph: Graph) -> None:
 
 
 @pytest.mark.slow
-def test_in_a_full_mesh_no_road_brings_a_frame_more_than_once(draw: Draw) -> None:
+def test_in_a_full_mesh_no_route_brings_a_frame_more_than_once(draw: Draw) -> None:
     spec = table()
     names = "abcd"
     graph = draw(" ".join(f"{one}>{two}" for one in names for two in names if one != two), spec)
@@ -140,8 +140,8 @@ def test_in_a_full_mesh_no_road_brings_a_frame_more_than_once(draw: Draw) -> Non
     all_is_sent(graph)
     agree(graph, spec, rows)
     for node in graph.nodes.values():
-        by_road = Counter((f.provenance[-2], f.header.stream, f.header.sequence) for f, _ in node.landed(spec))
-        assert max(by_road.values()) == 1, node.name
+        by_route = Counter((f.provenance[-2], f.header.stream, f.header.sequence) for f, _ in node.landed(spec))
+        assert max(by_route.values()) == 1, node.name
 
 
 def test_replicated_time_of_every_origin_moves_on_at_every_cluster_of_a_ring(draw: Draw) -> None:
@@ -156,7 +156,7 @@ def test_replicated_time_of_every_origin_moves_on_at_every_cluster_of_a_ring(dra
 
 
 def test_a_cluster_owes_no_more_of_others_than_it_is_owed_itself(draw: Draw) -> None:
-    """The road onward is older than the road that feeds it, which leaves out what was written before."""
+    """The route onward is older than the route that feeds it, which leaves out what was written before."""
     spec = table()
     graph = draw("a>b b>c", start=False)
     for node in graph.nodes.values():
@@ -173,7 +173,7 @@ def test_a_cluster_owes_no_more_of_others_than_it_is_owed_itself(draw: Draw) -> 
     until(lambda: graph["c"].replicated(graph["a"], spec) > first)
 
 
-def test_a_road_owes_nothing_of_origins_that_it_does_not_bring(draw: Draw) -> None:
+def test_a_route_owes_nothing_of_origins_that_it_does_not_bring(draw: Draw) -> None:
     """Both a and b send to c, a only from its second row on; b has nothing of a."""
     spec = table()
     graph = draw("a>c b>c", start=False)
@@ -208,7 +208,7 @@ def test_a_table_goes_on_from_a_cluster_that_received_it(draw: Draw) -> None:
         until(lambda o=origin, t=first: graph["c"].replicated(graph[o], spec) > t)
 
 
-def test_data_takes_the_other_road_when_one_breaks(draw: Draw) -> None:
+def test_data_takes_the_other_route_when_one_breaks(draw: Draw) -> None:
     spec = table()
     graph = draw("a>b b>c a>c", spec)
     graph["a"].wait(graph["a"].write(spec, {0: "by both"}), graph["c"])
@@ -243,14 +243,14 @@ def ways_to(graph: Graph, name: str, origin: str) -> list[tuple[str, bool]]:
     """(way, whether it is heard) of an origin, as status tells."""
     node = graph[name]
     found = collect(node.config, node.ledger, members_of(node.coordination)).origins
-    return [(str(w), w.silent_s is None) for o in found if o.origin == str(graph[origin].cluster) for w in o.ways]
+    return [(str(w), w.silent_s is None) for o in found if o.origin == str(graph[origin].cluster) for w in o.paths]
 
 
-def test_status_says_by_which_roads_an_origin_comes_and_which_are_broken(
+def test_status_says_by_which_routes_an_origin_comes_and_which_are_broken(
     draw: Draw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("replication.core.routes.routes.SILENT_US", 4_000_000)
-    monkeypatch.setattr("replication.worker.roads.SILENT_US", 4_000_000)
+    monkeypatch.setattr("replication.core.routes.carried.SILENT_US", 4_000_000)
+    monkeypatch.setattr("replication.worker.routes.SILENT_US", 4_000_000)
     spec = table()
     graph = draw("a>b b>c a>c", spec)
     around, direct = ("a → b → c", True), ("a → c", True)
@@ -263,20 +263,20 @@ def test_status_says_by_which_roads_an_origin_comes_and_which_are_broken(
     until(lambda: ways_to(graph, "c", "a") == [("a → c", False), ("a → b → c", False)], 60)
     assert ways_to(graph, "c", "b") == [("b → c", True)]
     found = collect(graph["c"].config, graph["c"].ledger, members_of(graph["c"].coordination)).origins
-    (told,) = [broken("a", each.ways) for each in found if each.origin == str(graph["a"].cluster)]
-    assert len(told) == 2 and all("no other road" in text for text in told)
+    (told,) = [broken("a", each.paths) for each in found if each.origin == str(graph["a"].cluster)]
+    assert len(told) == 2 and all("no other route" in text for text in told)
     graph["a"].plan()
     until(lambda: ways_to(graph, "c", "a") == [direct, around], 60)
 
 
-def test_a_road_that_was_closed_owes_nothing_more(draw: Draw) -> None:
+def test_a_route_that_was_closed_owes_nothing_more(draw: Draw) -> None:
     spec, other = table(), table("ops.other")
     graph = draw("a>b", spec, other)
     a, b = graph["a"], graph["b"]
     b.wait(a.write(spec, {1: "x"}))
     a.ledger.rules.disable("b", spec.uuid, ["default"], a.term)
     a.coordination.announce()
-    until(lambda: [road.table for road in b.ledger.landing.roads()] == [other.uuid])
+    until(lambda: [route.table for route in b.ledger.landing.routes()] == [other.uuid])
     a.wait(a.write(spec, {2: "not sent"}))
     reached = b.replicated(a)
     until(lambda: b.replicated(a) > reached + 1_000_000, what="replicated time goes on")
@@ -287,19 +287,19 @@ def test_who_deletes_a_peer_hears_whether_it_could_be_told(draw: Draw) -> None:
     """And one that was down is told when it is defined again, for which it must answer, though nothing goes there."""
     graph = draw("a>b", table())
     a, b = graph["a"], graph["b"]
-    until(lambda: b.ledger.landing.roads())
+    until(lambda: b.ledger.landing.routes())
     (peer,), port = a.ledger.rules.peers(), b.port
     b.port = 0
     assert a.peering(b).delete("b") == (peer, False)
     b.port = port  # a stream that was open still may have told it meanwhile
     a.ledger.rules.define(peer, a.term)
     a.coordination.announce()
-    until(lambda: not b.ledger.landing.roads(), what="the road to close")
+    until(lambda: not b.ledger.landing.routes(), what="the route to close")
     assert a.peering(b).delete("b") == (peer, True)
 
 
 def test_a_peer_that_answers_knows_at_once_that_it_is_none_any_more(draw: Draw) -> None:
     graph = draw("a>b", table())
-    until(lambda: graph["b"].ledger.landing.roads())
+    until(lambda: graph["b"].ledger.landing.routes())
     assert graph["a"].peering(graph["b"]).delete("b")[1]
-    assert not graph["b"].ledger.landing.roads()
+    assert not graph["b"].ledger.landing.routes()

@@ -113,8 +113,8 @@ def typed(tmp_path: Path) -> Iterator[World]:
 
 
 def open_groups(world: World) -> set[str]:
-    """The groups that an open road brings to west."""
-    return {road.group for road in world.west.ledger.landing.roads()}
+    """The groups that an open route brings to west."""
+    return {route.group for route in world.west.ledger.landing.routes()}
 
 
 def traces(site: Site, marker: str) -> list[str]:
@@ -149,7 +149,7 @@ def test_a_group_disabled_stands_still_at_the_peer_and_the_others_go_on(typed: W
     typed.upsert({"id": 1, "open": "a", "hidden": "a"}, {"id": 2, "hidden": "a"})
     typed.check("west", {1: ("a", "a"), 2: (None, "a")})
     typed.disable("shown")
-    until(lambda: open_groups(typed) == {"kept"}, 60, "the end of the road")
+    until(lambda: open_groups(typed) == {"kept"}, 60, "the end of the route")
     typed.upsert({"id": 1, "open": "unsent", "hidden": "b"}, {"id": 3, "open": "unsent"})
     typed.check("west", {1: ("a", "b"), 2: (None, "a")})
     typed.wal.delete(typed.spec, [{"id": 2}])

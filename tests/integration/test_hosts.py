@@ -15,7 +15,7 @@ from peer.frames.decode import FrameRef, plan_decode
 from peer.frames.host_watch import HostWatch
 from peer.frames.hosts import HostReader
 from peer.frames.quarantine import Quarantine
-from peer.repair.salvage_own import give_up_own, told
+from peer.repair.salvage_own import salvage_own, told
 from peer.replay.election import await_turn
 from peer.replay.rounds import Replayer
 from peer.status.collect import collect
@@ -23,9 +23,9 @@ from peer.status.members import members_of
 from peer.status.unreadable import unreadable
 from peer.tables.read import read
 from replication.coordination.host import host_record
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.core.frame import FILE_HEADER_BYTES, scan
-from replication.core.frame import Kind as FrameKind
+from replication.core.frame import MemberKind as FrameKind
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import (
@@ -313,7 +313,7 @@ def test_one_host_replays_and_the_next_one_follows(west: Hosted) -> None:
     thread.start()
     try:
         assert ready.wait(30) and not turns.is_set()
-        assert west.two.coordination.candidates(Office.REPLAYERS) == ("w1", "w2")
+        assert west.two.coordination.candidates(Election.REPLAYERS) == ("w1", "w2")
         roles = {host.slot: host.roles for host in members_of(west.two.coordination).hosts}
         assert roles == {"w1": ("replay (leads)",), "w2": ("replay (stands by)",)}
         west.one.coordination.close()
@@ -335,16 +335,16 @@ def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up
         log.append(FrameKind.CLOSED, ClosedNotice(1, ()).encode(), 1, 0)
         west.register(site)
     (mine,), (lost,) = (site.ledger.files.all(site.config.cluster.host) for site in (one, two))
-    member = two.coordination.enrol(Kind.WORKERS, "w2", {})
-    assert one.coordination.stand("w1", Office.REPLAYERS).leads(), "which need not stop"
+    member = two.coordination.enrol(MemberKind.WORKERS, "w2", {})
+    assert one.coordination.stand("w1", Election.REPLAYERS).leads(), "which need not stop"
     for file, why in ((lost.file, "which is up"), (mine.file, "the worker of this host writes")):
         with pytest.raises(RequestError, match=why):
-            give_up_own(one.config, one.ledger, one.files, file, one.coordination)
+            salvage_own(one.config, one.ledger, one.files, file, one.coordination)
     member.leave()
     operations = Operations(one.ledger, one.coordination)
     with pytest.raises(RequestError, match="1 files of this cluster lie on host w2"):
         operations.remove_host("w2")
-    done = give_up_own(one.config, one.ledger, one.files, lost.file, one.coordination)
+    done = salvage_own(one.config, one.ledger, one.files, lost.file, one.coordination)
     assert list(told(done.loss, {})) == ["nothing is lost with it: later control logs say what it says"]
     operations.remove_host("w2")
     assert [host.slot for host in one.coordination.hosts()] == ["w1"]
@@ -353,6 +353,6 @@ def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up
     (remedy,) = (
         each.remedy for each in unreadable(one.ledger, one.ledger.files.all(), "w1", one.config.data_dir, None)
     )
-    assert remedy == f"Nothing is lost with it: walship wal giveup {mine.file.local} --yes"
-    give_up_own(one.config, one.ledger, one.files, mine.file, one.coordination)
+    assert remedy == f"Nothing is lost with it: walship wal salvage {mine.file.local} --yes"
+    salvage_own(one.config, one.ledger, one.files, mine.file, one.coordination)
     assert one.ledger.files.all() == [] and not Path(mine.path).exists()

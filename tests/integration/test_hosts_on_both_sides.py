@@ -12,13 +12,13 @@ import pytest
 from peer.frames.host_watch import HostWatch
 from peer.frames.quarantine import Quarantine
 from peer.repair.salvage import give_up
-from peer.repair.salvage_own import give_up_own, own_loss
+from peer.repair.salvage_own import own_loss, salvage_own
 from peer.replay.rounds import Replayer
 from peer.status.collect import collect
 from peer.status.members import Members
 from peer.tables.read import read
 from replication.coordination.host import host_record
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.planner import Limits
 from replication.errors import (
@@ -172,15 +172,15 @@ def test_what_landed_on_a_host_that_is_gone_for_good_is_sent_again_to_another(cl
         config, ledger, session = clusters.w1.config, clusters.w1.ledger, clusters.w1.coordination
         stack.enter_context(clusters.w1.receiver())
         with clusters.w2.receiver(), pytest.raises(RequestError, match="lies on host w2, which is up"):
-            until(lambda: "w2" in {member.name for member in session.members(Kind.RECEIVERS)})
+            until(lambda: "w2" in {member.name for member in session.members(MemberKind.RECEIVERS)})
             give_up(config, ledger, LocalFiles(), lost.file, session)
-        candidate = session.stand("w1", Office.REPLAYERS)
+        candidate = session.stand("w1", Election.REPLAYERS)
         assert candidate.leads()
         with pytest.raises(LockedFileError, match="running on host w1"):
             give_up(config, ledger, LocalFiles(), lost.file, session)
         candidate.withdraw()
-        until(lambda: "w2" not in {member.name for member in session.members(Kind.RECEIVERS)})
-        assert give_up(config, ledger, LocalFiles(), lost.file, session).given_up.again
+        until(lambda: "w2" not in {member.name for member in session.members(MemberKind.RECEIVERS)})
+        assert give_up(config, ledger, LocalFiles(), lost.file, session).salvaged.again
         wal.append(clusters.spec, rows(30, 10))
         until(lambda: clusters.shown() == list(range(40)), 90, "all rows, by the host that is left")
         assert [row.host for row in clusters.w1.ledger.files.all() if row.source == wal.file] == ["w1"]
@@ -197,12 +197,12 @@ def test_a_wal_of_a_host_that_is_gone_for_good_is_given_up_from_another(clusters
             gone.append(clusters.spec, rows(0, 10))
             gone.finish()
             until(lambda: clusters.e1.ledger.landing.coverage(clusters.spec.uuid), what="the claims")
-            until(lambda: "e1" in {member.name for member in session.members(Kind.WORKERS)})
+            until(lambda: "e1" in {member.name for member in session.members(MemberKind.WORKERS)})
             with pytest.raises(RequestError, match="lies on host e1, which is up"):
                 own_loss(config, ledger, LocalFiles(), gone.file, session)
         Path(gone.path).unlink()
-        until(lambda: "e1" not in {member.name for member in session.members(Kind.WORKERS)})
-        done = give_up_own(config, ledger, LocalFiles(), gone.file, session)
+        until(lambda: "e1" not in {member.name for member in session.members(MemberKind.WORKERS)})
+        done = salvage_own(config, ledger, LocalFiles(), gone.file, session)
         assert done.copies is None and not done.remains
         assert done.loss.lacking == {"west": {clusters.spec.uuid: 1}}
         assert ledger.files.get(gone.file) is None

@@ -104,7 +104,7 @@ def test_no_java_is_left_of_what_starts_spark(home: Config, words: tuple[str, ..
 def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
     mark = f"600.{os.getpid()}"
     forks = f"for i in $(seq 500); do sleep {mark} & done; wait"
-    ends = "import subprocess, sys, time; from shell.interrupting import end_children;"
+    ends = "import subprocess, sys, time; from shell.cli.interrupting import end_children;"
     ends += "subprocess.Popen(['bash', '-c', sys.argv[1]]); time.sleep(0.1); end_children()"
     for _ in range(3):
         subprocess.run([sys.executable, "-c", ends, forks], check=True, cwd=Path(__file__).parents[2])
@@ -112,7 +112,7 @@ def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
 
 
 def test_what_was_started_in_a_session_of_its_own_goes_on() -> None:
-    started = "import subprocess; from shell.interrupting import end_children;"
+    started = "import subprocess; from shell.cli.interrupting import end_children;"
     started += "silent = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL);"
     started += "away = subprocess.Popen(['sleep', '60'], start_new_session=True, **silent);"
     started += "near = subprocess.Popen(['sleep', '60'], **silent);"

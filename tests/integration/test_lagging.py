@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from peer.status.collect import TableAtPeer, collect
-from peer.status.lag import Lacking
+from peer.status.lag import PeerLag
 from peer.status.members import members_of
 from replication.core.coverage import Ranges
 from replication.core.status import FileState, ReplicationStatus
-from replication.ledger.base import Progress
+from replication.ledger.base import PeerProgress
 from tests.sites import Site, Wal, rows, table
 
 HOUR_US = 3_600_000_000
@@ -42,7 +42,7 @@ def append(wal: Wal, *, ago_us: int = 0) -> int:
 
 def shipped(wal: Wal, end: int, commit: int) -> None:
     wal.site.ledger.landing.register_own(wal.file, 256, end, ())
-    wal.site.ledger.files.record([Progress(wal.file, "west", Ranges.of((256, end)), 256, commit)])
+    wal.site.ledger.files.record([PeerProgress(wal.file, "west", Ranges.of((256, end)), 256, commit)])
 
 
 def test_lag_is_the_age_of_the_oldest_frame_that_the_peer_lacks(east: Site) -> None:
@@ -66,7 +66,7 @@ def test_what_a_peer_got_while_the_ledger_was_read_is_no_lag_of_hours(east: Site
     (row,) = east.ledger.files.all()
     now = time.time_ns() // 1000
     later = ReplicationStatus(FileState.OPEN, 256, end + ahead, Ranges.of((256, end + ahead)))
-    assert Lacking("h0", now).since(row, later, 0, None) == now
+    assert PeerLag("h0", now).since(row, later, 0, None) == now
 
 
 def test_of_a_file_on_another_host_the_newest_commit_there_tells(east: Site) -> None:

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient
 
 from replication import __version__
 from replication.coordination.base import HostRecord, Public
-from replication.coordination.paths import Kind, Quorum
+from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import ZookeeperTree, connect
 from replication.core.coverage import Ranges
@@ -296,7 +296,7 @@ def test_a_dead_workers_chunks_are_given_to_another_under_a_higher_term(site: Si
         site.desk.put_host(HostRecord(slot, str(site.folder), "", store="nfs"))
     workers = {slot: site.coordination() for slot in ("h0", "h1")}
     for slot, session in workers.items():
-        session.enrol(Kind.WORKERS, slot, {})
+        session.enrol(MemberKind.WORKERS, slot, {})
     file = FileId(EAST, "h0", 1)
     site.books.rows = [replace(row(site, 1), closed=False), row(site, 2, closed=False)]
     site.books.lacking = {(file, "west"): Ranges.of((256, 4000))}
@@ -322,11 +322,11 @@ def test_a_dead_workers_chunks_are_given_to_another_under_a_higher_term(site: Si
 
 def test_the_public_part_shows_live_receivers_and_keeps_the_last_ones_while_they_restart(site: Site) -> None:
     master, receiver = site.master(), site.coordination()
-    receiver.enrol(Kind.RECEIVERS, "h0", {"address": "127.0.0.1:9000"})
+    receiver.enrol(MemberKind.RECEIVERS, "h0", {"address": "127.0.0.1:9000"})
     shown = Public(EAST, __version__, ("127.0.0.1:9000",))
     site.until(lambda: site.desk.public() == shown, master)
     receiver.close()
-    site.until(lambda: site.desk.members(Kind.RECEIVERS) == (), master)
+    site.until(lambda: site.desk.members(MemberKind.RECEIVERS) == (), master)
     master.round()
     assert site.desk.public() == shown
 

@@ -21,7 +21,7 @@ from replication.core.shipping.chunk import Assignment
 from replication.core.shipping.planner import Limits
 from replication.errors import StaleTermError
 from replication.files.local import LocalFiles
-from replication.ledger.base import Claim, FileKind, FileRow, Ledger, Peer, Progress
+from replication.ledger.base import Claim, FileKind, FileRow, Ledger, Peer, PeerProgress
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.loop import Master, MasterTimes, read_public
 from replication.master.retire import retire
@@ -115,13 +115,13 @@ def test_a_file_goes_when_the_peer_applied_it_and_not_before(
     replicate_to_west(ledger, west)
     row = written(ledger, tmp_path / "wal", 400)
     newer = ledger.files.allocate("h0", FileKind.WAL, str(tmp_path / "wal"), "boot", "w1")
-    for progress in (None, Progress(row.file, "west", Ranges.of((256, 400)), 300)):
+    for progress in (None, PeerProgress(row.file, "west", Ranges.of((256, 400)), 300)):
         if progress is not None:
             ledger.files.record([progress])
         for _ in range(3):
             master.round()
         assert Path(row.path).exists() and ledger.files.get(row.file) is not None
-    ledger.files.record([Progress(row.file, "west", Ranges.of((256, 400)), 400)])
+    ledger.files.record([PeerProgress(row.file, "west", Ranges.of((256, 400)), 400)])
     rounds_until(master, lambda: not Path(row.path).exists())
     assert [left.file for left in ledger.files.all()] == [newer.file]
     assert not list((tmp_path / "wal").iterdir())
@@ -157,7 +157,7 @@ def test_past_the_budget_of_a_peer_durable_there_suffices(
         master = Master(
             ledger, session, LocalFiles(), "h0", (str(tmp_path / "wal"),), read_public, Limits(), TIMES, 500
         )
-        ledger.files.record([Progress(row.file, "west", Ranges.of((256, 400)), 256) for row in (old, young)])
+        ledger.files.record([PeerProgress(row.file, "west", Ranges.of((256, 400)), 256) for row in (old, young)])
         rounds_until(master, lambda: not Path(old.path).exists())
         for _ in range(3):
             master.round()

@@ -17,11 +17,11 @@ from peer.client.operations import Operations
 from peer.status.collect import ClusterStatus, collect, durable_lengths
 from peer.status.members import members_of
 from replication.coordination.base import HostRecord
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
-from replication.ledger.base import FileKind, Progress
+from replication.ledger.base import FileKind, PeerProgress
 from tests.sites import SCHEMA, Site, Wal, rows, table, until
 
 
@@ -41,7 +41,7 @@ class World:
         self.port = receiver.port
         stack.enter_context(self.east.worker())
         self.east.assign(self.west.cluster, self.port)
-        until(lambda: self.east.coordination.members(Kind.WORKERS))
+        until(lambda: self.east.coordination.members(MemberKind.WORKERS))
         self.operations = Operations(self.east.ledger, self.east.coordination)
 
     def landed(self, wal: Wal) -> int:
@@ -96,7 +96,7 @@ def test_a_paused_peer_gets_nothing_and_all_of_it_once_resumed(world: World) -> 
 
 
 def test_pausing_says_which_worker_has_not_acted_on_it(world: World) -> None:
-    frozen = world.east.coordination.enrol(Kind.WORKERS, "h9", {"version": "x", "heard": 0})
+    frozen = world.east.coordination.enrol(MemberKind.WORKERS, "h9", {"version": "x", "heard": 0})
     with pytest.raises(WaitTimeoutError, match="west is paused, but the workers on h9 have not"):
         world.operations.pause("west", timeout_s=2)
     frozen.leave()
@@ -127,7 +127,9 @@ def test_a_throttled_peer_gets_its_rate_live_without_a_new_stream(world: World) 
 
 
 def test_workers_share_a_peers_rate(world: World) -> None:
-    others = [world.east.coordination.enrol(Kind.WORKERS, f"h{n}", {"version": "x", "heard": 10**6}) for n in (1, 2, 3)]
+    others = [
+        world.east.coordination.enrol(MemberKind.WORKERS, f"h{n}", {"version": "x", "heard": 10**6}) for n in (1, 2, 3)
+    ]
     world.operations.throttle("west", 2_000_000)
     wal = world.east.wal()
     wal.append(world.spec, noise(10))
@@ -257,7 +259,9 @@ def test_a_peer_that_was_away_fails_no_longer_though_nothing_is_to_be_sent(tmp_p
                 wal.finish()
             if restarted:
                 first.close()
-                of_before = [Progress(wal.file, "west", Ranges(), 0, error="another that came before") for wal in wals]
+                of_before = [
+                    PeerProgress(wal.file, "west", Ranges(), 0, error="another that came before") for wal in wals
+                ]
                 east.ledger.files.record(of_before)
                 first = stack.enter_context(ExitStack())
                 first.enter_context(east.worker())
@@ -274,8 +278,8 @@ def test_a_host_is_forgotten_once_it_is_gone_and_nothing_lies_there(world: World
         world.operations.remove_host("h7")
     with pytest.raises(RequestError, match="h0 is up"):
         world.operations.remove_host("h0")
-    for office in Office:
-        candidacy = world.east.coordination.stand("h9", office)
+    for election in Election:
+        candidacy = world.east.coordination.stand("h9", election)
         candidacy.leads()
         with pytest.raises(RequestError, match="h9 is up"):
             world.operations.remove_host("h9")

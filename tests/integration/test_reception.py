@@ -65,7 +65,7 @@ def test_after_a_new_rule_the_same_bytes_land_again_but_claim_only_what_is_new(p
     pair.content = Path(pair.wal.path).read_bytes()
     narrow = pair.ship(receiver)
     assert isinstance(answer(narrow, replace(pair.data(256, end), frames=pair.content[256:begin])), Ack)
-    wide = pair.ship(receiver, pair.hello(pair.road(), pair.road(2, other), files=(pair.wal.file,)))
+    wide = pair.ship(receiver, pair.hello(pair.route(), pair.route(2, other), files=(pair.wal.file,)))
     assert wide.opened.files == {pair.wal.file: ()}
     assert isinstance(answer(wide, pair.data(256, end)), Ack)
     coverage = {stream.table: ranges.spans for stream, ranges in pair.west.ledger.landing.coverage().items()}
@@ -147,7 +147,7 @@ def test_an_unknown_table_is_refused_by_name_and_others_go_on(pair: Pair, receiv
 
 
 def test_an_unknown_schema_version_is_taken_once_it_was_sent(pair: Pair, receiver: Receiver) -> None:
-    session = pair.ship(receiver, pair.hello(replace(pair.road(), schemas=())))
+    session = pair.ship(receiver, pair.hello(replace(pair.route(), schemas=())))
     # creating the table brings its current versions, so take one that it never had
     newer = replace(pair.spec, columns=pair.spec.columns[:1], groups=(replace(pair.spec.groups[0], members=()),))
     assert newer.versions["default"].hash != pair.spec.versions["default"].hash
@@ -161,22 +161,22 @@ def test_an_unknown_schema_version_is_taken_once_it_was_sent(pair: Pair, receive
 
 
 @pytest.mark.parametrize("name", ["flights_w", "a.b.c", "../ops.x", "ops.airports__changes"])
-def test_a_road_to_a_name_that_no_table_can_have_is_refused_by_its_type(
+def test_a_route_to_a_name_that_no_table_can_have_is_refused_by_its_type(
     pair: Pair, receiver: Receiver, name: str
 ) -> None:
-    for road in (replace(pair.road(), remote_table=name), replace(pair.road(), spec=replace(pair.spec, name=name))):
+    for route in (replace(pair.route(), remote_table=name), replace(pair.route(), spec=replace(pair.spec, name=name))):
         with pytest.raises(PeerRefusedError, match="west takes no table of that name") as caught:
-            pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, road)
+            pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, route)
         assert caught.value.reason == Reason.TABLE_CONFLICT.value and "--remote-table" in caught.value.hint
-        opened = pair.ship(receiver, pair.hello(road)).opened
+        opened = pair.ship(receiver, pair.hello(route)).opened
         assert opened.refused[pair.spec.uuid, "default"].reason is Reason.TABLE_CONFLICT
-    assert pair.west.ledger.tables.all() == [] and pair.west.ledger.landing.roads() == []
+    assert pair.west.ledger.tables.all() == [] and pair.west.ledger.landing.routes() == []
 
 
 def test_a_bootstrap_without_room_is_refused_with_remedies_that_there_are(pair: Pair, receiver: Receiver) -> None:
-    road = replace(pair.road(), bootstrap_bytes=1 << 60)
+    route = replace(pair.route(), bootstrap_bytes=1 << 60)
     with pytest.raises(PeerRefusedError, match="rows from before need") as refused:
-        pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, road)
+        pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, route)
     assert "enablereplication --from-now, after disablereplication if it is sent" in refused.value.hint
 
 
@@ -185,11 +185,11 @@ def test_of_two_tables_of_one_name_the_remedy_makes_this_one(pair: Pair, receive
     pair.west.ledger.tables.create(other)
     link = pair.link(receiver)
     with pytest.raises(PeerRefusedError, match=f"west has another table named {pair.spec.name}") as refused:
-        link.open_road(pair.east.cluster, pair.west.cluster, pair.road())
+        link.open_route(pair.east.cluster, pair.west.cluster, pair.route())
     assert f"droptable {pair.spec.name} there, then enablereplication again" in refused.value.hint
     assert "--like" not in refused.value.hint, "which asks a peer of the cluster where it is said"
     pair.west.ledger.tables.drop(other.uuid)
-    link.open_road(pair.east.cluster, pair.west.cluster, pair.road())
+    link.open_route(pair.east.cluster, pair.west.cluster, pair.route())
     assert pair.west.ledger.tables.get(pair.spec.name).uuid == pair.spec.uuid
 
 

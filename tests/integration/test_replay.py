@@ -28,11 +28,11 @@ def test_a_replayer_killed_between_commit_and_mark_applies_once(site: Site) -> N
     site.put(("a", 1))
     replayer.round()
     site.put(("a", 2), ("b", 2))
-    mark = site.ledger.replay.mark_applied
-    site.ledger.replay.mark_applied = dies = lambda mark: (_ for _ in ()).throw(Killed())  # type: ignore[assignment]
+    mark = site.ledger.replay.checkpoint_applied
+    site.ledger.replay.checkpoint_applied = dies = lambda mark: (_ for _ in ()).throw(Killed())  # type: ignore[assignment]
     assert dies is not None
     replayer.round()
-    site.ledger.replay.mark_applied = mark  # type: ignore[method-assign]
+    site.ledger.replay.checkpoint_applied = mark  # type: ignore[method-assign]
     assert not site.applied()
     after = site.replayer()
     settle(after)

@@ -13,7 +13,7 @@ import pytest
 
 from peer.repair.reincarnate import reincarnate
 from replication.core.definition.schema import TableSpec
-from replication.core.frame import Kind
+from replication.core.frame import FrameKind
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ConfigError, RequestError
 from replication.ledger.base import FileKind, Phase
@@ -162,7 +162,7 @@ def test_a_ledger_restored_beside_newer_files_takes_them_up(
     east.ledger.tables.create(log)
     Wal(east, "w0").append(spec, rows(0, 10))
     control = ControlLog(east.ledger, east.files, str(east.config.wal_dir), "h0", east.boot)
-    control.append(Kind.CLOSED, ClosedNotice(1, ()).encode(), 1, 0)
+    control.append(FrameKind.CLOSED, ClosedNotice(1, ()).encode(), 1, 0)
     east.register()
     east.replay()
     east.ledger.time.register_writer("w0", "h0", 1, east.boot, 1)
@@ -195,8 +195,10 @@ def test_a_ledger_restored_beside_newer_files_takes_them_up(
     ):
         check_ledger_age(east.config, ledger)
     done = reincarnate(east.config)
-    assert done.taken_up == 2 and len(done.kept_aside) == 1
-    assert "table that is younger than the ledger" in done.kept_aside[0] and "1 of 2 frames saved" in done.kept_aside[0]
+    assert done.taken_up == 2 and len(done.kept_beside) == 1
+    assert (
+        "table that is younger than the ledger" in done.kept_beside[0] and "1 of 2 frames saved" in done.kept_beside[0]
+    )
     back = TableSite(tmp_path, "east", cluster=done.now, tables=east.tables)
     check_ledger_age(back.config, back.ledger)
     assert back.ledger.files.get(open_then.file) is None
@@ -204,7 +206,7 @@ def test_a_ledger_restored_beside_newer_files_takes_them_up(
     assert not back.ledger.replay.pending()
     assert sorted(row["id"] for row in back.shown(spec)) == [*range(15), *range(20, 25)]
     assert [row["k"] for row in back.shown(log)] == ["a", "a", "b"]
-    assert not Path(mixed.path).exists() and str(back.config.data_dir / "quarantine") in done.kept_aside[0]
+    assert not Path(mixed.path).exists() and str(back.config.data_dir / "quarantine") in done.kept_beside[0]
     assert {row.kind for row in back.ledger.files.all()} == {FileKind.LANDING}
     assert Wal(back, "w9").file.number > torn.file.number
     back.close()

@@ -15,9 +15,9 @@ from replication.core.coverage import Ranges
 from replication.core.roles import RoleState
 from replication.core.shipping.window import Window
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
-from replication.link.memory import Faults, MemoryLink
+from replication.link.memory import LinkFaults, MemoryLink
 from replication.worker.progress import ProgressLog
-from replication.worker.roads import Destination, open_shipment
+from replication.worker.routes import Destination, open_shipment
 from replication.worker.ship import ShipLimits
 from replication.worker.throttle import Throttle
 from tests.sites import Site, Wal, rows, table
@@ -56,7 +56,7 @@ def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadlin
                     shipment.step(wal.row, wal.length, closed=False)
                     shipment.drain(0.001)
             except CorruptFrameError as error:  # damaged on the way three times in a row
-                shipment.put_aside(wal.file, error)
+                shipment.skip_file(wal.file, error)
                 failures += 1
             except TransferError:
                 failures += 1
@@ -76,7 +76,7 @@ def test_everything_lands_once_whatever_the_link_does(tmp_path: Path, seed: int)
     landing = landing_of(west)
     landing.start()
     reception = Reception(west.ledger, landing, RoleState)
-    faults = Faults(seed, lose=0.1, lose_reply=0.1, repeat=0.2, reorder=0.2, flip=0.05, cut_after=7)
+    faults = LinkFaults(seed, lose=0.1, lose_reply=0.1, repeat=0.2, reorder=0.2, flip=0.05, cut_after=7)
     link = MemoryLink(reception, faults)
     failures = ship_until_there(east, west, wal, link)
     landing.stop()

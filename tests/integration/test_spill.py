@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from peer.repair.salvage_own import give_up_own, own_loss
+from peer.repair.salvage_own import own_loss, salvage_own
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import members_of
 from replication.core.coverage import Ranges
@@ -20,7 +20,7 @@ from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import StorageError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
-from replication.files.store import Store
+from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind
 from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
 from replication.master.retire import Sweeper, retire
@@ -85,7 +85,7 @@ class World:
         return collect(self.east.config, self.east.ledger, members_of(self.east.coordination))
 
 
-def make_spiller(world: World, store: Store, files: Files | None = None) -> Spiller:
+def make_spiller(world: World, store: RemoteStore, files: Files | None = None) -> Spiller:
     """One that brings back what the own replay has not had."""
     folders = {FileKind.WAL: str(world.east.config.wal_dir)}
     return Spiller(world.east.ledger, files or world.east.files, "h0", store, 1, True, folders)
@@ -103,7 +103,7 @@ def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_
         until(lambda: all(world.stored(wal) for wal in wals))
         until(lambda: not any(Path(w.path).exists() or Path(w.path).with_suffix(".len").exists() for w in wals))
         assert Path(growing.path).exists() and not world.stored(growing)
-        (outlook,) = world.status().outlooks
+        (outlook,) = world.status().peer_forecasts
         assert outlook.stored_files == 3 and outlook.stored_bytes == sum(wal.length for wal in wals)
         assert outlook.then == "spill" and not world.status().unreadable
         world.open()
@@ -114,7 +114,7 @@ def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_
         world.east.ledger.rules.delete("west", world.east.term)
         assert wals[0].file in {r.file for r in world.east.ledger.files.retirable("h0", RELAY)}
         assert retire(world.east.ledger, world.east.files, row, world.east.term, "h0", RELAY)
-        left = Store(url).names(f"east-{world.east.cluster.incarnation}/h0")
+        left = RemoteStore(url).names(f"east-{world.east.cluster.incarnation}/h0")
         assert len(left) == 2 and not any(row.path.endswith(name) for name in left)
 
 
@@ -143,7 +143,7 @@ def test_a_worker_that_died_while_spilling_leaves_nothing_behind(tmp_path: Path)
     with ExitStack() as stack:
         world = World(tmp_path, stack)
         wal, kept = world.closed(world.spec, 0), world.closed(world.spec, 10)
-        store = Store(f"file://{tmp_path}/store")
+        store = RemoteStore(f"file://{tmp_path}/store")
         folders = {FileKind.WAL: str(world.east.config.wal_dir)}
 
         def make(budget: int) -> Spiller:
@@ -167,7 +167,7 @@ def test_what_the_own_replay_needs_again_is_brought_back(tmp_path: Path) -> None
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         content = Path(wal.path).read_bytes()
-        store = Store(f"file://{tmp_path}/store")
+        store = RemoteStore(f"file://{tmp_path}/store")
         folders = {FileKind.WAL: str(world.east.config.wal_dir)}
         with world.east.worker():
             until(lambda: world.stored(wal))
@@ -183,7 +183,7 @@ def test_what_another_host_has_yet_to_replay_stays_and_comes_back(tmp_path: Path
         with world.east.worker():
             until(lambda: world.stored(away) and world.stored(here))
         world.east.ledger.replay.note_replayer("h1", True)
-        store, folders = Store(f"file://{tmp_path}/store"), {FileKind.WAL: str(world.east.config.wal_dir)}
+        store, folders = RemoteStore(f"file://{tmp_path}/store"), {FileKind.WAL: str(world.east.config.wal_dir)}
         for _ in range(2):
             Spiller(world.east.ledger, world.east.files, "h0", store, 1, False, folders).run_once()
             assert not world.stored(away) and not world.stored(here)
@@ -196,7 +196,7 @@ def test_a_file_on_its_way_back_is_no_orphan_however_long_that_takes(tmp_path: P
         content = Path(wal.path).read_bytes()
         sweeper = Sweeper(world.east.ledger, world.east.files, "h0", [str(world.east.config.wal_dir)])
 
-        class Slow(Store):
+        class Slow(RemoteStore):
             def get(self, address: str, path: str, *given: Any) -> None:
                 super().get(address, path, *given)
                 for now_s in (0.0, 100.0):
@@ -221,7 +221,7 @@ def test_a_file_that_did_not_come_back_stays_in_the_store(tmp_path: Path) -> Non
         wal = world.closed(world.spec, 0)
         with world.east.worker():
             until(lambda: world.stored(wal))
-        store = Store(f"file://{tmp_path}/store")
+        store = RemoteStore(f"file://{tmp_path}/store")
         with pytest.raises(StorageError, match="stays in the store"):
             make_spiller(world, store, Losing()).run_once()
         assert world.stored(wal) and len(list(tmp_path.glob("store/**/*.wal"))) == 1
@@ -248,7 +248,7 @@ def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: P
             kept.write_bytes(damaged)
         loss = own_loss(world.east.config, world.east.ledger, world.east.files, row.file)
         assert loss.lacking["west"][world.spec.uuid] >= 1 and kept.exists() is (how == "damaged")
-        done = give_up_own(world.east.config, world.east.ledger, world.east.files, row.file)
+        done = salvage_own(world.east.config, world.east.ledger, world.east.files, row.file)
         assert not kept.exists() and bool(done.remains) is (how == "damaged")
         assert world.east.ledger.files.get(row.file) is None
         assert not list(world.east.config.run_dir.glob("giveup-*"))
@@ -272,7 +272,7 @@ def test_a_store_that_does_not_answer_is_no_reason_to_give_a_file_up(tmp_path: P
         kept.rename(tmp_path / "aside")
         kept.mkdir()  # reading it fails otherwise than by its absence
         with pytest.raises(StorageError, match="the store at"):
-            give_up_own(world.east.config, world.east.ledger, world.east.files, wal.file)
+            salvage_own(world.east.config, world.east.ledger, world.east.files, wal.file)
         assert world.stored(wal)
 
 
@@ -282,7 +282,7 @@ def test_a_store_spelt_otherwise_keeps_what_it_has(tmp_path: Path) -> None:
         wal = world.closed(world.spec, 0)
         with world.east.worker():
             until(lambda: world.stored(wal))
-        other = Store(f"file://{tmp_path}/./store")
+        other = RemoteStore(f"file://{tmp_path}/./store")
         Spiller(world.east.ledger, world.east.files, "h0", other, 1, False, {}).run_once()
         assert len(list(tmp_path.glob("store/**/*.wal"))) == 1
 
@@ -292,7 +292,7 @@ def test_a_store_that_fails_loses_nothing(tmp_path: Path) -> None:
         (tmp_path / "store").write_text("no folder")
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
-        store = Store(f"file://{tmp_path}/store")
+        store = RemoteStore(f"file://{tmp_path}/store")
         folders = {FileKind.WAL: str(world.east.config.wal_dir)}
         world.east.ledger.landing.register_own(wal.file, 256, wal.length, [])
         with pytest.raises(StorageError, match="the store at"):
@@ -307,10 +307,10 @@ def test_status_says_why_files_stay_until_the_store_takes_them(tmp_path: Path, m
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         world.run()
-        until(lambda: world.status().outlooks[0].trouble, 20, "the store's failure")
-        assert "the store at" in world.status().outlooks[0].trouble
+        until(lambda: world.status().peer_forecasts[0].trouble, 20, "the store's failure")
+        assert "the store at" in world.status().peer_forecasts[0].trouble
         (tmp_path / "store").unlink()
-        until(lambda: world.stored(wal) and not world.status().outlooks[0].trouble, 20, "the store to work")
+        until(lambda: world.stored(wal) and not world.status().peer_forecasts[0].trouble, 20, "the store to work")
 
 
 def test_a_peer_that_dies_while_it_is_bootstrapped_with_a_table_fills_no_disk(tmp_path: Path) -> None:
@@ -325,13 +325,13 @@ def test_a_peer_that_dies_while_it_is_bootstrapped_with_a_table_fills_no_disk(tm
             return {row.table for row in world.status().peers if row.state == Phase.NEEDS_BOOTSTRAP.value}
 
         def write(spec: TableSpec) -> None:
-            before = world.status().outlooks[0].local_bytes
+            before = world.status().peer_forecasts[0].local_bytes
             wals: list[Wal] = []
             while sum(wal.length for wal in wals) <= 5000:
                 wals.append(world.closed(spec, 10 * len(wals)))
             newest = wals[-1].file
             until(lambda: world.east.ledger.files.get(newest).length == wals[-1].length)  # type: ignore[union-attr]
-            assert world.status().outlooks[0].local_bytes > before + 5000
+            assert world.status().peer_forecasts[0].local_bytes > before + 5000
             budgets.keep(world.east.term)
 
         write(world.spec)
@@ -361,7 +361,9 @@ def test_without_a_store_a_peer_past_its_budget_needs_a_bootstrap_of_the_affecte
         world.run()
         until(lambda: world.east.ledger.files.get(old.file).length == old.length)  # type: ignore[union-attr]
         budgets.keep(world.east.term)
-        assert [o.runs_out_s for o in world.status().outlooks] == [None] and world.status().outlooks[0].budget == 5000
+        assert [o.runs_out_s for o in world.status().peer_forecasts] == [None] and world.status().peer_forecasts[
+            0
+        ].budget == 5000
         wals = []
         while sum(wal.length for wal in (old, *wals)) <= 5000:
             wals.append(world.closed(weather, 10 * len(wals)))

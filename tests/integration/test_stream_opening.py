@@ -1,4 +1,4 @@
-"""What a receiver answers to who opens a stream or a road: senders, tables, and what has arrived already."""
+"""What a receiver answers to who opens a stream or a route: senders, tables, and what has arrived already."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
 from replication.link.base import Ack, Hello, PeerLink, Reason, ShipSession
-from replication.worker.roads import Destination, open_shipment
+from replication.worker.routes import Destination, open_shipment
 from replication.worker.ship import ShipLimits, Shipment
 from replication.worker.throttle import Throttle
 from tests.integration.receiving import Pair, answer, refused
@@ -63,7 +63,7 @@ def test_the_wrong_sender_is_refused_at_the_door(pair: Pair, receiver: Receiver,
 def test_a_table_of_the_same_name_stays_closed_and_others_open(pair: Pair, receiver: Receiver) -> None:
     pair.west.ledger.tables.create(table("ops.weather"))
     clash = table("ops.weather")
-    session = pair.ship(receiver, pair.hello(pair.road(), pair.road(spec=clash)))
+    session = pair.ship(receiver, pair.hello(pair.route(), pair.route(spec=clash)))
     ((key, refusal),) = session.opened.refused.items()
     assert (
         key == (clash.uuid, "default")
@@ -72,7 +72,7 @@ def test_a_table_of_the_same_name_stays_closed_and_others_open(pair: Pair, recei
     )
     assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack)
     with pytest.raises(PeerRefusedError, match="another table"):
-        pair.link(receiver).open_road(pair.east.cluster, pair.west.cluster, pair.road(spec=clash))
+        pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, pair.route(spec=clash))
 
 
 def test_a_table_that_another_stream_made_meanwhile_was_not_dropped(
@@ -132,8 +132,8 @@ def test_a_term_raised_while_a_stream_opens_is_no_second_cluster_of_that_id(
 
 
 def test_a_cluster_of_a_copied_id_is_refused_however_often_it_asks(pair: Pair, receiver: Receiver) -> None:
-    lineage = pair.east.ledger.terms.lineage()
-    pair.ship(receiver, replace(pair.hello(), lineage=((lineage[-1][0], "another"),))).close()
+    term_history = pair.east.ledger.terms.term_history()
+    pair.ship(receiver, replace(pair.hello(), term_history=((term_history[-1][0], "another"),))).close()
     pair.east.send_to(pair.west, pair.spec)
     to = Destination("west", pair.west.cluster, pair.east.ledger.rules.all(), pair.east.term, 1)
     limits = ShipLimits(1 << 20, 10.0)

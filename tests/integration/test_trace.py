@@ -1,4 +1,4 @@
-"""What ``walship trace`` tells of a key: roads, repeats, times, the version that counts, and what is known no more."""
+"""What ``walship trace`` tells of a key: routes, repeats, times, the version that counts, and what is known no more."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def of(node: Node, spec: TableSpec, key: int = 1) -> Trace:
     return trace(node.tables, node.ledger, spec, {"id": key})
 
 
-def test_a_trace_shows_the_roads_the_times_and_the_version_that_counts(graph: Graph) -> None:
+def test_a_trace_shows_the_routes_the_times_and_the_version_that_counts(graph: Graph) -> None:
     (spec,) = graph.specs
     a, b, c = (graph[name] for name in "abc")
     c.wait(a.write(spec, {1: "first"}))
     b.wait(a.write(spec, {1: "second", 2: "other"}))
     c.wait(b.write(spec, {1: "of b"}))
-    until(lambda: len(c.landed(spec)) == 5, what="both roads have brought what a wrote")
+    until(lambda: len(c.landed(spec)) == 5, what="both routes have brought what a wrote")
     found = of(c, spec)
     assert (found.cluster, found.table, found.key) == ("c", spec.name, {"id": 1})
     assert [v.values["text"] for v in found.versions] == ["of b", "second", "first"]

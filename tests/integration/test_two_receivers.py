@@ -13,7 +13,7 @@ import pytest
 from replication.core.frame import encode_envelope, scan
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind
-from replication.link.base import Ack, Data, Hello, Road, ShipSession
+from replication.link.base import Ack, Data, Hello, Route, ShipSession
 from replication.link.grpc_client import connect
 from tests.graphs import Graph, Node
 from tests.sites import Site, Wal, rows, table, until
@@ -25,9 +25,9 @@ HEADER = 256
 class Sender:
     """A cluster's end of one stream to one receiver, with the bytes of one of its files."""
 
-    def __init__(self, site: Site, to: Site, port: int, road: Road, file: FileId, content: bytes) -> None:
+    def __init__(self, site: Site, to: Site, port: int, route: Route, file: FileId, content: bytes) -> None:
         self._link = connect(f"127.0.0.1:{port}", to.cluster.name, timeout_s=20.0)
-        hello = Hello(site.cluster, to.cluster, 1, "test", (road,), ((file, 1),))
+        hello = Hello(site.cluster, to.cluster, 1, "test", (route,), ((file, 1),))
         self._session: ShipSession = self._link.ship(hello)
         self._file, self._content = file, content
         self.ends = [frame.end for frame in scan(content, HEADER)]
@@ -82,11 +82,11 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-@pytest.mark.parametrize("roads", ["two roads", "one road"])
+@pytest.mark.parametrize("routes", ["two routes", "one route"])
 def test_a_frame_that_arrives_at_two_receivers_at_the_same_moment_counts_once(
-    stack: ExitStack, tmp_path: Path, roads: str
+    stack: ExitStack, tmp_path: Path, routes: str
 ) -> None:
-    """By two roads from relays b and c, or the same bytes of one file by two streams of a."""
+    """By two routes from relays b and c, or the same bytes of one file by two streams of a."""
     a, b, c, d = (Node(tmp_path, name) for name in "abcd")
     for node in (a, b, c, d):
         stack.callback(node.close)
@@ -95,14 +95,14 @@ def test_a_frame_that_arrives_at_two_receivers_at_the_same_moment_counts_once(
     wal = a.wal()
     for n in range(FRAMES):
         wal.append(spec, rows(n * 10, 10))
-    road = Road(spec, "default", spec.name, 1, {}, tuple(spec.versions.values()))
+    route = Route(spec, "default", spec.name, 1, {}, tuple(spec.versions.values()))
     first = stack.enter_context(d.running())
     second = stack.enter_context(stack.enter_context(d.host("h1")).receiver())
     senders = []
-    for sender, receiver in ((b, first), (c, second)) if roads == "two roads" else ((a, first), (a, second)):
+    for sender, receiver in ((b, first), (c, second)) if routes == "two routes" else ((a, first), (a, second)):
         file = wal.file if sender is a else FileId(sender.cluster, "h0", 7)
         through = (a.cluster,) if sender is a else (a.cluster, sender.cluster)
-        senders.append(Sender(sender, d, receiver.port, road, file, passed_on(wal, through)))
+        senders.append(Sender(sender, d, receiver.port, route, file, passed_on(wal, through)))
         stack.callback(senders[-1].close)
     at_once(senders)
     landed = [row for row in d.ledger.files.all() if row.kind is FileKind.LANDING]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from peer.receive.reception import Reception
-from peer.receive.room import Room
+from peer.receive.room import LandingRoom
 from replication.core.definition.schema import TableSpec
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.link.base import Hello
@@ -73,11 +73,11 @@ def test_a_table_refused_within_a_stream_is_not_read_again_by_the_next(
         site.ledger.tables.create(held)
     world.east.send_to(world.west, held)
 
-    def lacking(room: Room, *, between_groups: bool = False) -> str:
+    def lacking(room: LandingRoom, *, between_groups: bool = False) -> str:
         room.held = {held.uuid: "it is held there"}
         return ""
 
-    monkeypatch.setattr(Room, "lacking", lacking)
+    monkeypatch.setattr(LandingRoom, "lacking", lacking)
     wal = world.east.wal()
     for n in range(1500):
         wal.append(held, rows(n, 1))

@@ -17,7 +17,7 @@ import pytest
 from replication.coordination import keeper
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.embedded import EmbeddedZookeeper, four_letter_word
-from replication.coordination.paths import Kind, Quorum
+from replication.coordination.paths import MemberKind, Quorum
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect, connect_public
 from replication.core.ids import ClusterId
@@ -54,7 +54,7 @@ def test_data_and_even_a_session_survive_a_restart_of_the_server(server: Embedde
     with connect(Quorum(server.servers, "/walship/east")) as here:
         here.establish(EAST, "0.1.0")
         here.set_assignment("h0", b"one", -1)
-        membership = here.enrol(Kind.WORKERS, "h0", {"pid": 1})
+        membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
         seen: list[bytes] = []
         here.watch_assignment("h0", lambda read: seen.append(read.content))
         eventually(lambda: seen == [b"one"])
@@ -78,7 +78,7 @@ def test_a_cluster_whose_zookeeper_lost_its_data_is_there_again(
         here.put_host(HostRecord("h0", "/data", ""))
         standby = here.role().state.becomes(Role.STANDBY)
         here.set_role(standby, here.role().version)
-        membership = here.enrol(Kind.WORKERS, "h0", {"pid": 1})
+        membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
         eventually(membership.held)
         for number in range(200):  # the new server's transactions are behind what was seen
             here.set_assignment(f"h{number}", b"one", -1)
@@ -129,7 +129,7 @@ def test_the_server_answers_two_four_letter_words_and_no_others(server: Embedded
 def test_a_frozen_server_costs_a_bounded_wait_and_nothing_else(server: EmbeddedZookeeper) -> None:
     with connect(Quorum(server.servers, "/walship/east"), call_timeout_s=0.5) as here:
         here.establish(EAST, "0.1.0")
-        membership = here.enrol(Kind.WORKERS, "h0", {})
+        membership = here.enrol(MemberKind.WORKERS, "h0", {})
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         with pytest.raises(CoordinationError):

@@ -16,7 +16,7 @@ from peer.client.connect import connect, find_config
 from peer.client.contacts import read_public
 from replication import config as configuration
 from replication.config import Config
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect_public
 from replication.core.shipping.chunk import Assignment
@@ -105,7 +105,7 @@ def test_roles_handles_and_masters_of_other_clusters_speak_tls_and_nobody_else_g
             connect_public(east.zookeeper_servers, east.zookeeper_root, tls=refused, timeout_s=1.0)
 
     with Cluster(east, open_ledger(east.ledger_url)) as cluster:
-        assert [member.name for member in cluster.coordination.members(Kind.WORKERS)] == ["h0"]
+        assert [member.name for member in cluster.coordination.members(MemberKind.WORKERS)] == ["h0"]
         _, shown = read_public(address(west), ZookeeperTls.of(east.zookeeper))
         in_time(lambda: cluster.contacts.reach("west", address(west)).public.receivers)
         peer = cluster.peering.define("west", address(west))

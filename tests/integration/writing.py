@@ -19,7 +19,7 @@ import pyarrow as pa
 import structlog
 
 from replication.coordination.memory import MemoryEnsemble
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.core.definition.define import typed_table
 from replication.core.ids import ClusterId
 from replication.core.position import Position
@@ -46,7 +46,7 @@ def connect(directory: str, ledger: Ledger, ensemble: MemoryEnsemble, **settings
     """A writer over real files and a real ledger."""
     coordination = ensemble.connect("/walship/east")
     coordination.establish(CLUSTER, "0")
-    coordination.enrol(Kind.WORKERS, "h0", {})
+    coordination.enrol(MemberKind.WORKERS, "h0", {})
     chosen = WriterSection.model_validate({"wal_bytes_max": 1 << 20, **settings})
     return Writer(ledger, coordination, f"{directory}/wal", "h0", chosen)
 

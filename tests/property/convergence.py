@@ -1,6 +1,6 @@
-"""Clusters of a random graph in one process: writers with odd clocks, roads with filters, folds, trims, lost snapshots.
+"""Clusters of a random graph in one process: odd clocks, routes with filters, folds, trims, lost snapshots.
 
-Each cluster has real tables (in memory), folded and tidied by the real code; a road hands over versions in any order.
+Each cluster has real tables (in memory), folded and tidied by the real code; a route hands over versions in any order.
 Replicated time is the truth: everything of an origin up to then that will ever come has come. One unit is an hour.
 """
 
@@ -52,12 +52,12 @@ class Cluster:
 
 
 class World:
-    """Clusters, roads (which groups go from where to where) and the true time.
+    """Clusters, routes (which groups go from where to where) and the true time.
 
     Args:
         spec: the one table, everywhere.
         count: how many clusters.
-        roads: (from, to) → the groups that go there.
+        routes: (from, to) → the groups that go there.
         warehouse: real tables that all clusters share, each under a name of its own; None for some in memory.
     """
 
@@ -65,11 +65,11 @@ class World:
         self,
         spec: TableSpec,
         count: int,
-        roads: Mapping[tuple[int, int], frozenset[str]],
+        routes: Mapping[tuple[int, int], frozenset[str]],
         warehouse: Tables | None = None,
     ) -> None:
         self.spec = spec
-        self.roads = dict(roads)
+        self.routes = dict(routes)
         self.now = 100 * HOUR
         self.clusters: list[Cluster] = []
         for at, name in enumerate(NAMES[:count]):
@@ -102,14 +102,14 @@ class World:
             self._arrive(cluster, version)
 
     def pass_time(self, hours: int) -> None:
-        """Time goes on, and writers with nothing to write promise that what they write later is later."""
+        """Time goes on, and writers with nothing to write watermark that what they write later is later."""
         self.now += hours * HOUR
         for at, cluster in enumerate(self.clusters):
             cluster.clock = cluster.clock.tick(self.wall(at))
 
     def ship(self, source: int, target: int, picks: Sequence[int]) -> None:
         """Hand over some of what the target lacks, in an order of its own, and now and then something again."""
-        groups = self.roads[source, target]
+        groups = self.routes[source, target]
         at_hand = [v for v in self.clusters[source].here if v.group in groups]
         for pick in picks if at_hand else ():
             self._arrive(self.clusters[target], at_hand[pick % len(at_hand)])
@@ -119,7 +119,7 @@ class World:
         moved = True
         while moved:
             moved = False
-            for (source, target), groups in sorted(self.roads.items(), reverse=backwards):
+            for (source, target), groups in sorted(self.routes.items(), reverse=backwards):
                 wanted = [v for v in self.clusters[source].here if v.group in groups]
                 for version in reversed(wanted) if backwards else wanted:
                     moved |= self._arrive(self.clusters[target], version)
@@ -158,7 +158,7 @@ class World:
         return found
 
     def reaching(self, origin: int, target: int) -> set[str]:
-        """The groups that some road brings from one cluster to another."""
+        """The groups that some route brings from one cluster to another."""
         names = {group.name for group in self.spec.groups}
         return {name for name in names if target in self._reached(origin, name)}
 
@@ -189,7 +189,7 @@ class World:
         reached, edge = {origin}, [origin]
         while edge:
             at = edge.pop()
-            for (source, target), groups in self.roads.items():
+            for (source, target), groups in self.routes.items():
                 if source == at and group in groups and target not in reached:
                     reached.add(target)
                     edge.append(target)

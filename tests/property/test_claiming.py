@@ -1,4 +1,4 @@
-"""Claims: by whatever roads and in whatever order frames come, each counts once and applied is never overstated."""
+"""Claims: by whatever routes and in whatever order frames come, each counts once and applied is never overstated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.ledger.decisions.claiming import Held, Run, judge
 from replication.ledger.sql.memory import MemoryLedger
-from tests.contract.ledger_stores import FRAME, HEADER, WEST, Road, applied, claims, stream, table, wal
+from tests.contract.ledger_stores import FRAME, HEADER, WEST, Route, applied, claims, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
 S, W = stream(FLIGHTS, wal()), stream(WEATHER, wal())
@@ -85,39 +85,40 @@ def test_the_ledger_never_says_applied_before_every_table_is(steps: list[tuple[s
     tables = (FLIGHTS, WEATHER)
     for spec in tables:
         ledger.tables.create(spec)
-    roads = [Road(ledger, source=wal(number)) for number in range(2)]
-    # per road: a frame's end; of the one that was first of its sequence: table, road, end, and that of its registration
+    routes = [Route(ledger, source=wal(number)) for number in range(2)]
+    # per route: a frame's end; of the one that was first of its sequence: table, route, end, and that of its
+    # registration
     frames: list[list[tuple[int, int, int, int, int]]] = [[], []]
-    marks = [[HEADER, HEADER], [HEADER, HEADER]]  # per road and table
+    marks = [[HEADER, HEADER], [HEADER, HEADER]]  # per route and table
     seen: dict[tuple[int, int], tuple[int, int, int]] = {}
     for number, (step, at, value, size, which) in enumerate(steps):
-        road = roads[at]
+        route = routes[at]
         if step == "land":
             both = (0, 1) if which == 2 else (which,)
-            upto = road.at + FRAME * size * len(both)
+            upto = route.at + FRAME * size * len(both)
             for of in both:
                 for n in range(value, value + size):
                     end = HEADER + FRAME * (len(frames[at]) + 1)
                     frames[at].append((end, of, *seen.setdefault((of, n), (at, end, upto))))
-            road.land(*(claims((S, W)[of], value, value + size, 0) for of in both))
+            route.land(*(claims((S, W)[of], value, value + size, 0) for of in both))
         else:
-            offset = HEADER + (road.at - HEADER) // FRAME * value // 100 * FRAME
+            offset = HEADER + (route.at - HEADER) // FRAME * value // 100 * FRAME
             marks[at][which] = max(marks[at][which], offset)
-            applied(ledger, tables[which], {road.file: offset}, number)
-        for index, of_road in enumerate(roads):
+            applied(ledger, tables[which], {route.file: offset}, number)
+        for index, of_route in enumerate(routes):
             waiting = [end for end, of, by, claimed, _ in frames[index] if claimed > marks[by][of]]
-            true_prefix = min(waiting) - FRAME if waiting else of_road.at
-            row = ledger.files.get(of_road.file)
-            assert row is not None and row.length == of_road.at
+            true_prefix = min(waiting) - FRAME if waiting else of_route.at
+            row = ledger.files.get(of_route.file)
+            assert row is not None and row.length == of_route.at
             assert row.applied <= true_prefix
             if all(registered <= marks[by][of] for _, of, by, _, registered in frames[index]):
                 assert row.applied == row.length
-            assert ledger.landing.applied_prefix([of_road.source])[of_road.source] <= row.applied
+            assert ledger.landing.applied_prefix([of_route.source])[of_route.source] <= row.applied
     found = ledger.landing.coverage()
     for of, key in ((0, S), (1, W)):
         assert found.get(key, Ranges()) == Ranges.of(*((n, n + 1) for o, n in seen if o == of))
-    spare = sum(p.duplicates.total for p in ledger.replay.pending())
-    assert spare % FRAME == 0
+    duplicates = sum(p.duplicates.total for p in ledger.replay.pending())
+    assert duplicates % FRAME == 0
     ledger.close()
 
 

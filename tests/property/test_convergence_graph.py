@@ -25,10 +25,10 @@ def worlds(draw: st.DrawFn) -> World:
     groups = [group.name for group in spec.groups]
     some = st.frozensets(st.sampled_from(groups), min_size=1)
     pairs = list(itertools.permutations(range(count), 2))
-    roads = draw(st.dictionaries(st.sampled_from(pairs), some, min_size=1, max_size=8))
+    routes = draw(st.dictionaries(st.sampled_from(pairs), some, min_size=1, max_size=8))
     if draw(st.booleans()):  # a ring: everything gets everywhere
-        roads |= {(at, (at + 1) % count): frozenset(groups) for at in range(count)}
-    return World(spec, count, roads)
+        routes |= {(at, (at + 1) % count): frozenset(groups) for at in range(count)}
+    return World(spec, count, routes)
 
 
 def step(data: st.DataObject, world: World) -> None:
@@ -46,8 +46,8 @@ def step(data: st.DataObject, world: World) -> None:
             value = data.draw(st.none() | st.integers(0, 9), "value")
             world.write(at, key, group, op, None if age is None else age * HOUR, value)
         case "ship":
-            road = data.draw(st.sampled_from(sorted(world.roads)), "road")
-            world.ship(*road, data.draw(st.lists(st.integers(0, 30), max_size=4), "picks"))
+            route = data.draw(st.sampled_from(sorted(world.routes)), "route")
+            world.ship(*route, data.draw(st.lists(st.integers(0, 30), max_size=4), "picks"))
         case "replay":
             world.replay(at)
             world.check(at)
@@ -80,11 +80,11 @@ def test_all_clusters_end_equal(world: World, steps: int, data: st.DataObject) -
 
 
 KEYED, _, CELLS = SPECS
-ONE_ROAD = {(0, 1): frozenset({"meta", "default"}), (1, 0): frozenset({"meta", "default"})}
+ONE_ROUTE = {(0, 1): frozenset({"meta", "default"}), (1, 0): frozenset({"meta", "default"})}
 
 
 def test_a_delete_at_a_time_ahead_hides_what_is_put_below_it_however_much_later() -> None:
-    world = World(CELLS, 2, ONE_ROAD)
+    world = World(CELLS, 2, ONE_ROUTE)
     world.write(0, "a", "meta", 2, -2 * HOUR, None)
     for _ in range(4):  # the put may be HISTORY_H hours older than its writing, and so older than the delete
         world.pass_time(1)
@@ -103,7 +103,7 @@ def test_a_delete_at_a_time_ahead_hides_what_is_put_below_it_however_much_later(
 
 def test_a_delete_outlives_every_older_row_that_is_still_among_the_changes() -> None:
     """The older row came last, so it stays for the replay's sake; then somebody's maintenance forgets the folds."""
-    world = World(KEYED, 2, ONE_ROAD)
+    world = World(KEYED, 2, ONE_ROUTE)
     world.write(1, "a", "default", 0, None, 1)
     world.pass_time(1)
     world.write(0, "a", "default", 1, None, None)
@@ -121,7 +121,7 @@ def test_a_delete_outlives_every_older_row_that_is_still_among_the_changes() -> 
 
 
 def test_deletes_are_forgotten_once_nothing_older_can_come() -> None:
-    world = World(KEYED, 2, ONE_ROAD)
+    world = World(KEYED, 2, ONE_ROUTE)
     world.write(0, "a", "default", 0, None, 1)
     world.write(1, "a", "default", 1, None, None)
     world.ship_all(backwards=False)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from replication.core.frame import (
     Codec,
+    FrameKind,
     FrameView,
-    Kind,
     SealedHeader,
     encode_envelope,
     encode_file_header,
@@ -46,7 +46,7 @@ def _encodes(text: str) -> bool:
 def header_and_payload(draw: st.DrawFn) -> tuple[SealedHeader, bytes]:
     payload = draw(st.binary(max_size=300))
     header = SealedHeader(
-        kind=draw(st.sampled_from(Kind)),
+        kind=draw(st.sampled_from(FrameKind)),
         codec=draw(st.sampled_from(Codec)),
         table=draw(st.uuids() | st.just(UUID(int=0))),
         group=draw(TEXT),

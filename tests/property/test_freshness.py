@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from replication.core.clock import Clock, is_far_ahead
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.routes.freshness import EVERYTHING, ClosedNotice, Replicated, Road, accumulate, replicated_time
+from replication.core.routes.freshness import (
+    EVERYTHING,
+    ClosedNotice,
+    Replicated,
+    RouteCoverage,
+    accumulate,
+    replicated_time,
+)
 from replication.errors import FormatError, VersionError
 
 EAST = ClusterId("east", UUID(int=7))
@@ -110,16 +117,18 @@ def test_a_stream_a_later_notice_no_longer_lists_is_still_required() -> None:
     assert replicated_time(seen, lambda _: [EVERYTHING], have, have).t == 0
 
 
-def test_only_what_an_open_road_owes_less_waived_gaps_is_required() -> None:
+def test_only_what_an_open_route_owes_less_waived_gaps_is_required() -> None:
     notice = ClosedNotice(10, ((stream(1), 9), (stream(2), 1), (stream(3, WEATHER), 5)))
-    road = Road({wal(1): 6}, {wal(1): Ranges.of((7, 8))})
+    route = RouteCoverage({wal(1): 6}, {wal(1): Ranges.of((7, 8))})
     have = {stream(1): Ranges.of((6, 7), (8, 10)), stream(2): Ranges.of((0, 2))}
 
-    def roads(s: StreamId) -> list[Road]:
-        return [road] if s.table == FLIGHTS else []
+    def routes(s: StreamId) -> list[RouteCoverage]:
+        return [route] if s.table == FLIGHTS else []
 
-    assert replicated_time([notice], roads, have, have) == Replicated(10)
-    lower = replicated_time([notice], lambda s: [road, Road({wal(1): 3})] if s.table == FLIGHTS else [], have, have)
+    assert replicated_time([notice], routes, have, have) == Replicated(10)
+    lower = replicated_time(
+        [notice], lambda s: [route, RouteCoverage({wal(1): 3})] if s.table == FLIGHTS else [], have, have
+    )
     assert lower.t == 0 and "[3, 6) [7, 8)" in lower.held_by
 
 

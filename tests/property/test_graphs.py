@@ -23,7 +23,7 @@ from replication.link.memory import MemoryLink
 from replication.worker.host_files import HostFiles
 from replication.worker.progress import ProgressLog
 from replication.worker.register import Registrar
-from replication.worker.roads import Destination, open_shipment
+from replication.worker.routes import Destination, open_shipment
 from replication.worker.ship import ShipLimits
 from replication.worker.throttle import Throttle
 from tests.sites import Site, Wal
@@ -62,7 +62,7 @@ class Node:
         self.registrar.run_once()
 
     def send_to(self, peer: Node, groups: set[str]) -> None:
-        """Open the road to a peer for these groups."""
+        """Open the route to a peer for these groups."""
         to, term = peer.site.cluster, self.site.term
         self.site.ledger.rules.define(Peer(to.name, "zk:2181/x", to), term)
         self.site.ledger.rules.enable(to.name, SPEC.uuid, sorted(groups), SPEC.name, term)
@@ -102,35 +102,39 @@ class Node:
     st.lists(st.sampled_from(NAMES), min_size=1, max_size=4),
     st.data(),
 )
-def test_in_any_graph_each_frame_of_a_group_is_claimed_once_wherever_roads_that_take_the_group_lead(
-    roads: dict[str, set[str]], writers: list[str], data: st.DataObject
+def test_in_any_graph_each_frame_of_a_group_is_claimed_once_wherever_routes_that_take_the_group_lead(
+    routes: dict[str, set[str]], writers: list[str], data: st.DataObject
 ) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         nodes = {name: Node(folder, name, stack) for name in NAMES}
-        for (source, peer), groups in sorted(roads.items()):
+        for (source, peer), groups in sorted(routes.items()):
             nodes[source].send_to(nodes[peer], groups)
-        order = sorted(roads)
+        order = sorted(routes)
         for number, writer in enumerate(writers):
             nodes[writer].write(number * 10)
             for source, peer in data.draw(st.lists(st.sampled_from(order), max_size=3)):
                 nodes[source].ship(nodes[peer])
         for _ in range(len(NAMES) + 2):
-            if not [road for road in data.draw(st.permutations(order)) if nodes[road[0]].ship(nodes[road[1]])]:
+            if not [route for route in data.draw(st.permutations(order)) if nodes[route[0]].ship(nodes[route[1]])]:
                 break
         for name, node in nodes.items():
             expected = {}
             for group in GROUPS:
                 origins = {name}
                 for _ in NAMES:
-                    origins |= {source for (source, peer), taken in roads.items() if group in taken and peer in origins}
+                    origins |= {
+                        source for (source, peer), taken in routes.items() if group in taken and peer in origins
+                    }
                 frames = Counter(writer for writer in writers if writer in origins)
                 expected |= {(origin, group): ((0, count),) for origin, count in frames.items()}
             have = node.site.ledger.landing.coverage(SPEC.uuid)
             assert {(s.wal.cluster.name, s.group): r.spans for s, r in have.items()} == expected
-            by_road: Counter[tuple[object, ...]] = Counter()
+            by_route: Counter[tuple[object, ...]] = Counter()
             for row in node.site.ledger.files.all():
                 if row.kind is FileKind.LANDING and row.source is not None:
                     content = Path(row.path).read_bytes()[: row.length]
-                    by_road.update((row.source.cluster, f.header.stream, f.header.sequence) for f in scan(content, 256))
-            assert not by_road or max(by_road.values()) == 1
+                    by_route.update(
+                        (row.source.cluster, f.header.stream, f.header.sequence) for f in scan(content, 256)
+                    )
+            assert not by_route or max(by_route.values()) == 1

@@ -20,8 +20,8 @@ from replication.core.shipping.planner import (
     Limits,
     PeerView,
     Plan,
+    PlannerInput,
     Revoke,
-    Snapshot,
     cut,
     plan,
 )
@@ -62,11 +62,11 @@ def files(draw: st.DrawFn) -> tuple[FileView, ...]:
     return tuple(views)
 
 
-snapshots = st.builds(Snapshot, st.just(50.0), hosts, peers, files())
+snapshots = st.builds(PlannerInput, st.just(50.0), hosts, peers, files())
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> Snapshot:
+def histories(draw: st.DrawFn) -> PlannerInput:
     """A snapshot whose assignments come from earlier plans of other snapshots."""
     assigned: dict[str, Assignment] = {}
     for earlier in draw(st.lists(snapshots, max_size=2)):
@@ -78,12 +78,12 @@ def histories(draw: st.DrawFn) -> Snapshot:
 class Case:
     """A snapshot, the plan of it, and what is assigned once that is carried out."""
 
-    snapshot: Snapshot
+    snapshot: PlannerInput
     made: Plan
-    settled: Snapshot
+    settled: PlannerInput
 
     @staticmethod
-    def of(snapshot: Snapshot) -> Case:
+    def of(snapshot: PlannerInput) -> Case:
         made = plan(snapshot, LIMITS)
         return Case(snapshot, made, replace(snapshot, assigned={**snapshot.assigned, **made.assignments}))
 
@@ -98,7 +98,7 @@ def law(check: Law) -> Law:
     return check
 
 
-def chunks(snapshot: Snapshot) -> list[tuple[str, ChunkAssignment]]:
+def chunks(snapshot: PlannerInput) -> list[tuple[str, ChunkAssignment]]:
     return [(slot, chunk) for slot, assignment in snapshot.assigned.items() for chunk in assignment.chunks]
 
 
@@ -189,7 +189,7 @@ def the_same_snapshot_gives_the_same_plan_and_assignments_survive_their_bytes(ca
 
 @settings(max_examples=200)
 @given(histories())
-def test_all_laws_hold_of_every_plan(snapshot: Snapshot) -> None:
+def test_all_laws_hold_of_every_plan(snapshot: PlannerInput) -> None:
     case = Case.of(snapshot)
     for check in LAWS:
         check(case)

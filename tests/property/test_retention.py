@@ -61,9 +61,9 @@ def test_what_may_go_still_may_after_any_further_report(file: FileFacts, report:
 @given(st.lists(st.integers(1, 1000), max_size=20), st.integers(0, 5000))
 def test_past_a_budget_the_oldest_go_and_what_stays_fits(sizes: list[int], budget: int) -> None:
     waiting = [(replace(FILE, number=number), size) for number, size in enumerate(sizes)]
-    given_up = past_budget(waiting, budget)
-    kept = [size for file, size in waiting if file not in given_up]
+    salvaged = past_budget(waiting, budget)
+    kept = [size for file, size in waiting if file not in salvaged]
     assert sum(kept) <= budget
-    assert sorted(file.number for file in given_up) == list(range(len(given_up)))
-    if given_up:
-        assert sum(kept) + sizes[len(given_up) - 1] > budget, "no file goes that the budget had room for"
+    assert sorted(file.number for file in salvaged) == list(range(len(salvaged)))
+    if salvaged:
+        assert sum(kept) + sizes[len(salvaged) - 1] > budget, "no file goes that the budget had room for"

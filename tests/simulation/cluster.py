@@ -24,16 +24,16 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
 from replication.core.rows.batch import upserts_from_arrow
 from replication.core.shipping.chunk import Assignment
-from replication.core.shipping.planner import HostView, Limits, PeerView, Retire, Snapshot, plan
+from replication.core.shipping.planner import HostView, Limits, PeerView, PlannerInput, Retire, plan
 from replication.errors import (
     CoordinationError,
     LeaseLostError,
     LedgerBusyError,
     ReplicationError,
 )
-from replication.ledger.base import Ledger, Peer, ReplayMark
+from replication.ledger.base import Ledger, Peer, ReplayCheckpoint
 from replication.ledger.sql.memory import MemoryLedger
-from replication.link.memory import Faults
+from replication.link.memory import LinkFaults
 from replication.master.retire import retire
 from replication.writer.commit_clock import CommitClock
 from replication.writer.part import Part
@@ -110,7 +110,7 @@ class Cluster:
         self.tables: list[TableSpec] = []
         self.peers: dict[str, Cluster] = {}
         self.acked: dict[StreamId, int] = {}
-        self.links: dict[str, Faults] = {}
+        self.links: dict[str, LinkFaults] = {}
         self.assigned = Assignment(0)
         self.masters = [Master(), Master()]
         self.commits: dict[UUID, int] = {}
@@ -132,7 +132,7 @@ class Cluster:
     def send_to(self, peer: Cluster) -> None:
         """Define the peer and enable every table."""
         self.peers[peer.id.name] = peer
-        self.links[peer.id.name] = Faults(self.chance.randrange(1 << 30))
+        self.links[peer.id.name] = LinkFaults(self.chance.randrange(1 << 30))
         self.ledger.rules.define(Peer(peer.id.name, "zk:2181/x", peer.id), 0)
         for spec in self.tables:
             self.ledger.rules.enable(peer.id.name, spec.uuid, [g.name for g in spec.groups], spec.name, 0)
@@ -194,7 +194,7 @@ class Cluster:
         if self.reception is None:
             self.receiver_files = FaultyFiles(self.chance, self.synced)
             limits = LandingLimits(
-                self.landing_dir, f"{self.landing_dir}/apart", HOST, self.boot, 0, 1 << 60, LANDING_BYTES, 2.0
+                self.landing_dir, f"{self.landing_dir}/withheld", HOST, self.boot, 0, 1 << 60, LANDING_BYTES, 2.0
             )
             self.landing = SteppedLanding(self.ledger, self.receiver_files, self.id, limits)
             self.landing.recover()
@@ -217,7 +217,7 @@ class Cluster:
             positions = self._applied.setdefault(spec.uuid, {})
             positions.update({p.row.file: p.end for p in pending})
             number = self.commits[spec.uuid] = self.commits.get(spec.uuid, 0) + 1
-            self.ledger.replay.mark_applied(ReplayMark(spec.uuid, 1, number, number, dict(positions)))
+            self.ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, number, number, dict(positions)))
             self.did("applied")
 
     # Masters.
@@ -242,7 +242,7 @@ class Cluster:
             return
         retirable = {row.file: row for row in self.ledger.files.retirable(HOST)}
         peers = tuple(PeerView(name, peer.id, False, peer.id, (f"{name}:1",)) for name, peer in self.peers.items())
-        snapshot = Snapshot(
+        snapshot = PlannerInput(
             self.clock() / 1e6, (HostView(HOST),), peers, (), {HOST: self.assigned}, tuple(sorted(retirable))
         )
         made = plan(snapshot, Limits())

@@ -39,7 +39,7 @@ STEPS = 1000
 SETTLE_ROUNDS = 400
 _RUN_S = float(os.environ.get("WALSHIP_TEST_SIMULATION_S", "20"))
 SEED = "WALSHIP_TEST_SIMULATION_SEED"
-_MODULES = ("worker.ship", "worker.roads", "worker.throttle", "writer.commit_clock")
+_MODULES = ("worker.ship", "worker.routes", "worker.throttle", "writer.commit_clock")
 
 
 class World:
@@ -51,7 +51,7 @@ class World:
         numbers = count(1)
         uuids = (UUID(int=number) for number in numbers)
         tables = [typed_table(f"ops.t{n}", SCHEMA, ["id"], uuids=uuids) for n in (1, 2)]
-        names = sorted({name for road in GRAPHS[graph] for name in road})
+        names = sorted({name for route in GRAPHS[graph] for name in route})
         self.clusters = {
             name: Cluster(name, 1000 + n, folder, self.chance, lambda: self.now_us) for n, name in enumerate(names)
         }
@@ -59,8 +59,8 @@ class World:
             for spec in tables:
                 cluster.ledger.tables.create(spec)
             cluster.tables = tables
-        self.roads = GRAPHS[graph]
-        for source, peer in self.roads:
+        self.routes = GRAPHS[graph]
+        for source, peer in self.routes:
             self.clusters[source].send_to(self.clusters[peer])
 
     # Time, as the modules under test ask for it.
@@ -138,7 +138,7 @@ class World:
     def _origins(self, name: str) -> set[str]:
         """Whose rows come to a cluster: its own, and those of every cluster that a way leads from."""
         found = {name}
-        while more := {source for source, peer in self.roads if peer in found} - found:
+        while more := {source for source, peer in self.routes if peer in found} - found:
             found |= more
         return found
 

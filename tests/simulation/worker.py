@@ -22,7 +22,7 @@ from replication.worker.control_log import ControlLog
 from replication.worker.host_files import HostFiles
 from replication.worker.progress import ProgressLog
 from replication.worker.register import Registrar
-from replication.worker.roads import Destination, open_shipment
+from replication.worker.routes import Destination, open_shipment
 from replication.worker.ship import ShipLimits, Shipment
 from replication.worker.throttle import Throttle
 from replication.writer.recovery import recover_file, recover_writers

@@ -12,7 +12,7 @@ from kazoo.exceptions import ConnectionLoss
 
 from replication.coordination.keeper import Subscription
 from replication.coordination.memory import MemoryEnsemble
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import ZookeeperTree
 from replication.core.ids import ClusterId
@@ -56,18 +56,18 @@ def test_a_client_that_is_cut_off_neither_leads_nor_answers_and_its_members_live
     ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
 ) -> None:
     here, other = connect(), connect()
-    candidacy, membership = here.stand("a"), here.enrol(Kind.WORKERS, "h0", {})
+    candidacy, membership = here.stand("a"), here.enrol(MemberKind.WORKERS, "h0", {})
     assert candidacy.leads()
     session = session_of(here)
     ensemble.cut(session)
     assert not here.connected() and not candidacy.leads()
     with pytest.raises(CoordinationError):
         here.role()
-    assert [member.name for member in other.members(Kind.WORKERS)] == ["h0"]
+    assert [member.name for member in other.members(MemberKind.WORKERS)] == ["h0"]
     ensemble.expire(session)
-    assert other.members(Kind.WORKERS) == ()
+    assert other.members(MemberKind.WORKERS) == ()
     ensemble.heal()
-    eventually(lambda: len(other.members(Kind.WORKERS)) == 1)
+    eventually(lambda: len(other.members(MemberKind.WORKERS)) == 1)
     assert membership.held() and session_of(here) != session
 
 
@@ -154,7 +154,7 @@ def test_a_failing_ensemble_delays_members_and_watches_but_loses_neither(
     here, other = connect(reread_s=0.02), connect()
     seen: list[int] = []
     here.watch_announcements(seen.append)
-    membership = here.enrol(Kind.WORKERS, "h0", {})
+    membership = here.enrol(MemberKind.WORKERS, "h0", {})
     calls: list[str] = []
 
     def fail(call: str, path: str) -> None:
@@ -198,7 +198,7 @@ def test_a_fault_in_what_is_delivered_to_costs_no_membership_and_is_tried_again(
             raise ValueError("a bug in the caller")
 
     here.watch_announcements(deliver)
-    membership = here.enrol(Kind.WORKERS, "h0", {})
+    membership = here.enrol(MemberKind.WORKERS, "h0", {})
     eventually(lambda: counts == [0, 0])
     ensemble.expire(session_of(here))
     eventually(membership.held)

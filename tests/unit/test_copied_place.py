@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from peer.client.opened import Opened
+from peer.client.opened import OpenedParts
 from replication import config as configuration
 from replication.config import Config
 from replication.coordination import zookeeper
@@ -46,13 +46,13 @@ def test_a_copy_is_refused_by_name(ensemble: MemoryEnsemble, tmp_path: Path, mon
         return sessions[-1]
 
     monkeypatch.setattr(zookeeper, "connect", connect)
-    opened = Opened(_config(tmp_path / "copy"), MemoryLedger(EAST))
+    opened = OpenedParts(_config(tmp_path / "copy"), MemoryLedger(EAST))
     for part in ("coordination", "writer"):
         with pytest.raises(ConfigError, match=r"copy is not the data directory of host h0 .* that is .*east, so"):
             getattr(opened, part)
     assert not any(session.connected() for session in sessions)
     opened.close()
-    opened = Opened(_config(tmp_path / "east"), MemoryLedger(EAST))
+    opened = OpenedParts(_config(tmp_path / "east"), MemoryLedger(EAST))
     assert opened.coordination is sessions[-1]
     opened.close()
 

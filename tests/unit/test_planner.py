@@ -16,10 +16,10 @@ from replication.core.shipping.planner import (
     Limits,
     PeerView,
     Plan,
+    PlannerInput,
     Retire,
     RetryLater,
     Revoke,
-    Snapshot,
     cut,
     plan,
 )
@@ -38,11 +38,11 @@ def large(number: int = 1, slot: str = "h0", begin: int = 128, end: int = 4000, 
     return FileView(wal(number, slot), slot, True, end, {peer: Ranges.of((begin, end))})
 
 
-def applied(snapshot: Snapshot, made: Plan) -> Snapshot:
+def applied(snapshot: PlannerInput, made: Plan) -> PlannerInput:
     return replace(snapshot, assigned={**snapshot.assigned, **made.assignments})
 
 
-def chunks_of(snapshot: Snapshot) -> dict[str, list[tuple[int, int]]]:
+def chunks_of(snapshot: PlannerInput) -> dict[str, list[tuple[int, int]]]:
     return {
         slot: [(chunk.begin, chunk.end) for chunk in assignment.chunks]
         for slot, assignment in snapshot.assigned.items()
@@ -51,20 +51,20 @@ def chunks_of(snapshot: Snapshot) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_each_host_gets_one_tail_for_each_peer() -> None:  # 004-3
-    made = plan(Snapshot(0, (HostView("h0"), HostView("h1", absent_s=99)), (TO_WEST, TO_SOUTH)), LIMITS)
+    made = plan(PlannerInput(0, (HostView("h0"), HostView("h1", absent_s=99)), (TO_WEST, TO_SOUTH)), LIMITS)
     tails = (Tail("south", SOUTH, ("s:1",)), Tail("west", WEST, ("w:1",)))
     assert made.assignments == {"h0": Assignment(0, tails), "h1": Assignment(0, tails)}
     assert not made.fence and {type(decision) for decision in made.decisions} == {Assign}
 
 
 def test_when_nothing_changes_nothing_is_decided() -> None:
-    snapshot = Snapshot(0, (HostView("h0"),), (TO_WEST,), (large(),))
+    snapshot = PlannerInput(0, (HostView("h0"),), (TO_WEST,), (large(),))
     settled = applied(snapshot, plan(snapshot, LIMITS))
     assert plan(settled, LIMITS) == Plan()
 
 
 def test_a_peer_that_is_defined_gets_its_tail_and_one_that_is_deleted_loses_it() -> None:
-    snapshot = Snapshot(0, (HostView("h0"),), (TO_WEST,))
+    snapshot = PlannerInput(0, (HostView("h0"),), (TO_WEST,))
     settled = applied(snapshot, plan(snapshot, LIMITS))
     made = plan(replace(settled, peers=(TO_SOUTH,)), LIMITS)
     assert made.decisions == (
@@ -74,7 +74,7 @@ def test_a_peer_that_is_defined_gets_its_tail_and_one_that_is_deleted_loses_it()
 
 
 def test_new_receivers_are_handed_on_and_known_ones_are_kept_while_the_peer_does_not_answer() -> None:
-    snapshot = Snapshot(0, (HostView("h0"),), (TO_WEST,))
+    snapshot = PlannerInput(0, (HostView("h0"),), (TO_WEST,))
     settled = applied(snapshot, plan(snapshot, LIMITS))
     silent = replace(settled, peers=(PeerView("west", WEST, backoff=Backoff(3, 99.0)),))
     assert plan(silent, LIMITS).assignments == {}
@@ -83,7 +83,7 @@ def test_new_receivers_are_handed_on_and_known_ones_are_kept_while_the_peer_does
 
 
 def test_a_peer_that_never_answered_is_tried_again_later() -> None:
-    snapshot = Snapshot(0, (HostView("h0"),), (PeerView("west", WEST, backoff=Backoff(1, 7.0)), TO_SOUTH))
+    snapshot = PlannerInput(0, (HostView("h0"),), (PeerView("west", WEST, backoff=Backoff(1, 7.0)), TO_SOUTH))
     made = plan(snapshot, LIMITS)
     assert RetryLater("west", 7.0, "none of its receivers is known") in made.decisions
     assert [tail.peer for tail in made.assignments["h0"].tails] == ["south"]
@@ -95,7 +95,7 @@ def test_nothing_goes_to_a_paused_peer_or_to_one_that_is_somebody_else() -> None
         (replace(TO_WEST, paused=True), "it is paused"),
         (replace(TO_WEST, answers_as=other), f"it answers as {other}, not as {WEST}"),
     ):
-        snapshot = Snapshot(0, (HostView("h0"),), (TO_WEST,))
+        snapshot = PlannerInput(0, (HostView("h0"),), (TO_WEST,))
         settled = applied(snapshot, plan(snapshot, LIMITS))
         made = plan(replace(settled, peers=(peer,)), LIMITS)
         assert RetryLater("west", 0.0, why) in made.decisions
@@ -103,13 +103,13 @@ def test_nothing_goes_to_a_paused_peer_or_to_one_that_is_somebody_else() -> None
 
 
 def test_a_file_on_a_local_disk_is_left_to_its_own_worker() -> None:  # 004-19
-    made = plan(Snapshot(0, (HostView("h0"), HostView("h1")), (TO_WEST,), (large(),)), LIMITS)
+    made = plan(PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), (large(),)), LIMITS)
     assert not any(assignment.chunks for assignment in made.assignments.values())
 
 
 def test_a_large_closed_file_is_cut_for_all_who_can_read_it_and_its_own_tail_leaves_it_to_them() -> None:
     hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"), HostView("h2", "other"), HostView("h3"))
-    snapshot = Snapshot(0, hosts, (TO_WEST,), (large(),))
+    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(),))
     made = plan(snapshot, LIMITS)
     settled = applied(snapshot, made)
     assert chunks_of(settled) == {"h0": [(128, 1000), (2000, 3000)], "h1": [(1000, 2000), (3000, 4000)]}
@@ -121,7 +121,7 @@ def test_a_large_closed_file_is_cut_for_all_who_can_read_it_and_its_own_tail_lea
 def test_a_large_closed_file_is_cut_for_several_streams_of_its_own_worker() -> None:
     several = replace(LIMITS, streams=3)
     files = (large(1), large(2, "h1", end=1500), replace(large(3), closed=False))
-    snapshot = Snapshot(0, (HostView("h0"), HostView("h1")), (TO_WEST,), files)
+    snapshot = PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,), files)
     settled = applied(snapshot, plan(snapshot, several))
     assert chunks_of(settled) == {"h0": [(128, 1000), (1000, 2000), (2000, 3000), (3000, 4000)]}
     assert settled.assigned["h0"].tails[0].elsewhere == (wal(1),)
@@ -133,13 +133,13 @@ def test_a_large_closed_file_is_cut_for_several_streams_of_its_own_worker() -> N
 def test_a_small_or_open_file_is_not_cut() -> None:
     hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
     files = (large(1, end=1500), replace(large(2), closed=False))
-    made = plan(Snapshot(0, hosts, (TO_WEST,), files), LIMITS)
+    made = plan(PlannerInput(0, hosts, (TO_WEST,), files), LIMITS)
     assert not any(assignment.chunks for assignment in made.assignments.values())
 
 
 def test_a_chunk_that_is_shipped_is_dropped_and_the_rest_stays_where_it_is() -> None:
     hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
-    snapshot = Snapshot(0, hosts, (TO_WEST,), (large(),))
+    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(),))
     settled = applied(snapshot, plan(snapshot, LIMITS))
     view = replace(large(), missing={"west": Ranges.of((500, 1000), (3000, 4000))})
     made = plan(replace(settled, files=(view,)), LIMITS)
@@ -149,7 +149,7 @@ def test_a_chunk_that_is_shipped_is_dropped_and_the_rest_stays_where_it_is() -> 
 
 def test_a_dead_workers_chunks_go_to_others_under_a_higher_term_after_a_grace() -> None:
     hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"), HostView("h2", "nfs"))
-    snapshot = Snapshot(0, hosts, (TO_WEST,), (large(end=3000),))
+    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(end=3000),))
     settled = applied(snapshot, plan(snapshot, LIMITS))
     assert chunks_of(settled) == {"h0": [(128, 1000)], "h1": [(1000, 2000)], "h2": [(2000, 3000)]}
     blink = replace(settled, hosts=(hosts[0], HostView("h1", "nfs", absent_s=4.9), hosts[2]))
@@ -164,7 +164,7 @@ def test_a_dead_workers_chunks_go_to_others_under_a_higher_term_after_a_grace() 
 
 def test_a_dead_hosts_closed_files_go_to_those_who_share_its_storage() -> None:
     hosts = (HostView("h0", "nfs", absent_s=60), HostView("h1", "nfs"))
-    snapshot = Snapshot(0, hosts, (TO_WEST,), (large(end=700), replace(large(2), closed=False)))
+    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(end=700), replace(large(2), closed=False)))
     made = plan(snapshot, LIMITS)
     assert made.fence
     assert chunks_of(applied(snapshot, made)) == {"h1": [(128, 700)]}
@@ -175,7 +175,7 @@ def test_a_peer_that_fails_gets_no_new_chunks_until_it_is_due_and_others_go_on()
     hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
     failing = replace(TO_WEST, backoff=Backoff(2, 10.0))
     files = (large(1, peer="west"), large(2, peer="west"), large(3, peer="south"))
-    snapshot = Snapshot(9.0, hosts, (failing, TO_SOUTH), files)
+    snapshot = PlannerInput(9.0, hosts, (failing, TO_SOUTH), files)
     made = plan(snapshot, LIMITS)
     assert {c.peer for assignment in made.assignments.values() for c in assignment.chunks} == {"south"}
     assert [d for d in made.decisions if isinstance(d, RetryLater)] == [
@@ -187,21 +187,21 @@ def test_a_peer_that_fails_gets_no_new_chunks_until_it_is_due_and_others_go_on()
 
 def test_a_worker_gets_no_more_chunks_than_it_may_have() -> None:
     hosts = (HostView("h0", "nfs"), HostView("h1", "nfs"))
-    snapshot = Snapshot(0, hosts, (TO_WEST,), (large(end=100_000),))
+    snapshot = PlannerInput(0, hosts, (TO_WEST,), (large(end=100_000),))
     settled = applied(snapshot, plan(snapshot, LIMITS))
     assert {slot: len(chunks) for slot, chunks in chunks_of(settled).items()} == {"h0": 8, "h1": 8}
     assert plan(settled, LIMITS) == Plan()
 
 
 def test_a_host_that_was_removed_gets_nothing() -> None:
-    snapshot = Snapshot(0, (HostView("h0"), HostView("h1")), (TO_WEST,))
+    snapshot = PlannerInput(0, (HostView("h0"), HostView("h1")), (TO_WEST,))
     settled = applied(snapshot, plan(snapshot, LIMITS))
     made = plan(replace(settled, hosts=(HostView("h0"),)), LIMITS)
     assert made.assignments == {"h1": Assignment(0)}
 
 
 def test_files_that_may_go_are_retired() -> None:
-    assert plan(Snapshot(0, retirable=(wal(1), wal(2))), LIMITS).decisions == (Retire(wal(1)), Retire(wal(2)))
+    assert plan(PlannerInput(0, retirable=(wal(1), wal(2))), LIMITS).decisions == (Retire(wal(1)), Retire(wal(2)))
 
 
 def test_a_file_is_cut_at_the_same_places_however_much_of_it_is_shipped() -> None:

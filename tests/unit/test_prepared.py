@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from replication.errors import CoordinationError, LedgerBusyError
 from replication.ledger.sql.prepared import Prepared
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 
 TABLE = sa.table("t", sa.column("id", sa.Integer), sa.column("word", sa.Text), sa.column("flag", sa.Boolean))
 ADD = Prepared(sa.insert(TABLE).values(id=sa.bindparam("id"), word=sa.bindparam("word"), flag=sa.bindparam("flag")))
@@ -20,15 +20,15 @@ CHANGE = Prepared(sa.update(TABLE).where(TABLE.c.id == sa.bindparam("key")).valu
 
 
 @pytest.fixture(params=["file", "memory"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made = Store(f"sqlite:///{tmp_path}/t.db" if request.param == "file" else "sqlite://", busy_timeout_s=0.2)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlStore]:
+    made = SqlStore(f"sqlite:///{tmp_path}/t.db" if request.param == "file" else "sqlite://", busy_timeout_s=0.2)
     with made.write() as connection:
         connection.exec_driver_sql("create table t (id integer primary key, word text, flag boolean)")
     yield made
     made.close()
 
 
-def test_rows_go_in_and_come_out(store: Store) -> None:
+def test_rows_go_in_and_come_out(store: SqlStore) -> None:
     with store.write() as connection:
         ADD.run_each(connection, [])
         ADD.run_each(connection, [{"id": n, "word": str(n), "flag": n > 1} for n in (1, 2, 100)])
@@ -39,7 +39,7 @@ def test_rows_go_in_and_come_out(store: Store) -> None:
         assert sorted(map(tuple, FIND.run(connection, {"low": 2}))) == [(2, "two", 1), (3, None, 0)]
 
 
-def test_what_fails_undoes_the_transaction_and_is_told_in_the_ledgers_words(store: Store) -> None:
+def test_what_fails_undoes_the_transaction_and_is_told_in_the_ledgers_words(store: SqlStore) -> None:
     nowhere = Prepared(sa.insert(sa.table("nowhere", sa.column("id"))).values(id=sa.bindparam("id")))
     with pytest.raises(CoordinationError, match="no such table: nowhere"), store.write() as connection:
         ADD.run(connection, {"id": 1, "word": "one", "flag": True})
@@ -49,7 +49,7 @@ def test_what_fails_undoes_the_transaction_and_is_told_in_the_ledgers_words(stor
 
 
 def test_a_store_that_stays_locked_is_busy(tmp_path: Path) -> None:
-    one, two = (Store(f"sqlite:///{tmp_path}/t.db", busy_timeout_s=0.2) for _ in range(2))
+    one, two = (SqlStore(f"sqlite:///{tmp_path}/t.db", busy_timeout_s=0.2) for _ in range(2))
     taken, done = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from peer.frames.decode import FrameRef, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
-from peer.frames.select import Selection, Selector
+from peer.frames.select import ReplaySelection, Selector
 from peer.replay.loop import stretched
 from peer.status.replay_report import ReplayReport
 from peer.tables.commit_metadata import CommitMetadata
@@ -48,7 +48,7 @@ def origin(tmp_path: Path) -> Origin:
     return Origin(tmp_path)
 
 
-def counts(selection: Selection) -> dict[object, int]:
+def counts(selection: ReplaySelection) -> dict[object, int]:
     return {table: len(frames) for table, frames in selection.frames.items()}
 
 

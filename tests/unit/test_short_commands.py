@@ -7,7 +7,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
 from replication.ledger.sql import schema as sql_schema
-from replication.ledger.sql.metadata import say_partial_indexes_to_postgresql
+from replication.ledger.sql.metadata import give_postgresql_partial_indexes
 
 FOR_A_READ = """
 import sys, shell.main, shell.rows.reading, peer.client.connect, peer.tables.read
@@ -32,7 +32,7 @@ def test_a_read_loads_nothing_that_it_does_not_use():
 
 
 def test_postgresql_gets_its_partial_indexes_all_the_same():
-    say_partial_indexes_to_postgresql()
+    give_postgresql_partial_indexes()
     made = [
         str(CreateIndex(index).compile(dialect=postgresql.dialect()))
         for table in sql_schema.files.metadata.tables.values()

@@ -16,22 +16,22 @@ EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "we
 TAIL = Tail("west", WEST, ("w:1", "w:2"))
 
 
-def judged(road: Callable[[int], float], rounds: int, most: int = 8, begin: Streams | None = None) -> list[int]:
-    """The counts over so many trials, a second apart, on a road that lets ``road(count)`` bytes/s through."""
+def judged(route: Callable[[int], float], rounds: int, most: int = 8, begin: Streams | None = None) -> list[int]:
+    """The counts over so many trials, a second apart, on a route that lets ``route(count)`` bytes/s through."""
     streams, counts = begin or Streams(), []
     for second in range(rounds):
-        streams = streams.judged(road(streams.count), float(second), most)
+        streams = streams.judged(route(streams.count), float(second), most)
         counts.append(streams.count)
     return counts
 
 
-def test_a_short_road_keeps_one_stream_and_is_tried_again_seldom() -> None:
+def test_a_short_route_keeps_one_stream_and_is_tried_again_seldom() -> None:
     counts = judged(lambda count: 500.0, int(2 * REST_S))
     assert counts[:3] == [2, 1, 1] and counts.count(2) == 2
     assert set(counts) == {1, 2}
 
 
-def test_a_long_road_gets_as_many_streams_as_help() -> None:
+def test_a_long_route_gets_as_many_streams_as_help() -> None:
     assert judged(lambda count: 100.0 * min(count, 4), 10)[-1] == 4
     assert judged(lambda count: 100.0 * count, 10, most=3)[-1] == 3
 
@@ -76,7 +76,7 @@ class Thread:
         self.stopped = True
 
 
-class Road:
+class Route:
     """Streams to a peer with a clock, each moving ``rate(count)`` bytes a second."""
 
     def __init__(self, chunks: int, most: int, rate: Callable[[int], int]) -> None:
@@ -104,29 +104,29 @@ class Road:
 
 
 def test_streams_are_added_while_they_help_and_share_what_has_not_begun() -> None:
-    road = Road(40, 4, lambda count: 100)
-    road.run(int(TRIAL_S) * 8)
-    assert road.streams.count == 4
-    shares = [len(thread.chunks) for thread in road.made]
+    route = Route(40, 4, lambda count: 100)
+    route.run(int(TRIAL_S) * 8)
+    assert route.streams.count == 4
+    shares = [len(thread.chunks) for thread in route.made]
     assert max(shares) - min(shares) <= 2
-    assert {thread.tail.receivers[0] for thread in road.made} == {"w:1", "w:2"}, "over the receivers"
+    assert {thread.tail.receivers[0] for thread in route.made} == {"w:1", "w:2"}, "over the receivers"
 
 
 def test_a_stream_that_brings_nothing_is_ended_and_its_chunks_go_back() -> None:
-    road = Road(40, 4, lambda count: 100 // count)
-    road.run(int(TRIAL_S) * 4)
-    assert road.streams.count == 1 and [thread.stopped for thread in road.made] == [False, True]
+    route = Route(40, 4, lambda count: 100 // count)
+    route.run(int(TRIAL_S) * 4)
+    assert route.streams.count == 1 and [thread.stopped for thread in route.made] == [False, True]
 
 
 def test_what_is_under_way_or_done_stays_where_it_is() -> None:
-    road = Road(10, 2, lambda count: 100)
-    first = road.made[0]
-    first.done.add(road.chunks[0])
-    road.run(int(TRIAL_S) + 1)
-    assert road.streams.count == 2 and first.chunks[:2] == road.chunks[:2]
+    route = Route(10, 2, lambda count: 100)
+    first = route.made[0]
+    first.done.add(route.chunks[0])
+    route.run(int(TRIAL_S) + 1)
+    assert route.streams.count == 2 and first.chunks[:2] == route.chunks[:2]
 
 
 def test_few_chunks_are_no_reason_for_more_streams() -> None:
-    road = Road(1, 4, lambda count: 100)
-    road.run(10)
-    assert road.streams.count == 1
+    route = Route(1, 4, lambda count: 100)
+    route.run(10)
+    assert route.streams.count == 1

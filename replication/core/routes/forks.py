@@ -6,19 +6,19 @@ marks for the same term, so whoever remembers the newest mark of a cluster notic
 
 from __future__ import annotations
 
-LINEAGE_MAX = 64
+TERM_HISTORY_MAX = 64
 
 #: (term, mark), oldest first, of the newest terms.
-Lineage = tuple[tuple[int, str], ...]
+TermHistory = tuple[tuple[int, str], ...]
 
 
-def contradiction(kept: tuple[int, str] | None, lineage: Lineage) -> str:
-    """Why whoever has ``lineage`` is not the cluster that had ``kept``, its newest term and mark; "" when it may be."""
-    if kept is None or not lineage:
+def contradiction(kept: tuple[int, str] | None, term_history: TermHistory) -> str:
+    """Why ``term_history`` is not of the cluster whose newest term and nonce were ``kept``; "" if it may be."""
+    if kept is None or not term_history:
         return ""
     term, mark = kept
-    if lineage[-1][0] < term:
-        return f"it had term {term} already and says {lineage[-1][0]}"
-    if dict(lineage).get(term, mark) != mark:
+    if term_history[-1][0] < term:
+        return f"it had term {term} already and says {term_history[-1][0]}"
+    if dict(term_history).get(term, mark) != mark:
         return f"two ledgers have had term {term}"
     return ""

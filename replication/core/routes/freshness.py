@@ -2,7 +2,7 @@
 
 An origin says about once a second, in a CLOSED frame, that at time t its streams ended at these sequences
 (``ClosedNotice``). Another cluster has the origin's data up to t when every sequence that the notices up to t list and
-an open road owes is covered and applied. Notices accumulate: a stream that a later notice no longer lists is still
+an open route requires is covered and applied. Notices accumulate: a stream that a later notice no longer lists is still
 required. Pure.
 """
 
@@ -20,7 +20,7 @@ from replication.core.frame import Buffer
 from replication.core.ids import FileId, StreamId
 from replication.errors import FormatError, VersionError
 
-NO_ROAD = "comes by no open road"
+NO_ROUTE = "comes by no open route"
 NOTICE_VERSION = 2
 _HEAD = struct.Struct("<BqHHI")  # version, t, files, tables, streams
 _STREAM = struct.Struct("<HHQ")  # file index, table index, last sequence; the group follows
@@ -123,27 +123,28 @@ def _read_short(raw: bytes, at: int) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
-    """What one open road into this cluster owes of one (table, group), per WAL.
+class RouteCoverage:
+    """What one open route into this cluster requires of one (table, group), per WAL.
 
-    That is everything from the sequence in ``owed`` on (0 for WALs it does not name), less ``waived``.
+    That is everything from the sequence in ``required_from`` on (0 for WALs it does not name), less ``acknowledged``.
     """
 
-    owed: Mapping[FileId, int] = field(default_factory=dict)
-    waived: Mapping[FileId, Ranges] = field(default_factory=dict)
+    required_from: Mapping[FileId, int] = field(default_factory=dict)
+    acknowledged: Mapping[FileId, Ranges] = field(default_factory=dict)
 
     def required(self, wal: FileId, last: int) -> Ranges:
-        """The sequences up to and including ``last`` that this road must bring."""
-        due = Ranges.of((self.owed.get(wal, 0), last + 1))
-        waived = self.waived.get(wal)
-        return due if waived is None else due.subtract(waived)
+        """The sequences up to and including ``last`` that this route must bring."""
+        due = Ranges.of((self.required_from.get(wal, 0), last + 1))
+        acknowledged = self.acknowledged.get(wal)
+        return due if acknowledged is None else due.subtract(acknowledged)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whether a cluster has all of a stream that it is owed up to some sequence; ``held_by`` says what is lacking.
+    """Whether a cluster has all of a stream that it is required up to some sequence; ``held_by`` says what is lacking.
 
-    ``applied`` counts quarantined frames, ``visible`` does not. ``comes`` is False when no open road brings the stream,
+    ``applied`` counts quarantined frames, ``visible`` does not. ``comes`` is False when no open route brings the
+    stream,
     as of a table that was ``dropped`` there.
     """
 
@@ -155,7 +156,7 @@ class Reach:
     dropped: bool = False
 
 
-EVERYTHING = Road()
+EVERYTHING = RouteCoverage()
 NOTHING: Mapping[StreamId, Ranges] = MappingProxyType({})
 
 
@@ -180,21 +181,21 @@ def accumulate(older: ClosedNotice, newer: ClosedNotice) -> ClosedNotice:
 
 def replicated_time(
     notices: Iterable[ClosedNotice],
-    roads: Callable[[StreamId], Sequence[Road]],
+    routes: Callable[[StreamId], Sequence[RouteCoverage]],
     covered: Mapping[StreamId, Ranges],
     applied: Mapping[StreamId, Ranges],
     origin: str = "the origin",
     quarantined: Mapping[StreamId, Ranges] = NOTHING,
 ) -> Replicated:
-    """The largest t of ``notices`` up to which all that is owed is covered and applied.
+    """The largest t of ``notices`` up to which all that is required is covered and applied.
 
     Args:
         notices: one origin's closed notices, any order.
-        roads: the open roads that bring a stream here; none means that it is not required.
+        routes: the open routes that bring a stream here; none means that it is not required.
         covered: the claimed sequences of each stream.
         applied: those of them that are in the tables.
         origin: its name, for ``held_by``.
-        quarantined: the sequences of each stream that could not be applied and that nobody has given up.
+        quarantined: the sequences of each stream that could not be applied and that nobody has discarded.
     """
     reached = passed = 0
     seen = False
@@ -206,8 +207,8 @@ def replicated_time(
         for stream, last in notice.streams:
             if last <= checked.get(stream, -1):
                 continue
-            for road in roads(stream):
-                due = road.required(stream.wal, last)
+            for route in routes(stream):
+                due = route.required(stream.wal, last)
                 lacking = due.subtract(applied.get(stream, Ranges()))
                 if lacking:
                     held = quarantined.get(stream, Ranges())
@@ -218,21 +219,21 @@ def replicated_time(
 
 
 def reach(
-    stream: StreamId, last: int, roads: Sequence[Road], covered: Ranges, applied: Ranges, quarantined: Ranges
+    stream: StreamId, last: int, routes: Sequence[RouteCoverage], covered: Ranges, applied: Ranges, quarantined: Ranges
 ) -> Reach:
-    """How much of a stream up to ``last`` is here, of what ``roads`` owe; arguments as of ``replicated_time``.
+    """How much of a stream up to ``last`` is here, of what ``routes`` require; arguments as of ``replicated_time``.
 
-    A sequence that no road owes will not come: it holds ``durable`` and the rest.
+    A sequence that no route requires will not come: it holds ``durable`` and the rest.
     """
-    due = Ranges.union_of(span for road in roads for span in road.required(stream.wal, last))
+    due = Ranges.union_of(span for route in routes for span in route.required(stream.wal, last))
     if not due.contains(last, last + 1):
         wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
-        why = "was written before a road brought it, so only a bootstrap does" if roads else NO_ROAD
-        if any(road.waived.get(stream.wal, Ranges()).contains(last) for road in roads):
-            why = "was given up (walship wal giveup)"
+        why = "was written before a route brought it, so only a bootstrap does" if routes else NO_ROUTE
+        if any(route.acknowledged.get(stream.wal, Ranges()).contains(last) for route in routes):
+            why = "was salvaged (walship wal salvage)"
         if not covered.contains(last, last + 1):
             held_by = f"sequence {last} of WAL {wal}, group {stream.group!r}, {why}"
-            return Reach(False, False, False, held_by, comes=bool(roads))
+            return Reach(False, False, False, held_by, comes=bool(routes))
         due = due.add(last, last + 1)
     lacking = due.subtract(applied)
     if not lacking:

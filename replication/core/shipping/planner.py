@@ -51,7 +51,7 @@ class FileView:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class PlannerInput:
     """Everything the planner knows; ``now_s`` is of the clock that backoffs use.
 
     ``outdated`` are hosts of which ``assigned`` is an older copy: receivers may refuse its term, so it is written anew.
@@ -68,7 +68,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How the planner cuts and spreads. A worker is given up when it is gone for ``worker_grace_s``.
+    """How the planner cuts and spreads. A worker counts as lost when it is gone for ``worker_grace_s``.
 
     ``streams``: how many streams a worker may have to one peer for large files.
     """
@@ -133,7 +133,7 @@ class Plan:
     fence: bool = False
 
 
-def plan(snapshot: Snapshot, limits: Limits) -> Plan:
+def plan(snapshot: PlannerInput, limits: Limits) -> Plan:
     """Decide. The same snapshot gives the same plan; applied, it leaves nothing to assign or revoke."""
     decisions: list[Decision] = []
     peers = _reachable(snapshot, decisions)
@@ -148,7 +148,7 @@ def plan(snapshot: Snapshot, limits: Limits) -> Plan:
 _Chunks = dict[str, list[ChunkAssignment]]
 
 
-def _reachable(snapshot: Snapshot, decisions: list[Decision]) -> dict[str, PeerView]:
+def _reachable(snapshot: PlannerInput, decisions: list[Decision]) -> dict[str, PeerView]:
     """Peers that may be sent to, with the best receivers known: what was assigned is kept while nobody answers."""
     found = {}
     for peer in snapshot.peers:
@@ -166,7 +166,7 @@ def _reachable(snapshot: Snapshot, decisions: list[Decision]) -> dict[str, PeerV
 
 
 def _kept(
-    snapshot: Snapshot,
+    snapshot: PlannerInput,
     files: Mapping[FileId, FileView],
     peers: Mapping[str, PeerView],
     limits: Limits,
@@ -196,7 +196,7 @@ def _kept(
 
 
 def _hand_out(
-    snapshot: Snapshot, peers: Mapping[str, PeerView], limits: Limits, chunks: _Chunks, decisions: list[Decision]
+    snapshot: PlannerInput, peers: Mapping[str, PeerView], limits: Limits, chunks: _Chunks, decisions: list[Decision]
 ) -> bool:
     """Give ranges to workers, adding to ``chunks``, and say whether any belongs to a host whose worker is gone."""
     hosts = {host.slot: host for host in snapshot.hosts}
@@ -260,7 +260,7 @@ def cut(missing: Ranges, range_bytes: int) -> list[tuple[int, int]]:
 
 
 def _assignments(
-    snapshot: Snapshot,
+    snapshot: PlannerInput,
     files: Mapping[FileId, FileView],
     peers: Mapping[str, PeerView],
     chunks: _Chunks,

@@ -98,10 +98,10 @@ def past_budget(waiting: Iterable[tuple[FileId, int]], budget_bytes: int) -> fro
     """
     oldest_first = list(waiting)
     excess = sum(size for _, size in oldest_first) - budget_bytes
-    given_up = []
+    salvaged = []
     for file, size in oldest_first:
         if excess <= 0:
             break
-        given_up.append(file)
+        salvaged.append(file)
         excess -= size
-    return frozenset(given_up)
+    return frozenset(salvaged)

@@ -51,7 +51,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ClaimDecision:
     """What became of a group of frames of one stream; divergent claims come with the row that contradicts them."""
 
     claimed: list[Run] = field(default_factory=list)
@@ -68,14 +68,14 @@ def by_stream(claims: Iterable[Claim]) -> dict[StreamId, list[Claim]]:
     return made
 
 
-def judge(claims: Sequence[Claim], held: Sequence[Held]) -> Verdict:
+def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
     """Decide about frames of one stream, in file order.
 
     Args:
         claims: what was found.
         held: every row of the stream that has any of their sequences or one next to them.
     """
-    verdict = Verdict()
+    verdict = ClaimDecision()
     known = sorted((h for h in held if not h.divergent), key=lambda h: h.begin)
     begins = [h.begin for h in known]
     astray = {h.last: h for h in held if h.divergent}

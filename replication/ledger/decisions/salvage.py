@@ -1,4 +1,4 @@
-"""What giving up a file means for the frames that are claimed in it. Pure.
+"""What salvaging a file means for the frames that are claimed in it. Pure.
 
 Frames that can be read and that somebody still needs are copied. The others stay claimed when they are applied here.
 What is neither is lost here, unless its sender still has it; what a peer lacks of that, or of what is applied, is lost
@@ -17,7 +17,7 @@ from replication.ledger.records import Claim
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ClaimRange:
     """Sequences ``[seq_begin, seq_end)`` of a stream, claimed somewhere in the file's bytes ``[begin, end)``.
 
     ``upto``: what of it ends up to there is applied here, or nobody here waits for it.
@@ -34,15 +34,15 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Owing:
-    """What a peer is owed of a stream, from sequence ``first`` on; ``lacks`` are the file's bytes that it lacks."""
+class Requirement:
+    """What a peer is required of a stream, from sequence ``first`` on; ``lacks`` are the file's bytes that it lacks."""
 
     peer: str
     lacks: Ranges
     first: int
 
 
-class Legible:
+class ReadableFrames:
     """Whole frames of one stream that can be read, by sequence, with their places in the file; of a repeat the first.
 
     Args:
@@ -58,27 +58,27 @@ class Legible:
         self._found = found
         self._order = sorted(found)
 
-    def of(self, stretch: Stretch) -> list[Claim]:
-        """Those of a stretch, where it says that it lies."""
-        low, high = bisect_left(self._order, stretch.seq_begin), bisect_left(self._order, stretch.seq_end)
+    def of(self, claim_range: ClaimRange) -> list[Claim]:
+        """Those of a claim range, where it says that it lies."""
+        low, high = bisect_left(self._order, claim_range.seq_begin), bisect_left(self._order, claim_range.seq_end)
         some = [self._found[n] for n in self._order[low:high]]
-        return [claim for claim in some if stretch.begin <= claim.begin and claim.end <= stretch.end]
+        return [claim for claim in some if claim_range.begin <= claim.begin and claim.end <= claim_range.end]
 
-    def edges(self, stretch: Stretch, begin: int, end: int) -> tuple[bytes, bytes]:
-        """The hash before sequence ``begin`` of a stretch and the one of ``end - 1``, unknown ones included."""
+    def edges(self, claim_range: ClaimRange, begin: int, end: int) -> tuple[bytes, bytes]:
+        """The hash before sequence ``begin`` of a claim range and the one of ``end - 1``, unknown ones included."""
         before, after = self._found.get(begin - 1), self._found.get(end)
         first, last = self._found.get(begin), self._found.get(end - 1)
         previous = first.previous if first else before.hash if before else UNKNOWN_HASH
         ending = last.hash if last else after.previous if after else UNKNOWN_HASH
         return (
-            stretch.previous if begin == stretch.seq_begin else previous,
-            stretch.last if end == stretch.seq_end else ending,
+            claim_range.previous if begin == claim_range.seq_begin else previous,
+            claim_range.last if end == claim_range.seq_end else ending,
         )
 
 
 @dataclass(slots=True)
-class Fate:
-    """What becomes of a stretch.
+class SalvageDecision:
+    """What becomes of a claim range.
 
     ``wanted`` can be read and somebody needs it, with whether it is applied here; ``kept`` is applied here and nobody
     needs a copy; ``lost`` is neither. ``lacking`` counts frames that a peer may not get, ``at_peers`` which of the lost
@@ -96,80 +96,99 @@ class Fate:
 
 
 def decide(
-    stretch: Stretch, legible: Legible, owing: Sequence[Owing], illegible: Ranges, *, comes_again: bool = False
-) -> Fate:
-    """Decide about one stretch.
+    claim_range: ClaimRange,
+    readable_frames: ReadableFrames,
+    requirements: Sequence[Requirement],
+    unreadable: Ranges,
+    *,
+    comes_again: bool = False,
+) -> SalvageDecision:
+    """Decide about one claim range.
 
     Args:
-        stretch: what is claimed.
-        legible: the whole frames of its stream.
-        owing: the peers that a rule sends the stream to.
-        illegible: the file's bytes that are in no whole frame.
+        claim_range: what is claimed.
+        readable_frames: the whole frames of its stream.
+        requirements: the peers that a rule sends the stream to.
+        unreadable: the file's bytes that are in no whole frame.
         comes_again: whether what is not applied here is sent again, and goes on to the peers from there.
     """
-    fate = Fate()
-    is_applied = stretch.end <= stretch.upto
-    sequence, at = stretch.seq_begin, stretch.begin
-    for claim in legible.of(stretch):
+    decision = SalvageDecision()
+    is_applied = claim_range.end <= claim_range.upto
+    sequence, at = claim_range.seq_begin, claim_range.begin
+    for claim in readable_frames.of(claim_range):
         if claim.begin < at or claim.sequence < sequence:
             continue  # not where it can be: something else that looks like a frame
-        _hole(fate, stretch, (sequence, claim.sequence), (at, claim.begin), owing, illegible, comes_again)
-        done = is_applied or claim.end <= stretch.upto
-        if not done or any(_lacks(each, claim) for each in owing):
-            fate.wanted.append((claim, done))
+        _hole(
+            decision, claim_range, (sequence, claim.sequence), (at, claim.begin), requirements, unreadable, comes_again
+        )
+        done = is_applied or claim.end <= claim_range.upto
+        if not done or any(_lacks(each, claim) for each in requirements):
+            decision.wanted.append((claim, done))
         else:
-            fate.kept = fate.kept.add(claim.sequence, claim.sequence + 1)
+            decision.kept = decision.kept.add(claim.sequence, claim.sequence + 1)
         sequence, at = claim.sequence + 1, claim.end
-    _hole(fate, stretch, (sequence, stretch.seq_end), (at, stretch.end), owing, illegible, comes_again)
-    return fate
+    _hole(
+        decision,
+        claim_range,
+        (sequence, claim_range.seq_end),
+        (at, claim_range.end),
+        requirements,
+        unreadable,
+        comes_again,
+    )
+    return decision
 
 
 def missing_at(
-    fate: Fate, sequences: tuple[int, int], place: tuple[int, int], owing: Sequence[Owing], illegible: Ranges
+    decision: SalvageDecision,
+    sequences: tuple[int, int],
+    place: tuple[int, int],
+    requirements: Sequence[Requirement],
+    unreadable: Ranges,
 ) -> None:
     """Count what of unreadable ``sequences``, somewhere in the bytes of ``place``, peers lack, and what they have."""
     begin, end = sequences
-    within = illegible.within(*place)
-    for each in owing:
+    within = unreadable.within(*place)
+    for each in requirements:
         due = max(begin, each.first)
         if due >= end:
             continue
         if within.subtract(each.lacks) or not within:
-            fate.somewhere = fate.somewhere.union(fate.lost.within(due, end))
+            decision.somewhere = decision.somewhere.union(decision.lost.within(due, end))
         if each.lacks.intersect(within):
-            fate.lacking[each.peer] = fate.lacking.get(each.peer, 0) + end - due
+            decision.lacking[each.peer] = decision.lacking.get(each.peer, 0) + end - due
         else:
-            there = fate.lost.within(due, end)
-            fate.at_peers[each.peer] = fate.at_peers.get(each.peer, Ranges()).union(there)
+            there = decision.lost.within(due, end)
+            decision.at_peers[each.peer] = decision.at_peers.get(each.peer, Ranges()).union(there)
 
 
 def _hole(
-    fate: Fate,
-    stretch: Stretch,
+    decision: SalvageDecision,
+    claim_range: ClaimRange,
     sequences: tuple[int, int],
     place: tuple[int, int],
-    owing: Sequence[Owing],
-    illegible: Ranges,
+    requirements: Sequence[Requirement],
+    unreadable: Ranges,
     comes_again: bool,
 ) -> None:
     """Sequences that cannot be read and lie somewhere in ``place``."""
     if sequences[0] >= sequences[1]:
         return
-    if stretch.end <= stretch.upto or place[1] <= stretch.upto:
-        fate.kept = fate.kept.add(*sequences)
+    if claim_range.end <= claim_range.upto or place[1] <= claim_range.upto:
+        decision.kept = decision.kept.add(*sequences)
     else:
-        fate.lost = fate.lost.add(*sequences)
-        if place[0] < stretch.upto:
-            fate.doubtful = fate.doubtful.add(*sequences)
+        decision.lost = decision.lost.add(*sequences)
+        if place[0] < claim_range.upto:
+            decision.doubtful = decision.doubtful.add(*sequences)
         if comes_again:
             return
-    missing_at(fate, sequences, place, owing, illegible)
+    missing_at(decision, sequences, place, requirements, unreadable)
 
 
-def _lacks(owing: Owing, claim: Claim) -> bool:
-    return claim.sequence >= owing.first and bool(owing.lacks.within(claim.begin, claim.end))
+def _lacks(requirements: Requirement, claim: Claim) -> bool:
+    return claim.sequence >= requirements.first and bool(requirements.lacks.within(claim.begin, claim.end))
 
 
-def illegible_in(begin: int, end: int, found: Iterable[Claim]) -> Ranges:
+def unreadable_in(begin: int, end: int, found: Iterable[Claim]) -> Ranges:
     """The bytes of ``[begin, end)`` that are in no whole frame."""
     return Ranges.union_of((claim.begin, claim.end) for claim in found).missing(begin, end)

@@ -13,7 +13,7 @@ from replication.core.ids import FileId
 from replication.errors import BatchConflictError
 from replication.ledger.batches import BatchConflict, BatchPart
 from replication.ledger.sql import schema
-from replication.ledger.sql.store import Store, execute_many
+from replication.ledger.sql.store import SqlStore, execute_many
 from replication.ledger.sql.tables import table_spec
 
 _b, _h, _f, _w = (t.c for t in (schema.batches, schema.batch_holds, schema.files, schema.writers))
@@ -23,7 +23,7 @@ _x = schema.batch_conflicts.c
 class SqlBatches:
     """``batches.Batches`` over SQL."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 

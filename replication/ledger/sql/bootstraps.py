@@ -18,10 +18,10 @@ from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
 from replication.ledger.sql.files import add_file
 from replication.ledger.sql.freshness import is_applied
-from replication.ledger.sql.keys import Names, file_id, file_row, missing
-from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.keys import KeyCache, file_id, file_row, missing
+from replication.ledger.sql.rule_cache import RuleCache
 from replication.ledger.sql.statuses import statuses
-from replication.ledger.sql.store import Store, chunked, counter, execute_many, raise_counter
+from replication.ledger.sql.store import SqlStore, chunked, counter, execute_many, raise_counter
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
 _m = schema.marks.c
@@ -39,18 +39,18 @@ _CLAIMS = (
 class SqlBootstraps:
     """``bootstraps.Bootstraps`` over SQL."""
 
-    def __init__(self, store: Store, names: Names, cluster: ClusterId, book: RuleBook) -> None:
+    def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, rules_cache: RuleCache) -> None:
         """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._names = names
         self._cluster = cluster
-        self._book = book
+        self._rules_cache = rules_cache
 
     def wanted(self) -> list[Bootstrap]:
         """See ``bootstraps.Bootstraps``."""
         with self._store.read() as connection:
             found: dict[tuple[str, UUID], Bootstrap] = {}
-            for rule in self._book.in_force(connection):
+            for rule in self._rules_cache.in_force(connection):
                 if rule.phase is Phase.BOOTSTRAPPING:
                     known = found.get((rule.peer, rule.table), Bootstrap(rule.peer, rule.table, (), 0))
                     groups = tuple(sorted({*known.groups, rule.group}))
@@ -81,7 +81,7 @@ class SqlBootstraps:
             newest = max(
                 (
                     rule.generation
-                    for rule in self._book.in_force(connection)
+                    for rule in self._rules_cache.in_force(connection)
                     if (rule.peer, rule.table, rule.phase) == (wanted.peer, wanted.table, Phase.BOOTSTRAPPING)
                 ),
                 default=0,
@@ -113,7 +113,7 @@ class SqlBootstraps:
             row = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
             if row is None or row.closed_length < 0:
                 return False
-            found = statuses(connection, self._book, [(row.id, file_row(row))])
+            found = statuses(connection, self._rules_cache, [(row.id, file_row(row))])
         return bool(found) and all(status_is_applied(status) for _, _, status in found)
 
     def passed_on(self) -> frozenset[PassedOn]:
@@ -130,7 +130,7 @@ class SqlBootstraps:
                 of_files = sa.select(_c.file_id, _s.table_uuid).join(schema.streams).where(_c.file_id.in_(ids))
                 for row in connection.execute(of_files.distinct()):
                     tables.setdefault(row.file_id, set()).add(UUID(row.table_uuid))
-            found = statuses(connection, self._book, list(rows.values()))
+            found = statuses(connection, self._rules_cache, list(rows.values()))
         return frozenset(
             PassedOn(rule.peer, rule.table, row.source.cluster)
             for file, rule, status in found

@@ -15,15 +15,15 @@ from replication.core.ids import FileId
 from replication.core.phase import Phase
 from replication.core.shipping.retention import past_budget
 from replication.core.status import ReplicationStatus, is_fully_replicated
-from replication.ledger.base import FileKind, FileRow, LetGo, Rule
+from replication.ledger.base import FileKind, FileRow, Released, Rule
 from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
 from replication.ledger.sql.keys import file_row
 from replication.ledger.sql.landing import sent_on
 from replication.ledger.sql.pinned import pins
-from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.rule_cache import RuleCache
 from replication.ledger.sql.statuses import statuses
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 
 _f, _s, _p, _rule = (t.c for t in (schema.files, schema.streams, sending.progress, sending.rules))
 
@@ -38,25 +38,25 @@ class _Lacked:
     pinned_for: frozenset[UUID]
 
 
-def lacked_files(connection: Connection, book: RuleBook) -> dict[str, list[FileId]]:
+def lacked_files(connection: Connection, rules_cache: RuleCache) -> dict[str, list[FileId]]:
     """See ``base.Files.lacked``."""
     return {
         peer: [each.row.file for each in lacked if each.row.closed]
-        for peer, lacked in _lacked(connection, book).items()
+        for peer, lacked in _lacked(connection, rules_cache).items()
     }
 
 
-def let_go(store: Store, connection: Connection, book: RuleBook, budget: int) -> list[LetGo]:
+def release(store: SqlStore, connection: Connection, rules_cache: RuleCache, budget: int) -> list[Released]:
     """Of each peer past its budget: tables with frames in the oldest files need a bootstrap; see ``Files``."""
     done = []
-    for peer, lacked in sorted(_lacked(connection, book).items()):
+    for peer, lacked in sorted(_lacked(connection, rules_cache).items()):
         here = [e for e in lacked if e.row.closed and not e.row.is_stored and e.row.length >= e.row.closed_length]
         pinned = [e for e in here if e.pinned_for]
         oldest = past_budget(((e.row.file, e.row.needed) for e in pinned), budget)
         broken = {table for e in pinned if e.row.file in oldest for table in e.pinned_for}
         if broken:
             _need_bootstrap(connection, peer, broken)
-            done.append(LetGo(peer, (), 0, tuple(sorted(broken))))
+            done.append(Released(peer, (), 0, tuple(sorted(broken))))
         free = [e for e in here if not e.pinned_for]
         if sum(each.row.needed for each in free) <= budget:
             continue
@@ -72,7 +72,7 @@ def let_go(store: Store, connection: Connection, book: RuleBook, budget: int) ->
             passed = {"shipped": whole, "applied": each.row.needed}
             connection.execute(insert.on_conflict_do_update(index_elements=["file_id", "peer"], set_=passed))
         size = sum(each.row.needed for each in files)
-        done.append(LetGo(peer, tuple(each.row.file for each in files), size, tuple(sorted(tables))))
+        done.append(Released(peer, tuple(each.row.file for each in files), size, tuple(sorted(tables))))
     return done
 
 
@@ -82,14 +82,14 @@ def _need_bootstrap(connection: Connection, peer: str, tables: Iterable[UUID]) -
         connection.execute(sending.rules.update().where(of_table).values(phase=Phase.NEEDS_BOOTSTRAP.value))
 
 
-def _lacked(connection: Connection, book: RuleBook) -> Mapping[str, Sequence[_Lacked]]:
+def _lacked(connection: Connection, rules_cache: RuleCache) -> Mapping[str, Sequence[_Lacked]]:
     """Files of frames that each peer lacks something of, oldest first."""
     wanted = sa.select(schema.files).where(_f.kind.in_((FileKind.WAL, FileKind.LANDING))).order_by(_f.created, _f.file)
     rows = {row.id: file_row(row) for row in connection.execute(wanted)}
     keys = {row.file: key for key, row in rows.items()}
     found: dict[str, dict[int, list[tuple[Rule, ReplicationStatus]]]] = {}
     lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
-    for file, rule, status in statuses(connection, book, list(rows.items())):
+    for file, rule, status in statuses(connection, rules_cache, list(rows.items())):
         lacks = status.remaining > 0 if not rows[keys[file]].closed else not is_fully_replicated(status)
         if lacks:
             found.setdefault(rule.peer, {}).setdefault(keys[file], []).append((rule, status))
@@ -122,7 +122,7 @@ def _lost(connection: Connection, each: _Lacked) -> set[UUID]:
         rule, ranges = missing.get((table, group), (None, Ranges()))
         if rule is None or not ranges.within(begin, end):
             continue
-        owed = {str(of): first for of, first in rule.owed.items()}
-        if seq_end > owed.get(wal, 0):
+        required_from = {str(of): first for of, first in rule.required_from.items()}
+        if seq_end > required_from.get(wal, 0):
             lost.add(UUID(table))
     return lost

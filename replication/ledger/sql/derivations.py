@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from replication.ledger.derivations import ANEW, Derivation
 from replication.ledger.sql import schema
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 
 _d, _t = schema.derivations.c, schema.tables.c
 
@@ -17,7 +17,7 @@ _d, _t = schema.derivations.c, schema.tables.c
 class SqlDerivations:
     """``deriving.Derivations`` over SQL."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 

@@ -18,18 +18,18 @@ from replication.core.shipping.planner import FileView
 from replication.core.shipping.retention import FileFacts, RetentionPolicy, held_by, may_retire
 from replication.core.status import ReplicationStatus
 from replication.errors import ClosedFileError, RequestError
-from replication.ledger.base import KEEP, Backlog, FileKind, FileRow, LetGo, Progress, Rule
+from replication.ledger.base import KEEP, Backlog, FileKind, FileRow, PeerProgress, Released, Rule
 from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
-from replication.ledger.sql.budget import lacked_files, let_go
+from replication.ledger.sql.budget import lacked_files, release
 from replication.ledger.sql.keys import check_term, file_id, file_row, missing
 from replication.ledger.sql.replay import advance, is_held
 from replication.ledger.sql.retention import facts
-from replication.ledger.sql.rule_cache import RuleBook, peers
+from replication.ledger.sql.rule_cache import RuleCache, peers
 from replication.ledger.sql.runs import drop_file
-from replication.ledger.sql.status_cache import Known, StatusBook
-from replication.ledger.sql.statuses import apart, keep_apart, statuses
-from replication.ledger.sql.store import Store, counter, put_meta, raise_counter
+from replication.ledger.sql.status_cache import KnownStatuses, StatusCache
+from replication.ledger.sql.statuses import keep_withheld, statuses, withheld
+from replication.ledger.sql.store import SqlStore, counter, put_meta, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
 _rule, _start, _slot, _h = sending.rules.c, sending.starts.c, schema.slots.c, sending.held_tables.c
@@ -40,10 +40,10 @@ _BY_NAME = sa.select(schema.files).where(_f.file == sa.bindparam("file"))
 class SqlFiles:
     """``base.Files`` over SQL."""
 
-    def __init__(self, store: Store, book: RuleBook, statuses: StatusBook, cluster: ClusterId) -> None:
+    def __init__(self, store: SqlStore, rules_cache: RuleCache, statuses: StatusCache, cluster: ClusterId) -> None:
         """For the ledger in ``store``, of ``cluster``."""
         self._store = store
-        self._book = book
+        self._rules_cache = rules_cache
         self._statuses = statuses
         self._cluster = cluster
         self._heard: dict[str, int] = {}  # of counters; only saves questions
@@ -75,7 +75,7 @@ class SqlFiles:
             put_meta(self._store, connection, {"overtaken": str(ahead[0])})
         return ahead[0]
 
-    def heard_by(self, peer: ClusterId) -> tuple[FileId, ...]:
+    def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
         """See ``base.Files``."""
         kept, prefix = schema.counters.c, self._heard_name(peer, "")
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(prefix, autoescape=True))
@@ -119,7 +119,7 @@ class SqlFiles:
                 )
             connection.execute(schema.files.update().where(_f.id == row.id).values(closed_length=length))
 
-    def record(self, reports: Sequence[Progress]) -> None:
+    def record(self, reports: Sequence[PeerProgress]) -> None:
         """See ``base.Files``."""
         with self._store.write() as connection:
             known = {peer.name: peer.cluster for peer in peers(connection)}
@@ -139,10 +139,10 @@ class SqlFiles:
                 raise_counter(connection, name, number)
         self._heard |= newer
 
-    def _join(self, connection: Connection, key: int, report: Progress, begins: _Begins) -> None:
+    def _join(self, connection: Connection, key: int, report: PeerProgress, begins: _Begins) -> None:
         here = (_p.file_id == key) & (_p.peer == report.peer)
-        for table, ranges in report.apart.items():
-            keep_apart(self._store, connection, key, str(table), ranges)
+        for table, ranges in report.withheld.items():
+            keep_withheld(self._store, connection, key, str(table), ranges)
         row = connection.execute(sa.select(sending.progress).where(here)).one_or_none()
         shipped = report.shipped
         if report.generation is not None:
@@ -170,7 +170,7 @@ class SqlFiles:
         values["commit"] = max(row.commit, report.commit)
         connection.execute(sending.progress.update().where(here).values(values))
 
-    def progress(self, peer: str | None = None) -> list[Progress]:
+    def progress(self, peer: str | None = None) -> list[PeerProgress]:
         """See ``base.Files``."""
         wanted = sa.select(_f.file, _p.peer, _p.shipped, _p.applied, _p.commit, _p.error, _p.losses).join(
             sending.progress
@@ -180,16 +180,16 @@ class SqlFiles:
         with self._store.read() as connection:
             rows = connection.execute(wanted.order_by(_f.file, _p.peer)).all()
         return [
-            Progress(
+            PeerProgress(
                 file_id(r.file), r.peer, Ranges.from_json(r.shipped), r.applied, r.commit, r.error, losses=r.losses
             )
             for r in rows
         ]
 
-    def apart(self, file: FileId) -> Mapping[UUID, Ranges]:
+    def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
         """See ``base.Files``."""
         with self._store.read() as connection:
-            return apart(connection, file)
+            return withheld(connection, file)
 
     def failing(self) -> frozenset[str]:
         """See ``base.Files``."""
@@ -202,7 +202,7 @@ class SqlFiles:
         wanted = sa.select(schema.files).order_by(_f.file)
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
-            return statuses(connection, self._book, rows, peer)
+            return statuses(connection, self._rules_cache, rows, peer)
 
     def lacking(self) -> list[FileView]:
         """See ``base.Files``."""
@@ -230,14 +230,14 @@ class SqlFiles:
         ]
         rows.sort(key=lambda each: each[1].file)
         with self._store.read() as connection:
-            of_files = facts(connection, self._book, rows, policy)
+            of_files = facts(connection, self._rules_cache, rows, policy)
         return [row for (_, row), of_file in zip(rows, of_files, strict=True) if may_retire(of_file)]
 
     def retention(self, policy: RetentionPolicy = KEEP) -> list[FileFacts]:
         """See ``base.Files``."""
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(sa.select(schema.files).order_by(_f.file))]
-            return facts(connection, self._book, rows, policy)
+            return facts(connection, self._rules_cache, rows, policy)
 
     def retire(self, file: FileId, term: int, policy: RetentionPolicy = KEEP) -> None:
         """See ``base.Files``."""
@@ -249,7 +249,7 @@ class SqlFiles:
             row = file_row(found)
             if row.applied < row.length:
                 row = replace(row, applied=advance(connection, found.id))
-            (known,) = facts(connection, self._book, [(found.id, row)], policy)
+            (known,) = facts(connection, self._rules_cache, [(found.id, row)], policy)
             reasons = held_by(known)
             if reasons:
                 raise RequestError(f"{file} must stay: {'; '.join(reasons)}")
@@ -275,13 +275,13 @@ class SqlFiles:
     def lacked(self) -> dict[str, list[FileId]]:
         """See ``base.Files``."""
         with self._store.read() as connection:
-            return lacked_files(connection, self._book)
+            return lacked_files(connection, self._rules_cache)
 
-    def let_go(self, budget: int, term: int) -> list[LetGo]:
+    def release(self, budget: int, term: int) -> list[Released]:
         """See ``base.Files``."""
         with self._store.write() as connection:
             check_term(connection, term)
-            return let_go(self._store, connection, self._book, budget)
+            return release(self._store, connection, self._rules_cache, budget)
 
     def retired_bytes(self) -> int:
         """See ``base.Files``."""
@@ -294,7 +294,7 @@ def _next(connection: Connection, host: str) -> int:
 
 
 def add_file(
-    store: Store,
+    store: SqlStore,
     connection: Connection,
     cluster: ClusterId,
     host: str,
@@ -328,7 +328,7 @@ def add_file(
     return made.scalar_one(), row
 
 
-def _closed_bytes(known: Mapping[int, Known]) -> int:
+def _closed_bytes(known: Mapping[int, KnownStatuses]) -> int:
     """How much CLOSED files hold together; no peer waits for more."""
     return sum(each.row.closed_length for each in known.values() if each.row.closed)
 

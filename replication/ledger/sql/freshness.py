@@ -1,4 +1,4 @@
-"""Replicated time from the ledger: notices, open roads, what is covered and what of it is applied, in one snapshot."""
+"""Replicated time from the ledger: notices, open routes, what is covered and what of it is applied, in one snapshot."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.core.routes.freshness import (
     EVERYTHING,
     ClosedNotice,
     Reach,
     Replicated,
-    Road,
+    RouteCoverage,
     accumulate,
     reach,
     replicated_time,
 )
-from replication.core.routes.routes import Carried, InboundRoad
 from replication.ledger.sql import schema
 from replication.ledger.sql.keys import file_id, stream_id
-from replication.ledger.sql.store import Store, chunked
+from replication.ledger.sql.store import SqlStore, chunked
 
 NOTICES_MAX = 256
 NOTICES_FRESH = 128
@@ -35,8 +35,8 @@ NOTICE_LARGE_BYTES = 1 << 18
 _Sequences = dict[StreamId, Ranges]
 
 _n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
-_r, _t, _q, _h = schema.roads.c, schema.tables.c, schema.quarantined.c, schema.heard.c
-_v = schema.waived.c
+_r, _t, _q, _h = schema.routes.c, schema.tables.c, schema.quarantined.c, schema.heard.c
+_v = schema.acknowledged.c
 
 
 _APPLICABLE = (
@@ -54,7 +54,7 @@ def is_applied() -> sa.ColumnElement[bool]:
 _WAITING = sa.select(_c.id).select_from(_APPLICABLE).where(~_c.divergent, ~is_applied())
 
 
-def keep_notice(store: Store, connection: Connection, origin: str, notice: ClosedNotice) -> None:
+def keep_notice(store: SqlStore, connection: Connection, origin: str, notice: ClosedNotice) -> None:
     """Keep one more notice of ``origin``; two at one time become one, and many are thinned."""
     same = connection.scalar(sa.select(_n.payload).where(_n.origin == origin, _n.closed == notice.t))
     if same is not None:
@@ -77,7 +77,7 @@ def thin(connection: Connection, origin: ClusterId) -> None:
     One that a table has reached is joined to no later one: replicated time would go back while that is held.
     """
     here = _n.origin == str(origin)
-    snapshot = Snapshot.load(connection, origin, None)
+    snapshot = RouteSnapshot.load(connection, origin, None)
     reached = snapshot.replicated().t
     connection.execute(schema.notices.delete().where(here, _n.closed < reached))
     rows = connection.execute(sa.select(_n.closed, _n.payload).where(here).order_by(_n.closed)).all()
@@ -95,22 +95,22 @@ def thin(connection: Connection, origin: ClusterId) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RouteSnapshot:
     """All that replicated time of one origin depends on, for one table or for all."""
 
     origin: ClusterId
     is_own: bool
     notices: Sequence[ClosedNotice]
-    roads: Mapping[tuple[UUID, str], Sequence[InboundRoad]]
+    routes: Mapping[tuple[UUID, str], Sequence[InboundRoute]]
     live: frozenset[UUID]
     covered: Mapping[StreamId, Ranges] = field(default_factory=dict)
     applied: Mapping[StreamId, Ranges] = field(default_factory=dict)
     quarantined: Mapping[StreamId, Ranges] = field(default_factory=dict)
     waiting: str = ""
-    waived: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]] = field(default_factory=dict)
+    acknowledged: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]] = field(default_factory=dict)
 
     @staticmethod
-    def load(connection: Connection, origin: ClusterId, table: UUID | None) -> Snapshot:
+    def load(connection: Connection, origin: ClusterId, table: UUID | None) -> RouteSnapshot:
         """Read it within the connection's transaction."""
         payloads = connection.scalars(sa.select(_n.payload).where(_n.origin == str(origin)).order_by(_n.closed)).all()
         notices = [_decode(payload) for payload in payloads]
@@ -119,32 +119,38 @@ class Snapshot:
             live &= {table}
         own = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "cluster"))
         wanted = {stream for notice in notices for stream, _ in notice.streams if stream.table in live}
-        roads = by_group(open_roads(connection, table))
+        routes = by_group(open_routes(connection, table))
         is_own = own == str(origin)
-        waiting = "" if is_own else _waiting(roads.values(), live)
+        waiting = "" if is_own else _waiting(routes.values(), live)
         found = _coverage(connection, wanted)
-        return Snapshot(origin, is_own, notices, roads, frozenset(live), *found, waiting, waived(connection))
+        return RouteSnapshot(
+            origin, is_own, notices, routes, frozenset(live), *found, waiting, acknowledged(connection)
+        )
 
-    def of(self, table: UUID) -> Snapshot:
+    def of(self, table: UUID) -> RouteSnapshot:
         """The same for one of its tables."""
-        waiting = "" if self.is_own else _waiting(self.roads.values(), {table})
+        waiting = "" if self.is_own else _waiting(self.routes.values(), {table})
         return replace(self, live=frozenset({table}), waiting=waiting)
 
     def replicated(self) -> Replicated:
-        """The largest closed time up to which all that is owed is applied; none before a bootstrap is complete."""
+        """The largest closed time up to which all that is required is applied; none before a bootstrap is complete."""
         if self.waiting:
             return Replicated(0, self.waiting)
 
-        def roads(stream: StreamId) -> Sequence[Road]:
+        def routes(stream: StreamId) -> Sequence[RouteCoverage]:
             if stream.table not in self.live:
                 return ()
-            return own_road(stream, self.waived) if self.is_own else roads_of(stream, self.roads, self.waived)
+            return (
+                own_route(stream, self.acknowledged)
+                if self.is_own
+                else routes_of(stream, self.routes, self.acknowledged)
+            )
 
-        return replicated_time(self.notices, roads, self.covered, self.applied, self.origin.name, self.quarantined)
+        return replicated_time(self.notices, routes, self.covered, self.applied, self.origin.name, self.quarantined)
 
 
 def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-    """Whether everything owed of each stream up to a sequence is here, by whatever road it came.
+    """Whether everything required of each stream up to a sequence is here, by whatever route it came.
 
     Nothing of a table that was dropped here is, nor comes.
     """
@@ -154,15 +160,15 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
         for some in chunked(tables)
         for uuid, name in connection.execute(sa.select(_t.uuid, _t.name).where(_t.uuid.in_(some), _t.dropped))
     }
-    roads = by_group(open_roads(connection, None))
+    routes = by_group(open_routes(connection, None))
     covered, applied, quarantined = _coverage(connection, sequences)
-    none, gaps = Ranges(), waived(connection)
+    none, gaps = Ranges(), acknowledged(connection)
     return {
         stream: dropped.get(stream.table)
         or reach(
             stream,
             last,
-            own_road(stream, gaps) if stream.wal.cluster == own else roads_of(stream, roads, gaps),
+            own_route(stream, gaps) if stream.wal.cluster == own else routes_of(stream, routes, gaps),
             covered.get(stream, none),
             applied.get(stream, none),
             quarantined.get(stream, none),
@@ -174,20 +180,20 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
 def forget(connection: Connection, origin: ClusterId) -> None:
     """Let go of an origin that is gone for good."""
     connection.execute(schema.notices.delete().where(_n.origin == str(origin)))
-    connection.execute(schema.roads.update().where(_r.source == str(origin)).values(closed=True))
+    connection.execute(schema.routes.update().where(_r.source == str(origin)).values(closed=True))
 
 
 def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every: bool = False) -> list[ClusterId]:
     """The origins that feed a table; with ``every``, or without a table, also all others that sent a closed frame.
 
-    Those that an open road brings feed it, also before their first row has come, and those of which rows wait here.
+    Those that an open route brings feed it, also before their first row has come, and those of which rows wait here.
     """
     seen = set(connection.scalars(sa.select(_n.origin).distinct()))
     if table is None:
         return sorted(ClusterId.parse(text) for text in seen | {str(own)})
     feeding = {str(own), *(seen if every else ())}
-    for road in open_roads(connection, table):
-        feeding |= {str(road.source), *(str(each.origin) for each in road.carried)}
+    for route in open_routes(connection, table):
+        feeding |= {str(route.source), *(str(each.origin) for each in route.carried)}
     held = list(_quarantined(connection))
     for origin in seen - feeding:
         of_origin = (_s.table_uuid == str(table)) & _s.wal.startswith(f"{origin}/", autoescape=True)
@@ -197,16 +203,16 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     return sorted(map(ClusterId.parse, feeding))
 
 
-def _waiting(roads: Iterable[Sequence[InboundRoad]], tables: Container[UUID]) -> str:
+def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) -> str:
     """Which bootstrap the tables wait for, "" when none."""
-    awaited = (road.awaited for of_group in roads for road in of_group if road.table in tables)
+    awaited = (route.awaited for of_group in routes for route in of_group if route.table in tables)
     return next(filter(None, awaited), "")
 
 
-def open_roads(connection: Connection, table: UUID | None) -> list[InboundRoad]:
-    """Open roads into this cluster, of one table or all."""
+def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute]:
+    """Open routes into this cluster, of one table or all."""
     wanted = (
-        sa.select(schema.roads, sa.func.coalesce(_h.at, 0).label("heard"))
+        sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("heard"))
         .outerjoin(schema.heard, _h.source == _r.source)
         .where(~_r.closed)
         .order_by(_r.source, _r.table_uuid, _r.grp)
@@ -214,12 +220,12 @@ def open_roads(connection: Connection, table: UUID | None) -> list[InboundRoad]:
     if table is not None:
         wanted = wanted.where(_r.table_uuid == str(table))
     return [
-        InboundRoad(
+        InboundRoute(
             ClusterId.parse(row.source),
             UUID(row.table_uuid),
             row.grp,
             row.generation,
-            *_owed(row.owed, row.waived),
+            *_required_from(row.required_from, row.acknowledged),
             _carried(row.carried),
             row.heard,
             Phase(row.phase),
@@ -228,52 +234,55 @@ def open_roads(connection: Connection, table: UUID | None) -> list[InboundRoad]:
     ]
 
 
-def by_group(roads: Iterable[InboundRoad]) -> dict[tuple[UUID, str], list[InboundRoad]]:
-    """Roads per (table, group)."""
-    made: dict[tuple[UUID, str], list[InboundRoad]] = {}
-    for road in roads:
-        made.setdefault((road.table, road.group), []).append(road)
+def by_group(routes: Iterable[InboundRoute]) -> dict[tuple[UUID, str], list[InboundRoute]]:
+    """Routes per (table, group)."""
+    made: dict[tuple[UUID, str], list[InboundRoute]] = {}
+    for route in routes:
+        made.setdefault((route.table, route.group), []).append(route)
     return made
 
 
-def roads_of(
+def routes_of(
     stream: StreamId,
-    roads: Mapping[tuple[UUID, str], Sequence[InboundRoad]],
+    routes: Mapping[tuple[UUID, str], Sequence[InboundRoute]],
     gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]],
-) -> list[Road]:
-    """What each of the roads that bring a stream owes, less what was given up here."""
+) -> list[RouteCoverage]:
+    """What each of the routes that bring a stream requires, less what was salvaged here."""
     group, none = (stream.table, stream.group), Ranges()
     here = gaps.get(group, {}).get(stream.wal, none)
     return [
-        Road(road.owed, {**road.waived, stream.wal: here.union(road.waived.get(stream.wal, none))})
-        for road in roads.get(group, ())
-        if road.brings(stream.wal.cluster)
+        RouteCoverage(
+            route.required_from,
+            {**route.acknowledged, stream.wal: here.union(route.acknowledged.get(stream.wal, none))},
+        )
+        for route in routes.get(group, ())
+        if route.brings(stream.wal.cluster)
     ]
 
 
-def own_road(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]]) -> Sequence[Road]:
-    """What is to be here of a stream that this cluster wrote: all of it, less what was given up."""
+def own_route(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]]) -> Sequence[RouteCoverage]:
+    """What is to be here of a stream that this cluster wrote: all of it, less what was salvaged."""
     of_group = gaps.get((stream.table, stream.group))
-    return (EVERYTHING,) if of_group is None else (Road({}, of_group),)
+    return (EVERYTHING,) if of_group is None else (RouteCoverage({}, of_group),)
 
 
-def waived(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
-    """See ``base.Landing.waived``."""
+def acknowledged(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+    """See ``base.Landing.acknowledged``."""
     made: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
-    wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, _v.seq_begin, _v.seq_end).join(schema.waived)
+    wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
     for wal, table, group, begin, end in connection.execute(wanted):
         of_group = made.setdefault((UUID(table), group), {})
         of_group[file_id(wal)] = of_group.get(file_id(wal), Ranges()).add(begin, end)
     return made
 
 
-def road_columns(
-    owed: Mapping[FileId, int], waived: Mapping[FileId, Ranges], carried: Iterable[Carried]
+def route_columns(
+    required_from: Mapping[FileId, int], acknowledged: Mapping[FileId, Ranges], carried: Iterable[Carried]
 ) -> dict[str, str]:
-    """A road's columns of text."""
+    """A route's columns of text."""
     return {
-        "owed": json.dumps({str(wal): first for wal, first in owed.items()}),
-        "waived": json.dumps({str(wal): list(ranges) for wal, ranges in waived.items()}),
+        "required_from": json.dumps({str(wal): first for wal, first in required_from.items()}),
+        "acknowledged": json.dumps({str(wal): list(ranges) for wal, ranges in acknowledged.items()}),
         "carried": json.dumps(
             [[str(c.origin), [str(hop) for hop in c.path], c.silent_since, c.awaits_bootstrap] for c in carried]
         ),
@@ -281,10 +290,10 @@ def road_columns(
 
 
 @lru_cache(maxsize=1024)
-def _owed(owed: str, waived: str) -> tuple[dict[FileId, int], dict[FileId, Ranges]]:
+def _required_from(required_from: str, acknowledged: str) -> tuple[dict[FileId, int], dict[FileId, Ranges]]:
     return (
-        {file_id(wal): int(first) for wal, first in json.loads(owed).items()},
-        {file_id(wal): Ranges.union_of(map(tuple, spans)) for wal, spans in json.loads(waived).items()},
+        {file_id(wal): int(first) for wal, first in json.loads(required_from).items()},
+        {file_id(wal): Ranges.union_of(map(tuple, spans)) for wal, spans in json.loads(acknowledged).items()},
     )
 
 

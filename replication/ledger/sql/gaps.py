@@ -25,24 +25,24 @@ from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
 from replication.ledger.sql.keys import file_id
 from replication.ledger.sql.landing import coverage
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 
 _c, _f, _s, _p, _start = (t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.starts))
-_e, _peer, _owed = sending.ended.c, sending.peers.c, sending.owed.c
+_e, _peer, _required_from = sending.ended.c, sending.peers.c, sending.required_from.c
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class MissingSequences:
     """Of a rule's streams, the first sequence per WAL that is not known to be at the peer; ``since`` is about when.
 
-    Empty when the peer has all that the rule owes and that is registered.
+    Empty when the peer has all that the rule requires and that is registered.
     """
 
     first: Mapping[FileId, int]
     since: int
 
 
-def lacking(connection: Connection, rule: Any) -> Lacking:
+def lacking(connection: Connection, rule: Any) -> MissingSequences:
     """What the peer of a row of ``rules`` lacks, by what is registered and known to be durable there."""
     to = ClusterId.parse(connection.execute(sa.select(_peer.cluster).where(_peer.name == rule.peer)).scalar_one())
     of_claim = (_s.wal, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
@@ -57,25 +57,25 @@ def lacking(connection: Connection, rule: Any) -> Lacking:
         )
         .where(_s.table_uuid == rule.table_uuid, _s.grp == rule.grp, ~_c.divergent)
     )
-    begun = sa.select(_owed.wal, _owed.sequence).where(_owed.rule_id == rule.id)
-    owed = {row.wal: int(row.sequence) for row in connection.execute(begun)}
+    begun = sa.select(_required_from.wal, _required_from.sequence).where(_required_from.rule_id == rule.id)
+    required_from = {row.wal: int(row.sequence) for row in connection.execute(begun)}
     first: dict[FileId, int] = {}
     since = 0
     for wal, seq_begin, seq_end, begin, end, source, created, shipped, commit, start in connection.execute(wanted):
-        if seq_end <= owed.get(wal, 0) or (source is not None and file_id(source).cluster == to):
+        if seq_end <= required_from.get(wal, 0) or (source is not None and file_id(source).cluster == to):
             continue
         there = Ranges() if shipped is None else Ranges.from_json(shipped)
         low = max(begin, FILE_HEADER_BYTES if start is None else start)
         if there.contains(low, end):
             continue
         known = first.get(file_id(wal), seq_end)
-        first[file_id(wal)] = min(known, max(seq_begin, owed.get(wal, 0)))
+        first[file_id(wal)] = min(known, max(seq_begin, required_from.get(wal, 0)))
         at = int(commit or created)
         since = at if since == 0 else min(since, at)
-    return Lacking(first, since)
+    return MissingSequences(first, since)
 
 
-def note_end(store: Store, connection: Connection, rule: Any, now: int) -> None:
+def note_end(store: SqlStore, connection: Connection, rule: Any, now: int) -> None:
     """Keep where a rule's streams stand, before its row is deleted.
 
     Of one that never got as far as to be live, or needs a bootstrap, that is where they stood before, or nowhere.
@@ -104,18 +104,18 @@ def note_end(store: Store, connection: Connection, rule: Any, now: int) -> None:
 
 
 def gaps_of_new(
-    connection: Connection, peer: str, table: UUID, group: str, owed: Mapping[FileId, int], now: int
+    connection: Connection, peer: str, table: UUID, group: str, required_from: Mapping[FileId, int], now: int
 ) -> tuple[Gap, ...]:
-    """The gaps of a rule that begins now and owes what comes from ``owed`` on; forgets where an earlier one ended."""
+    """The gaps of a rule that begins now at ``required_from``; forgets where an earlier one ended."""
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == peer))
     here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.grp == group)
     row = connection.execute(sa.select(sending.ended).where(here)).one_or_none()
     if row is None:
-        frames = sum(owed.values())
+        frames = sum(required_from.values())
         return (Gap(0, now, frames),) if frames else ()
     connection.execute(sending.ended.delete().where(here))
     stood = {file_id(wal): int(sequence) for wal, sequence in json.loads(row.positions).items()}
-    frames = sum(max(0, first - stood.get(wal, 0)) for wal, first in owed.items())
+    frames = sum(max(0, first - stood.get(wal, 0)) for wal, first in required_from.items())
     return (*read_gaps(row.gaps), *([Gap(row.at, now, frames)] if frames else []))
 
 

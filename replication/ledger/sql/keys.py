@@ -39,19 +39,19 @@ _FILE = sa.select(schema.files.c.id).where(schema.files.c.file == sa.bindparam("
 _TABLE = sa.select(schema.tables.c.uuid).where(schema.tables.c.uuid == sa.bindparam("uuid"))
 
 
-class Names:
+class KeyCache:
     """The keys of one ledger."""
 
     def __init__(self) -> None:
         """Start with nothing remembered."""
         self._known: dict[Any, int] = {}
 
-    def session(self, connection: Connection) -> NamesInTransaction:
+    def session(self, connection: Connection) -> KeysInTransaction:
         """The keys as one transaction sees them; call ``keep`` once it has committed."""
-        return NamesInTransaction(self._known, connection)
+        return KeysInTransaction(self._known, connection)
 
 
-class NamesInTransaction:
+class KeysInTransaction:
     """Keys looked up, and made where missing, within one transaction."""
 
     def __init__(self, known: dict[Any, int], connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""What has landed and is claimed, apart from registering it: coverage, terms of sources, roads."""
+"""What has landed and is claimed, apart from registering it: coverage, terms of sources, routes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from replication.core.coverage import Ranges, Span
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
-from replication.core.routes.routes import Carried, InboundRoad
+from replication.core.routes.carried import Carried, InboundRoute
 from replication.ledger.base import FileRow
 from replication.ledger.sql import schema
-from replication.ledger.sql.freshness import open_roads, road_columns
-from replication.ledger.sql.keys import Names, file_row, stream_id
-from replication.ledger.sql.registration import Registrar
+from replication.ledger.sql.freshness import open_routes, route_columns
+from replication.ledger.sql.keys import KeyCache, file_row, stream_id
+from replication.ledger.sql.registration import SqlRegistration
 from replication.ledger.sql.replayers import awaits_replay
-from replication.ledger.sql.store import Store, chunked, greatest
+from replication.ledger.sql.store import SqlStore, chunked, greatest
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
-_r, _s, _road, _e = schema.received.c, schema.streams.c, schema.roads.c, schema.epochs.c
+_r, _s, _route, _e = schema.received.c, schema.streams.c, schema.routes.c, schema.epochs.c
 _PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in the order one generation goes through them
 
 
@@ -40,23 +40,23 @@ _SPARE = (
 
 
 def sent_on(keys: Sequence[int]) -> sa.CompoundSelect[Any]:
-    """Frames of files that peers are owed, as rows of (file_id, stream_id, seq_begin, seq_end, begin, end)."""
+    """Frames of files that peers are required, as rows of (file_id, stream_id, seq_begin, seq_end, begin, end)."""
     claimed = sa.select(_c.file_id, _c.stream_id, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
     return sa.union_all(claimed.where(_c.file_id.in_(keys), ~_c.divergent), repeats_sent_on(keys))
 
 
 def repeats_sent_on(keys: Sequence[int]) -> sa.Select[Any]:
-    """Those of ``sent_on`` that are claimed elsewhere; see ``base.Landing.spare``."""
+    """Those of ``sent_on`` that are claimed elsewhere; see ``base.Landing.duplicates``."""
     repeated = sa.select(_d.file_id, _d.stream_id, _d.seq_begin, _d.seq_end, _d.begin, _d.end).select_from(
         schema.duplicates.join(schema.files).join(schema.sources, _o.file == _f.source)
     )
     return repeated.where(_d.file_id.in_(keys), _o.losses > 0)
 
 
-class SqlLanding(Registrar):
+class SqlLanding(SqlRegistration):
     """``base.Landing`` over SQL."""
 
-    def __init__(self, store: Store, names: Names, cluster: ClusterId) -> None:
+    def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId) -> None:
         """For the ledger in ``store``, of ``cluster``."""
         super().__init__(store, names, cluster)
 
@@ -142,14 +142,14 @@ class SqlLanding(Registrar):
             row = connection.execute(wanted.order_by(_c.seq_end.desc()).limit(1)).one_or_none()
         return None if row is None else (row.seq_end - 1, row.last)
 
-    def declare_road(
+    def declare_route(
         self,
         source: ClusterId,
         table: UUID,
         group: str,
         generation: int,
-        owed: Mapping[FileId, int],
-        waived: Mapping[FileId, Ranges] | None = None,
+        required_from: Mapping[FileId, int],
+        acknowledged: Mapping[FileId, Ranges] | None = None,
         carried: Sequence[Carried] = (),
         phase: Phase = Phase.LIVE,
     ) -> None:
@@ -158,29 +158,29 @@ class SqlLanding(Registrar):
             "generation": generation,
             "closed": False,
             "phase": phase.value,
-            **road_columns(owed, waived or {}, carried),
+            **route_columns(required_from, acknowledged or {}, carried),
         }
-        here = (_road.source == str(source)) & (_road.table_uuid == str(table)) & (_road.grp == group)
+        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.grp == group)
         with self._store.write() as connection:
-            known = connection.scalar(sa.select(_road.phase).where(here, _road.generation == generation))
+            known = connection.scalar(sa.select(_route.phase).where(here, _route.generation == generation))
             if known is not None and _PHASES.index(Phase(known)) > _PHASES.index(phase):
                 values["phase"] = known
-            insert = self._store.insert(schema.roads).values(
+            insert = self._store.insert(schema.routes).values(
                 source=str(source), table_uuid=str(table), grp=group, **values
             )
             connection.execute(
                 insert.on_conflict_do_update(
                     index_elements=["source", "table_uuid", "grp"],
                     set_=values,
-                    where=(_road.generation < generation) | ((_road.generation == generation) & ~_road.closed),
+                    where=(_route.generation < generation) | ((_route.generation == generation) & ~_route.closed),
                 )
             )
             self._hear(connection, source)
 
-    def roads(self) -> list[InboundRoad]:
+    def routes(self) -> list[InboundRoute]:
         """See ``base.Landing``."""
         with self._store.read() as connection:
-            return open_roads(connection, None)
+            return open_routes(connection, None)
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
         """See ``base.Landing``."""
@@ -194,19 +194,19 @@ class SqlLanding(Registrar):
         with self._store.read() as connection:
             return [(file_row(row), row.low, row.high) for row in connection.execute(wanted)]
 
-    def spare(self, file: FileId, begin: int, end: int) -> Ranges:
+    def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
         """See ``base.Landing``."""
         with self._store.read() as connection:
             found = connection.execute(_SPARE, {"file": str(file), "low": begin, "high": end})
             return Ranges.union_of((row.begin, row.end) for row in found)
 
-    def close_road(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
+    def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
         """See ``base.Landing``."""
-        here = (_road.source == str(source)) & (_road.table_uuid == str(table)) & (_road.grp == group)
+        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.grp == group)
         with self._store.write() as connection:
             connection.execute(
-                schema.roads.update()
-                .where(here, _road.generation <= generation)
+                schema.routes.update()
+                .where(here, _route.generation <= generation)
                 .values(closed=True, generation=generation)
             )
 

@@ -13,16 +13,16 @@ from replication.ledger.sql.batches import SqlBatches
 from replication.ledger.sql.bootstraps import SqlBootstraps
 from replication.ledger.sql.derivations import SqlDerivations
 from replication.ledger.sql.files import SqlFiles
-from replication.ledger.sql.keys import Names
+from replication.ledger.sql.keys import KeyCache
 from replication.ledger.sql.metadata import SCHEMA_VERSION, create_all
 from replication.ledger.sql.reincarnate import former_ids
 from replication.ledger.sql.replay import SqlReplay
-from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.rule_cache import RuleCache
 from replication.ledger.sql.rules import SqlRules
-from replication.ledger.sql.salvage_own import SqlGivingUpOwn
+from replication.ledger.sql.salvage_own import SqlSalvage
 from replication.ledger.sql.sending import SqlSending
-from replication.ledger.sql.status_cache import StatusBook
-from replication.ledger.sql.store import BUSY_TIMEOUT_S, Store
+from replication.ledger.sql.status_cache import StatusCache
+from replication.ledger.sql.store import BUSY_TIMEOUT_S, SqlStore
 from replication.ledger.sql.tables import SqlTables
 from replication.ledger.sql.terms import SqlTerms
 from replication.ledger.sql.time import SqlTime
@@ -32,19 +32,19 @@ from replication.ledger.sql.touched import install
 class SqlLedger:
     """``base.Ledger`` over one store. Its methods may be called from any thread; writes take turns."""
 
-    def __init__(self, store: Store, cluster: ClusterId) -> None:
+    def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
         """For an initialised ``store`` of ``cluster``."""
-        names, book = Names(), RuleBook()
+        names, rules_cache = KeyCache(), RuleCache()
         self._store = store
         self.cluster = cluster
         self.former = former_ids(store)
         self.terms = SqlTerms(store)
-        self.rules = SqlRules(store, book)
+        self.rules = SqlRules(store, rules_cache)
         self.tables = SqlTables(store, self.rules.follow)
-        self.files = SqlFiles(store, book, StatusBook(store, book), cluster)
-        self.landing = SqlGivingUpOwn(store, names, cluster, book)
+        self.files = SqlFiles(store, rules_cache, StatusCache(store, rules_cache), cluster)
+        self.landing = SqlSalvage(store, names, cluster, rules_cache)
         self.batches = SqlBatches(store)
-        self.bootstraps = SqlBootstraps(store, names, cluster, book)
+        self.bootstraps = SqlBootstraps(store, names, cluster, rules_cache)
         self.derivations = SqlDerivations(store)
         self.replay = SqlReplay(store, names)
         self.time = SqlTime(store, cluster)
@@ -62,14 +62,14 @@ def initialise(url: str, cluster: ClusterId) -> None:
         ConfigError: the ledger there belongs to another cluster, or another incarnation of it.
         VersionError: it was made by a newer walship.
     """
-    store = Store(url)
+    store = SqlStore(url)
     try:
         prepare(store, cluster)
     finally:
         store.close()
 
 
-def prepare(store: Store, cluster: ClusterId) -> None:
+def prepare(store: SqlStore, cluster: ClusterId) -> None:
     """As ``initialise``, on an open store."""
     with store.write() as connection:
         create_all(connection)
@@ -94,7 +94,7 @@ def open_ledger(url: str, cluster: ClusterId | None = None, busy_timeout_s: floa
         ConfigError: there is none, or it belongs to another cluster.
         VersionError: it was made by a newer walship.
     """
-    store = Store(url, busy_timeout_s)
+    store = SqlStore(url, busy_timeout_s)
     try:
         store.check_present()
         return SqlLedger(store, _check(_meta(store), cluster, store))
@@ -103,14 +103,14 @@ def open_ledger(url: str, cluster: ClusterId | None = None, busy_timeout_s: floa
         raise
 
 
-def _meta(store: Store) -> dict[str, str]:
+def _meta(store: SqlStore) -> dict[str, str]:
     with store.read() as connection:
         if not connection.dialect.has_table(connection, schema.meta.name):
             return {}
         return {row.name: row.value for row in connection.execute(schema.meta.select())}
 
 
-def _check(kept: dict[str, str], cluster: ClusterId | None, store: Store) -> ClusterId:
+def _check(kept: dict[str, str], cluster: ClusterId | None, store: SqlStore) -> ClusterId:
     where = store.url.render_as_string(hide_password=True)
     if not kept:
         raise ConfigError(f"there is no ledger at {where}", "Start the cluster, which makes it: walship up")

@@ -15,18 +15,18 @@ from replication.ledger.base import (
     Batches,
     Bootstraps,
     Derivations,
-    Files,
-    Landing,
+    FileRecords,
+    LandingRecords,
     Ledger,
     Replay,
     Rules,
     Sending,
-    Tables,
+    TableRecords,
     Terms,
     Time,
 )
 from replication.ledger.sql.ledger import SqlLedger, prepare
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 
 Fault = Callable[[str], None]
 
@@ -48,7 +48,7 @@ class MemoryLedger:
         self.fault_after: Fault | None = None
         self.repeats: Callable[[str], bool] | None = None
         self.cluster = cluster
-        store = Store("sqlite://")
+        store = SqlStore("sqlite://")
         prepare(store, cluster)
         self._real: Ledger = SqlLedger(store, cluster)
         self.former: tuple[ClusterId, ...] = ()
@@ -59,9 +59,9 @@ class MemoryLedger:
         return cast(Terms, _Part(self, "terms", self._real.terms))
 
     @property
-    def tables(self) -> Tables:
+    def tables(self) -> TableRecords:
         """See ``base.Ledger``."""
-        return cast(Tables, _Part(self, "tables", self._real.tables))
+        return cast(TableRecords, _Part(self, "tables", self._real.tables))
 
     @property
     def rules(self) -> Rules:
@@ -69,14 +69,14 @@ class MemoryLedger:
         return cast(Rules, _Part(self, "rules", self._real.rules))
 
     @property
-    def files(self) -> Files:
+    def files(self) -> FileRecords:
         """See ``base.Ledger``."""
-        return cast(Files, _Part(self, "files", self._real.files))
+        return cast(FileRecords, _Part(self, "files", self._real.files))
 
     @property
-    def landing(self) -> Landing:
+    def landing(self) -> LandingRecords:
         """See ``base.Ledger``."""
-        return cast(Landing, _Part(self, "landing", self._real.landing))
+        return cast(LandingRecords, _Part(self, "landing", self._real.landing))
 
     @property
     def batches(self) -> Batches:

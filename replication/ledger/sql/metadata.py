@@ -29,11 +29,11 @@ def partial_index(name: str, column: str, where: str, *, unique: bool = False) -
 def create_all(connection: Connection) -> None:
     """Make the tables that are not there."""
     if connection.dialect.name == "postgresql":
-        say_partial_indexes_to_postgresql()
+        give_postgresql_partial_indexes()
     metadata.create_all(connection)
 
 
-def say_partial_indexes_to_postgresql() -> None:
+def give_postgresql_partial_indexes() -> None:
     """Only when PostgreSQL is there: the mere word loads its dialect, 0.1 s of every short command."""
     for index in (index for table in metadata.tables.values() for index in table.indexes if _WHERE in index.info):
         index.dialect_kwargs["postgresql_where"] = text(index.info[_WHERE])

@@ -15,7 +15,7 @@ from replication.core.ids import FileId
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import Claim
 from replication.ledger.sql import schema
-from replication.ledger.sql.keys import NamesInTransaction
+from replication.ledger.sql.keys import KeysInTransaction
 from replication.ledger.sql.store import execute_many, greatest
 
 _f, _c, _q = schema.files.c, schema.claims.c, schema.quarantined.c
@@ -58,7 +58,7 @@ def replace_claim(connection: Connection, row: Any, pieces: Sequence[Piece]) -> 
     )
 
 
-def fill(connection: Connection, names: NamesInTransaction, into: FileId, claims: Sequence[Claim]) -> int:
+def fill(connection: Connection, names: KeysInTransaction, into: FileId, claims: Sequence[Claim]) -> int:
     """Register an OPEN, empty landing file made of copied frames, whole, and close it there; its key."""
     key = names.file(into)
     end = max(claim.end for claim in claims)
@@ -79,7 +79,7 @@ def quarantined_row(connection: Connection, file: FileId, begin: int) -> Any:
     return row
 
 
-def requeue(connection: Connection, names: NamesInTransaction, held: Any, claim: Claim, into: FileId) -> None:
+def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, into: FileId) -> None:
     """Move a quarantined frame's claim to ``into``; see ``base.Replay``."""
     what = f"sequence {claim.sequence} of {claim.stream}"
     spans = json.loads(held.held)
@@ -96,12 +96,12 @@ def requeue(connection: Connection, names: NamesInTransaction, held: Any, claim:
     copy = Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash)
     replace_claim(connection, row, [*_around(row, held, claim), copy])
     if source is not None:  # should replay of that file ever come by again
-        spare = {"file_id": source, "stream_id": stream, "seq_begin": n, "seq_end": n + 1}
-        connection.execute(schema.duplicates.insert().values(**spare, begin=held.begin, end=held.end))
+        duplicates = {"file_id": source, "stream_id": stream, "seq_begin": n, "seq_end": n + 1}
+        connection.execute(schema.duplicates.insert().values(**duplicates, begin=held.begin, end=held.end))
     connection.execute(schema.quarantined.delete().where(_q.file == held.file, _q.begin == held.begin))
 
 
-def let_go(connection: Connection, names: NamesInTransaction, held: Any, claim: Claim, at: int) -> None:
+def release(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, at: int) -> None:
     """Claim a quarantined frame that is damaged no more, and waive its sequence; see ``base.Replay.discard``."""
     stream = names.stream(claim.stream)
     _, row = _claimed(connection, held, stream, claim.sequence)
@@ -109,7 +109,7 @@ def let_go(connection: Connection, names: NamesInTransaction, held: Any, claim: 
         return
     replace_claim(connection, row, _around(row, held, claim))
     gap = {"seq_begin": claim.sequence, "seq_end": claim.sequence + 1, "file": held.file, "at": at}
-    connection.execute(schema.waived.insert().values(stream_id=stream, **gap))
+    connection.execute(schema.acknowledged.insert().values(stream_id=stream, **gap))
 
 
 def _claimed(connection: Connection, held: Any, stream: int, sequence: int) -> tuple[int | None, Any]:

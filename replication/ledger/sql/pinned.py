@@ -1,4 +1,4 @@
-"""Which files bootstraps pin: those with frames that are owed beside the rows of the snapshot, until it is complete."""
+"""Which files bootstraps pin: those with frames that a peer needs beside the snapshot's rows, until it is complete."""
 
 from __future__ import annotations
 

@@ -19,15 +19,15 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.ledger.records import Claim, FileKind
 from replication.ledger.sql import schema
-from replication.ledger.sql.keys import Names
+from replication.ledger.sql.keys import KeyCache
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.ledger.sql.store import Store, execute_many, put_meta, raise_counter
+from replication.ledger.sql.store import SqlStore, execute_many, put_meta, raise_counter
 
 _slot = schema.slots.c
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RebuildInput:
     """A file of frames on this host: its id, path, when it was made, and every intact frame from its front on."""
 
     file: FileId
@@ -52,7 +52,7 @@ def rebuild(
     applied: Mapping[StreamId, Ranges],
     replay_epoch: int,
     newest: int,
-    files: Sequence[Found],
+    files: Sequence[RebuildInput],
     upcoming: int,
 ) -> None:
     """Make a ledger at ``url``, where there is none.
@@ -72,9 +72,9 @@ def rebuild(
         upcoming: the number that the host's next file gets, above all that are there.
     """
     initialise(url, cluster)
-    store = Store(url)
+    store = SqlStore(url)
     try:
-        names = Names()
+        names = KeyCache()
         with store.write() as connection:
             put_meta(store, connection, {"former": json.dumps([str(each) for each in former])})
             raise_counter(connection, "term", int(time.time()))  # above every term that peers have heard of
@@ -127,7 +127,7 @@ def move_database(old: Path, new: Path) -> None:
     os.replace(old, new)
 
 
-def adopt(url: str, host: str, files: Sequence[Found], upcoming: int) -> None:
+def adopt(url: str, host: str, files: Sequence[RebuildInput], upcoming: int) -> None:
     """Have a restored ledger know files of a host that are newer than it, as its own.
 
     They are CLOSED, and yet to be registered, so that whoever is killed here goes on. Nobody else uses the ledger.
@@ -138,7 +138,7 @@ def adopt(url: str, host: str, files: Sequence[Found], upcoming: int) -> None:
         files: those that it does not have.
         upcoming: the number that the host's next file gets at least.
     """
-    store = Store(url)
+    store = SqlStore(url)
     try:
         with store.write() as connection:
             upcoming = max(upcoming, connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
@@ -151,7 +151,7 @@ def adopt(url: str, host: str, files: Sequence[Found], upcoming: int) -> None:
         store.close()
 
 
-def _row(found: Found, host: str) -> dict[str, object]:
+def _row(found: RebuildInput, host: str) -> dict[str, object]:
     return {
         "file": str(found.file),
         "kind": FileKind.LANDING.value,

@@ -18,11 +18,11 @@ from replication.ledger.base import Claim, Divergence, Landed
 from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
 from replication.ledger.sql import schema
 from replication.ledger.sql.freshness import keep_notice
-from replication.ledger.sql.keys import Names, NamesInTransaction, file_id, missing
+from replication.ledger.sql.keys import KeyCache, KeysInTransaction, file_id, missing
 from replication.ledger.sql.prepared import Prepared
 from replication.ledger.sql.replay import advance
 from replication.ledger.sql.runs import Coalescer
-from replication.ledger.sql.store import Store, greatest
+from replication.ledger.sql.store import SqlStore, greatest
 
 _f, _c = schema.files.c, schema.claims.c
 
@@ -67,10 +67,10 @@ _RECEIVE = Prepared(schema.received.insert())
 _HEAR_US = 1_000_000
 
 
-class Registrar:
+class SqlRegistration:
     """Registers groups of durable bytes and claims what is new in them."""
 
-    def __init__(self, store: Store, names: Names, cluster: ClusterId) -> None:
+    def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId) -> None:
         """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._names = names
@@ -148,7 +148,7 @@ class Registrar:
     def _claim(
         self,
         connection: Connection,
-        names: NamesInTransaction,
+        names: KeysInTransaction,
         key: int,
         file: FileId,
         begin: int,
@@ -156,7 +156,7 @@ class Registrar:
         claims: Sequence[Claim],
     ) -> list[Divergence]:
         made: list[dict[str, object]] = []
-        spare: list[dict[str, object]] = []
+        duplicates: list[dict[str, object]] = []
         found: list[Divergence] = []
         needs_replay = False
         groups = [(stream, names.stream(stream), group) for stream, group in by_stream(claims).items()]
@@ -176,12 +176,12 @@ class Registrar:
                 else:
                     made.append(_claim_row(key, stream_key, run, divergent=False))
             made += [_claim_row(key, stream_key, run, divergent=True) for run in verdict.divergent]
-            spare += [_place(key, stream_key, run) for run in verdict.duplicate]
+            duplicates += [_place(key, stream_key, run) for run in verdict.duplicate]
             for claim, against in verdict.contradicted:
                 found.append(Divergence(claim, file, self._holder(connection, file, stream, against)))
         _CLAIM.run_each(connection, made)
-        _DUPLICATE.run_each(connection, spare)
-        if spare:
+        _DUPLICATE.run_each(connection, duplicates)
+        if duplicates:
             advance(connection, key)
         elif not needs_replay:
             _PASS.run(connection, {"key": key, "from": begin, "to": end})

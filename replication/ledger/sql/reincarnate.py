@@ -13,12 +13,12 @@ from replication.errors import RequestError
 from replication.ledger.records import FileKind
 from replication.ledger.sql import schema
 from replication.ledger.sql.freshness import forget
-from replication.ledger.sql.store import Store, counter, put_meta, raise_counter
+from replication.ledger.sql.store import SqlStore, counter, put_meta, raise_counter
 
 _f, _meta = schema.files.c, schema.meta.c
 
 
-def former_ids(store: Store) -> tuple[ClusterId, ...]:
+def former_ids(store: SqlStore) -> tuple[ClusterId, ...]:
     """What the cluster of a ledger was called before, oldest first."""
     with store.read() as connection:
         text = connection.scalar(sa.select(_meta.value).where(_meta.name == "former"))
@@ -35,7 +35,7 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
     Raises:
         RequestError: a file is still OPEN, or not registered as far as it was published; nothing was changed.
     """
-    store = Store(url)
+    store = SqlStore(url)
     try:
         former = former_ids(store)
         with store.write() as connection:
@@ -47,7 +47,7 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
                 raise RequestError(
                     f"{len(left)} files that were written here are not closed and registered, {left[0]} first",
                     "On another host: walship reincarnate there, too. See walship wal verify; one that cannot be read:"
-                    " walship wal giveup",
+                    " walship wal salvage",
                 )
             old = ClusterId.parse(connection.scalar(sa.select(_meta.value).where(_meta.name == "cluster")) or "")
             new = ClusterId(old.name, uuid4())

@@ -12,13 +12,13 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.ledger.base import Claim, FileKind, Pending, Quarantined, ReplayMark
+from replication.ledger.base import Claim, FileKind, Pending, Quarantined, ReplayCheckpoint
 from replication.ledger.sql import schema
-from replication.ledger.sql.keys import Names, file_id, file_row
-from replication.ledger.sql.moving import let_go, quarantined_row, requeue
+from replication.ledger.sql.keys import KeyCache, file_id, file_row
+from replication.ledger.sql.moving import quarantined_row, release, requeue
 from replication.ledger.sql.replayers import note_replayer, replayers
 from replication.ledger.sql.runs import join_claims, join_received
-from replication.ledger.sql.store import Store, chunked, counter, greatest, put_meta, raise_counter
+from replication.ledger.sql.store import SqlStore, chunked, counter, greatest, put_meta, raise_counter
 
 _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
 _m, _q, _r, _d = schema.marks.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
@@ -38,7 +38,7 @@ _IS_UNAPPLIED = (
 
 # duplicates, in the file that the enclosing statement is about, of frames claimed elsewhere that are not applied yet
 _other, _at_other, _reaching = schema.files.alias("other"), schema.positions.alias("at_other"), schema.claims.alias()
-# claims of a stream are disjoint, so this bounds those that overlap a duplicate to a stretch of the index
+# claims of a stream are disjoint, so this bounds those that overlap a duplicate to a claim range of the index
 _LAST_OVERLAP = (
     sa.select(sa.func.min(_reaching.c.seq_end))
     .where(_reaching.c.stream_id == _d.stream_id, _reaching.c.seq_end >= _d.seq_end, ~_reaching.c.divergent)
@@ -110,7 +110,7 @@ def advance(connection: Connection, key: int) -> int:
 class SqlReplay:
     """``base.Replay`` over SQL."""
 
-    def __init__(self, store: Store, names: Names) -> None:
+    def __init__(self, store: SqlStore, names: KeyCache) -> None:
         """For the ledger in ``store``."""
         self._store = store
         self._names = names
@@ -123,9 +123,9 @@ class SqlReplay:
             skipped: dict[int, list[tuple[int, int]]] = {}
             behind: dict[int, dict[UUID, int]] = {}
             for ids in chunked(keys):
-                spare = sa.select(_d.file_id, _d.begin, _d.end).where(_d.file_id.in_(ids))
+                duplicates = sa.select(_d.file_id, _d.begin, _d.end).where(_d.file_id.in_(ids))
                 astray = sa.select(_c.file_id, _c.begin, _c.end).where(_c.file_id.in_(ids), _c.divergent)
-                for key, begin, end in connection.execute(sa.union_all(spare, astray)):
+                for key, begin, end in connection.execute(sa.union_all(duplicates, astray)):
                     skipped.setdefault(key, []).append((begin, end))
                 for row in connection.execute(sa.select(schema.positions).where(_p.file_id.in_(ids))):
                     behind.setdefault(row.file_id, {})[UUID(row.table_uuid)] = row.applied
@@ -150,7 +150,7 @@ class SqlReplay:
                     spans.setdefault(key, []).append((max(begin, *applied), end))
         return sum(Ranges.union_of(each).total for each in spans.values())
 
-    def mark_applied(self, mark: ReplayMark) -> None:
+    def checkpoint_applied(self, mark: ReplayCheckpoint) -> None:
         """See ``base.Replay``."""
         table = str(mark.table)
         of_table = sa.select(_s.id).where(_s.table_uuid == table)
@@ -167,7 +167,7 @@ class SqlReplay:
                 advance(connection, row.id)
             for key in connection.scalars(_AWAITING_TABLE, {"table": table}).all():
                 advance(connection, key)
-            self._put_mark(connection, mark, kept)
+            self._put_checkpoint(connection, mark, kept)
 
     def _put_position(self, connection: Connection, key: int, table: str, offset: int) -> None:
         insert = self._store.insert(schema.positions).values(file_id=key, table_uuid=table, applied=offset)
@@ -178,7 +178,7 @@ class SqlReplay:
             )
         )
 
-    def _put_mark(self, connection: Connection, mark: ReplayMark, positions: Mapping[FileId, int]) -> None:
+    def _put_checkpoint(self, connection: Connection, mark: ReplayCheckpoint, positions: Mapping[FileId, int]) -> None:
         """Keep the newest commit's positions; a round without rows adds its own to those of the snapshot before it."""
         old = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(mark.table))).one_or_none()
         snapshot = mark.snapshot
@@ -234,14 +234,14 @@ class SqlReplay:
         connection.execute(schema.positions.delete().where(_p.file_id == key, _p.table_uuid == table))
         connection.execute(schema.files.update().where(_f.id == key).values(applied=offset))
 
-    def mark(self, table: UUID) -> ReplayMark | None:
+    def mark(self, table: UUID) -> ReplayCheckpoint | None:
         """See ``base.Replay``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(table))).one_or_none()
         if row is None:
             return None
         positions = {file_id(file): int(offset) for file, offset in json.loads(row.positions).items()}
-        return ReplayMark(table, row.epoch, row.commit, row.snapshot, positions)
+        return ReplayCheckpoint(table, row.epoch, row.commit, row.snapshot, positions)
 
     def raise_epoch(self) -> int:
         """See ``base.Replay``."""
@@ -317,7 +317,7 @@ class SqlReplay:
             names = self._names.session(connection)
             row = quarantined_row(connection, file, begin)
             if damaged is not None:
-                let_go(connection, names, row, damaged, at)
+                release(connection, names, row, damaged, at)
             if not row.discarded:
                 here = (_q.file == row.file) & (_q.begin == begin)
                 connection.execute(schema.quarantined.update().where(here).values(discarded=at))

@@ -6,13 +6,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.ledger.sql import schema
-from replication.ledger.sql.store import Store, put_meta
+from replication.ledger.sql.store import SqlStore, put_meta
 
 _meta = schema.meta.c
 _PREFIX = "replays "
 
 
-def note_replayer(store: Store, host: str, replays: bool) -> None:
+def note_replayer(store: SqlStore, host: str, replays: bool) -> None:
     """See ``base.Replay``."""
     with store.read() as connection:
         noted = host in replayers(connection)

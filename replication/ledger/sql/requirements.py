@@ -1,4 +1,4 @@
-"""What peers are owed of a file that is given up: what of it goes over to the file of its copies, and who is told."""
+"""What peers still require of a file that is salvaged: what goes over to its saved copy, and whose route is told."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, StreamId
 from replication.core.phase import Phase
 from replication.ledger.base import Claim, FileRow, Rule
-from replication.ledger.decisions.salvage import Owing
+from replication.ledger.decisions.salvage import Requirement
 from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
-from replication.ledger.sql.rule_cache import RuleBook, peers
+from replication.ledger.sql.rule_cache import RuleCache, peers
 from replication.ledger.sql.statuses import statuses
 from replication.ledger.sql.store import execute_many
 
@@ -26,26 +26,26 @@ Place = tuple[StreamId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class Requirements:
     """Per (table, group) the rules that send it, with the cluster it goes to and the file's bytes that this lacks."""
 
     rules: Mapping[tuple[UUID, str], Sequence[tuple[Rule, ClusterId, Ranges]]]
 
     @staticmethod
-    def load(connection: Connection, book: RuleBook, key: int, row: FileRow, end: int) -> Owed:
+    def load(connection: Connection, rules_cache: RuleCache, key: int, row: FileRow, end: int) -> Requirements:
         """Of a file, up to ``end`` at least."""
         made: dict[tuple[UUID, str], list[tuple[Rule, ClusterId, Ranges]]] = {}
         clusters = {peer.name: peer.cluster for peer in peers(connection)}
-        for _, rule, status in statuses(connection, book, [(key, row)]):
+        for _, rule, status in statuses(connection, rules_cache, [(key, row)]):
             lacks = status.shipped.missing(status.begin, max(status.needed, end))
             made.setdefault((rule.table, rule.group), []).append((rule, clusters[rule.peer], lacks))
-        return Owed(made)
+        return Requirements(made)
 
-    def of(self, stream: StreamId) -> list[Owing]:
-        """What peers are owed of a stream; one that wrote it has it."""
+    def of(self, stream: StreamId) -> list[Requirement]:
+        """What peers require of a stream; one that wrote it has it."""
         rules = self.rules.get((stream.table, stream.group), ())
         return [
-            Owing(rule.peer, lacks, rule.owed.get(stream.wal, 0))
+            Requirement(rule.peer, lacks, rule.required_from.get(stream.wal, 0))
             for rule, cluster, lacks in rules
             if cluster != stream.wal.cluster
         ]
@@ -100,7 +100,7 @@ def carry_over(
 
 
 def need_bootstraps(connection: Connection, lacking: Mapping[str, Iterable[UUID]]) -> None:
-    """What these tables' rules owe to peers is lost."""
+    """What these tables' rules require at peers is lost."""
     for peer, tables in lacking.items():
         here = (_rule.peer == peer) & _rule.table_uuid.in_([str(table) for table in tables])
         connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))

@@ -16,7 +16,7 @@ from replication.ledger.sql import schema
 from replication.ledger.sql.keys import file_row
 from replication.ledger.sql.pinned import pins
 from replication.ledger.sql.replayers import awaits_replay
-from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.rule_cache import RuleCache
 from replication.ledger.sql.statuses import statuses
 
 _f = schema.files.c
@@ -24,10 +24,10 @@ Keyed = Sequence[tuple[int, FileRow]]
 Statuses = dict[tuple[FileId, str], list[PeerHold]]
 
 
-def facts(connection: Connection, book: RuleBook, rows: Keyed, policy: RetentionPolicy) -> list[FileFacts]:
+def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: RetentionPolicy) -> list[FileFacts]:
     """What holds each of these files, in their order."""
-    found = _statuses(connection, book, rows)
-    past = _past(connection, book, found, policy)
+    found = _statuses(connection, rules_cache, rows)
+    past = _past(connection, rules_cache, found, policy)
     awaited = awaits_replay(connection, policy.keeps_tables)
     holds: dict[FileId, list[PeerHold]] = {}
     for (file, peer), of_peer in found.items():
@@ -45,9 +45,9 @@ def facts(connection: Connection, book: RuleBook, rows: Keyed, policy: Retention
     ]
 
 
-def _statuses(connection: Connection, book: RuleBook, rows: Keyed) -> Statuses:
+def _statuses(connection: Connection, rules_cache: RuleCache, rows: Keyed) -> Statuses:
     found: Statuses = {}
-    every = statuses(connection, book, rows)
+    every = statuses(connection, rules_cache, rows)
     pinned = pins(connection, {row.file: (key, row) for key, row in rows}, every)
     for file, rule, status in every:
         hold = PeerHold(rule.peer, status, bootstrapping=(file, rule.peer, rule.table, rule.group) in pinned)
@@ -56,7 +56,7 @@ def _statuses(connection: Connection, book: RuleBook, rows: Keyed) -> Statuses:
 
 
 def _past(
-    connection: Connection, book: RuleBook, asked: Statuses, policy: RetentionPolicy
+    connection: Connection, rules_cache: RuleCache, asked: Statuses, policy: RetentionPolicy
 ) -> frozenset[tuple[FileId, str]]:
     """Of the files asked about, those with which a peer is past its budget; all closed files count against it."""
     budget = policy.peer_bytes_max
@@ -69,7 +69,7 @@ def _past(
     rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
     sizes = {row.file: row.needed for _, row in rows}
     waiting: dict[str, list[tuple[FileId, int]]] = {}
-    every = _statuses(connection, book, rows)
+    every = _statuses(connection, rules_cache, rows)
     for (file, peer), of_peer in every.items():  # files in the order of ``rows``, so oldest first
         if _waits(of_peer):
             waiting.setdefault(peer, []).append((file, sizes[file]))

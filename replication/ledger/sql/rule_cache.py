@@ -9,22 +9,22 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.core.ids import ClusterId, FileId
-from replication.ledger.base import Peer, Phase, Rule, Standing
+from replication.ledger.base import PatternRule, Peer, Phase, Rule
 from replication.ledger.sql import schema_sending as sending
 from replication.ledger.sql.gaps import read_gaps
 from replication.ledger.sql.keys import file_id
 from replication.ledger.sql.store import chunked, counter
 from replication.ledger.sql.touched import RULES
 
-_peer, _rule, _owed = sending.peers.c, sending.rules.c, sending.owed.c
+_peer, _rule, _required_from = sending.peers.c, sending.rules.c, sending.required_from.c
 
 
-class RuleBook:
-    """Rules in force. What a rule owes never changes and may be long, so it is read once a process."""
+class RuleCache:
+    """Rules in force. What a rule requires never changes and may be long, so it is read once a process."""
 
     def __init__(self) -> None:
         """Start with nothing read."""
-        self._owed: dict[int, dict[FileId, int]] = {}
+        self._required_from: dict[int, dict[FileId, int]] = {}
         self._kept: tuple[int, list[Rule]] = (-1, [])
 
     def in_force(self, connection: Connection, table: UUID | None = None) -> list[Rule]:
@@ -33,14 +33,14 @@ class RuleBook:
         if table is not None:
             wanted = wanted.where(_rule.table_uuid == str(table))
         rows = connection.execute(wanted).all()
-        known = self._owed
+        known = self._required_from
         unread = [row.id for row in rows if row.id not in known]
         read: dict[int, dict[FileId, int]] = {key: {} for key in unread}
         for ids in chunked(unread):
-            for row in connection.execute(sa.select(sending.owed).where(_owed.rule_id.in_(ids))):
+            for row in connection.execute(sa.select(sending.required_from).where(_required_from.rule_id.in_(ids))):
                 read[row.rule_id][file_id(row.wal)] = row.sequence
-        owed = {row.id: read[row.id] if row.id in read else known[row.id] for row in rows}
-        self._owed = owed if table is None else known | owed
+        required_from = {row.id: read[row.id] if row.id in read else known[row.id] for row in rows}
+        self._required_from = required_from if table is None else known | required_from
         return [
             Rule(
                 r.peer,
@@ -48,7 +48,7 @@ class RuleBook:
                 r.grp,
                 r.remote_table,
                 r.generation,
-                owed[r.id],
+                required_from[r.id],
                 Phase(r.phase),
                 r.since,
                 read_gaps(r.gaps),
@@ -66,12 +66,12 @@ class RuleBook:
         return self._kept[1]
 
 
-def read_standing(connection: Connection) -> list[Standing]:
+def read_pattern_rules(connection: Connection) -> list[PatternRule]:
     """Every standing rule, by peer and pattern."""
     c = sending.standing.c
     rows = connection.execute(sa.select(sending.standing).order_by(c.peer, c.pattern))
     return [
-        Standing(r.peer, r.pattern, tuple(json.loads(r.excluded)), tuple(json.loads(r.grps)), r.with_properties)
+        PatternRule(r.peer, r.pattern, tuple(json.loads(r.excluded)), tuple(json.loads(r.grps)), r.with_properties)
         for r in rows
     ]
 

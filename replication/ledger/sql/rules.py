@@ -19,14 +19,14 @@ from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.errors import PeerExistsError, RequestError, UnknownPeerError, UnknownTableError
-from replication.ledger.base import FileKind, Peer, Phase, Rule, Standing
+from replication.ledger.base import FileKind, PatternRule, Peer, Phase, Rule
 from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
 from replication.ledger.sql.gaps import gaps_of_new, lacking, note_end, write_gaps
 from replication.ledger.sql.keys import check_term
 from replication.ledger.sql.landing import coverage
-from replication.ledger.sql.rule_cache import RuleBook, peers, read_standing
-from replication.ledger.sql.store import Store, counter, execute_many, raise_counter
+from replication.ledger.sql.rule_cache import RuleCache, peers, read_pattern_rules
+from replication.ledger.sql.store import SqlStore, counter, execute_many, raise_counter
 from replication.ledger.sql.tables import table_spec
 
 _t, _f, _s = schema.tables.c, schema.files.c, schema.streams.c
@@ -38,10 +38,10 @@ SETTLE_US = 10_000_000
 class SqlRules:
     """``base.Rules`` over SQL."""
 
-    def __init__(self, store: Store, book: RuleBook) -> None:
+    def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
         """For the ledger in ``store``."""
         self._store = store
-        self._book = book
+        self._rules_cache = rules_cache
 
     def define(self, peer: Peer, term: int) -> None:
         """See ``base.Rules``."""
@@ -120,7 +120,7 @@ class SqlRules:
             spec = table_spec(text)
             for group in groups:
                 spec.group(group)
-            there = {rule.group: rule for rule in self._book.in_force(connection, table) if rule.peer == peer}
+            there = {rule.group: rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer}
             other = sorted({rule.remote_table for rule in there.values()} - {remote_table})
             if other:
                 raise RequestError(
@@ -156,7 +156,7 @@ class SqlRules:
             if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
                 return rules
             generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
-            begun: list[Rule] = []  # not read back: the book would remember them though this transaction fail
+            begun: list[Rule] = []  # not read back: the rules_cache would remember them though this transaction fail
             for rule in rules:
                 if rule.phase is not Phase.BOOTSTRAPPING:
                     here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.grp == rule.group)
@@ -172,7 +172,7 @@ class SqlRules:
         with self._store.write() as connection:
             check_term(connection, term)
             connection.execute(sending.rules.update().where(here & done).values(phase=Phase.LIVE.value))
-            rules = self._book.in_force(connection, table)
+            rules = self._rules_cache.in_force(connection, table)
         return [rule for rule in rules if (rule.peer, rule.phase) == (peer, Phase.LIVE)]
 
     def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
@@ -187,15 +187,15 @@ class SqlRules:
     def _of_table(self, connection: Connection, peer: str, table: UUID) -> list[Rule]:
         """A table's rules for a peer, one at least."""
         self._known_peer(connection, peer)
-        rules = [rule for rule in self._book.in_force(connection, table) if rule.peer == peer]
+        rules = [rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer]
         if not rules:
             raise RequestError(f"table {table} does not go to {peer}", "First: walship enablereplication")
         return rules
 
     def _begin(self, connection: Connection, rule: Rule) -> Rule:
-        """Add a rule that owes what comes after all that is claimed now, from every file's registered length on.
+        """Add a rule that requires what comes after all that is claimed now, from every file's registered length on.
 
-        One that is bootstrapped owes what fills the gaps in that, too.
+        One that is bootstrapped requires what fills the gaps in that, too.
         """
         values = {
             "peer": rule.peer,
@@ -210,13 +210,13 @@ class SqlRules:
         key = connection.execute(sending.rules.insert().values(values).returning(_rule.id)).scalar_one()
         covered = coverage(connection, (_s.table_uuid == str(rule.table)) & (_s.grp == rule.group))
         whole = rule.phase is Phase.BOOTSTRAPPING
-        owed: dict[FileId, int] = {
+        required_from: dict[FileId, int] = {
             stream.wal: ranges.prefix(0) if whole else ranges.end for stream, ranges in covered.items()
         }
         execute_many(
             connection,
-            sending.owed.insert(),
-            [{"rule_id": key, "wal": str(wal), "sequence": first} for wal, first in owed.items()],
+            sending.required_from.insert(),
+            [{"rule_id": key, "wal": str(wal), "sequence": first} for wal, first in required_from.items()],
         )
         grown = sa.select(_f.id, sa.literal(key), _f.length).where(
             _f.kind != FileKind.CONTROL, _f.length > FILE_HEADER_BYTES
@@ -225,10 +225,10 @@ class SqlRules:
         self._unship(connection, rule.peer)
         now = _now()
         gaps = (
-            () if whole else gaps_of_new(connection, rule.peer, rule.table, rule.group, owed, now)
+            () if whole else gaps_of_new(connection, rule.peer, rule.table, rule.group, required_from, now)
         )  # or it fills them
         connection.execute(sending.rules.update().where(_rule.id == key).values(since=now, gaps=write_gaps(gaps)))
-        return replace(rule, owed=owed, since=now, gaps=gaps)
+        return replace(rule, required_from=required_from, since=now, gaps=gaps)
 
     def _unship(self, connection: Connection, peer: str) -> None:
         """Bytes shipped past the registered length were filtered without the new rule, so they do not count."""
@@ -255,11 +255,11 @@ class SqlRules:
 
         These are for added groups, where all groups of it go, and those that stand for a table of its name.
         """
-        stands = read_standing(connection)
+        stands = read_pattern_rules(connection)
         here = (_rule.table_uuid == str(spec.uuid)) & _rule.every_group
         if not stands and connection.scalar(sa.select(_rule.id).where(here).limit(1)) is None:
             return
-        rules = self._book.in_force(connection, spec.uuid)
+        rules = self._rules_cache.in_force(connection, spec.uuid)
         for peer in sorted({rule.peer for rule in rules if rule.every_group}):
             there = [rule for rule in rules if rule.peer == peer]
             lacking = {group.name for group in spec.groups} - {rule.group for rule in there}
@@ -279,10 +279,11 @@ class SqlRules:
             generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
         for group in groups:
             self._begin(
-                connection, replace(like, group=group, generation=generation, phase=Phase.LIVE, owed={}, gaps=())
+                connection,
+                replace(like, group=group, generation=generation, phase=Phase.LIVE, required_from={}, gaps=()),
             )
 
-    def stand(self, standing: Standing, term: int) -> None:
+    def stand(self, standing: PatternRule, term: int) -> None:
         """See ``base.Rules``."""
         values = {
             "excluded": json.dumps(standing.excluded),
@@ -295,7 +296,7 @@ class SqlRules:
             self._known_peer(connection, standing.peer)
             connection.execute(insert.on_conflict_do_update(index_elements=["peer", "pattern"], set_=values))
 
-    def end_standing(self, peer: str, pattern: str, term: int) -> bool:
+    def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
         """See ``base.Rules``."""
         here = (sending.standing.c.peer == peer) & (sending.standing.c.pattern == pattern)
         with self._store.write() as connection:
@@ -303,10 +304,10 @@ class SqlRules:
             self._known_peer(connection, peer)
             return connection.execute(sending.standing.delete().where(here)).rowcount > 0
 
-    def standing(self) -> list[Standing]:
+    def standing(self) -> list[PatternRule]:
         """See ``base.Rules``."""
         with self._store.read() as connection:
-            return read_standing(connection)
+            return read_pattern_rules(connection)
 
     def settle(self, term: int) -> list[Rule]:
         """See ``base.Rules``."""
@@ -319,7 +320,7 @@ class SqlRules:
         with self._store.write() as connection:
             check_term(connection, term)
             rows = [row for row in connection.execute(wanted).all() if not lacking(connection, row).first]
-            ended = [r for r in self._book.in_force(connection) if any(_is_of(r, row) for row in rows)]
+            ended = [r for r in self._rules_cache.in_force(connection) if any(_is_of(r, row) for row in rows)]
             self._end(connection, _rule.id.in_([row.id for row in rows]))
         return ended
 
@@ -331,7 +332,7 @@ class SqlRules:
     def all(self) -> list[Rule]:
         """See ``base.Rules``."""
         with self._store.read() as connection:
-            return [*self._book.known(connection)]
+            return [*self._rules_cache.known(connection)]
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
         """See ``base.Rules``."""

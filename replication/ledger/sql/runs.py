@@ -122,27 +122,27 @@ def drop_file(connection: Connection, key: int) -> None:
 def _blocks(
     rows: Sequence[Any], follows: Callable[[Any, Any], bool], block: int | None, keep_newest: int
 ) -> tuple[list[tuple[Any, Any]], list[int]]:
-    """(first, last) row of each stretch longer than one row, and the ids of all but the first of each.
+    """(first, last) row of each claim range longer than one row, and the ids of all but the first of each.
 
     The ``keep_newest`` rows made last are left alone, and at most ``block`` rows become one.
     """
     newest = sorted((row.id for row in rows), reverse=True)[keep_newest - 1] if 0 < keep_newest <= len(rows) else None
     joined: list[tuple[Any, Any]] = []
     gone: list[int] = []
-    stretch: list[Any] = []
+    claim_range: list[Any] = []
 
     def finish() -> None:
-        if len(stretch) > 1:
-            joined.append((stretch[0], stretch[-1]))
-            gone.extend(row.id for row in stretch[1:])
-        stretch.clear()
+        if len(claim_range) > 1:
+            joined.append((claim_range[0], claim_range[-1]))
+            gone.extend(row.id for row in claim_range[1:])
+        claim_range.clear()
 
     for row in rows:
         if newest is not None and row.id >= newest:
             finish()
             continue
-        if stretch and (not follows(stretch[-1], row) or (block is not None and len(stretch) >= block)):
+        if claim_range and (not follows(claim_range[-1], row) or (block is not None and len(claim_range) >= block)):
             finish()
-        stretch.append(row)
+        claim_range.append(row)
     finish()
     return joined, gone

@@ -15,19 +15,19 @@ from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import RequestError
-from replication.ledger.base import AtRisk, Claim, FileRow, GivenUp
+from replication.ledger.base import AtRisk, Claim, FileRow, Salvaged
 from replication.ledger.decisions.claiming import by_stream
-from replication.ledger.decisions.salvage import Fate, Legible, Stretch, decide, illegible_in
+from replication.ledger.decisions.salvage import ClaimRange, ReadableFrames, SalvageDecision, decide, unreadable_in
 from replication.ledger.sql import schema
-from replication.ledger.sql.keys import Names, check_term, file_row, missing, stream_id
+from replication.ledger.sql.keys import KeyCache, check_term, file_row, missing, stream_id
 from replication.ledger.sql.landing import SqlLanding, repeats_sent_on
 from replication.ledger.sql.moving import Piece, fill, replace_claim
 from replication.ledger.sql.replay import advance
 from replication.ledger.sql.replayers import awaits_replay
-from replication.ledger.sql.requirements import Owed, Place, carry_over, need_bootstraps
-from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.requirements import Place, Requirements, carry_over, need_bootstraps
+from replication.ledger.sql.rule_cache import RuleCache
 from replication.ledger.sql.runs import drop_file
-from replication.ledger.sql.store import Store, chunked, execute_many
+from replication.ledger.sql.store import SqlStore, chunked, execute_many
 from replication.ledger.sql.tables import table_spec
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
@@ -49,22 +49,22 @@ class _Outcome:
     done: dict[Place, bool] = field(default_factory=dict)  # of what is copied, whether it is applied here
     lacking: dict[str, dict[UUID, int]] = field(default_factory=dict)
 
-    def owe(self, stream: StreamId, fate: Fate, copies: Mapping[Place, Claim], file: FileId) -> None:
+    def require(self, stream: StreamId, decision: SalvageDecision, copies: Mapping[Place, Claim], file: FileId) -> None:
         """Add what peers will not get of a stream; RequestError when more should have been copied for them."""
-        for peer, count in fate.lacking.items():
+        for peer, count in decision.lacking.items():
             of_peer = self.lacking.setdefault(peer, {})
             of_peer[stream.table] = of_peer.get(stream.table, 0) + count
-        if any(done and (stream, claim.sequence) not in copies for claim, done in fate.wanted):
+        if any(done and (stream, claim.sequence) not in copies for claim, done in decision.wanted):
             raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
 
 
-class SqlGivingUp(SqlLanding):
+class SqlLandedSalvage(SqlLanding):
     """``base.Landing`` over SQL, with what it takes to give a file up."""
 
-    def __init__(self, store: Store, names: Names, cluster: ClusterId, book: RuleBook) -> None:
+    def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, rules_cache: RuleCache) -> None:
         """For the ledger in ``store``, of ``cluster``."""
         super().__init__(store, names, cluster)
-        self._book = book
+        self._rules_cache = rules_cache
 
     def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
         """See ``base.Landing``."""
@@ -83,7 +83,7 @@ class SqlGivingUp(SqlLanding):
         with self._store.read() as connection:
             keeps_tables = awaits_replay(connection, keeps_tables)
             key, row = _landing_file(connection, file)
-            reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
+            reached = AppliedHere.load(connection, key, row, keeps_tables=keeps_tables)
             sequences: dict[StreamId, Ranges] = {}
             stream_keys: set[int] = set()
             for claim in claims_of(connection, key):
@@ -91,14 +91,14 @@ class SqlGivingUp(SqlLanding):
                     stream = stream_id(claim.wal, claim.table_uuid, claim.grp)
                     sequences[stream] = sequences.get(stream, Ranges()).add(claim.seq_begin, claim.seq_end)
                     stream_keys.add(claim.stream_id)
-            spares: list[tuple[FileRow, int, int]] = []
+            duplicates: list[tuple[FileRow, int, int]] = []
             for ids in chunked(sorted(stream_keys)):
                 wanted = sa.select(schema.files, _d.begin.label("low"), _d.end.label("high")).join(schema.duplicates)
                 rows = connection.execute(wanted.where(_d.stream_id.in_(ids), _d.file_id != key).order_by(_d.id))
-                spares += [(file_row(found), found.low, found.high) for found in rows]
-            lacked = Owed.load(connection, self._book, key, row, row.needed).lacked()
+                duplicates += [(file_row(found), found.low, found.high) for found in rows]
+            lacked = Requirements.load(connection, self._rules_cache, key, row, row.needed).lacked()
         positions = {UUID(table): reached.of(table) for table in {str(stream.table) for stream in sequences}}
-        return AtRisk(row, sequences, positions, tuple(spares), lacked)
+        return AtRisk(row, sequences, positions, tuple(duplicates), lacked)
 
     def give_up(
         self,
@@ -109,7 +109,7 @@ class SqlGivingUp(SqlLanding):
         saved: Sequence[Claim] = (),
         *,
         keeps_tables: bool = True,
-    ) -> GivenUp:
+    ) -> Salvaged:
         """See ``base.Landing``."""
         assert bool(saved) == (into is not None), "copies and the file of copies come together"
         copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # of one sequence the first
@@ -119,18 +119,18 @@ class SqlGivingUp(SqlLanding):
             names = self._names.session(connection)
             key, row = _landing_file(connection, file)
             target = fill(connection, names, into, saved) if into is not None else None
-            reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
-            owed = Owed.load(connection, self._book, key, row, row.needed)
-            made = self._settle(connection, key, row, reached, owed, readable, copies, target)
+            reached = AppliedHere.load(connection, key, row, keeps_tables=keeps_tables)
+            requirements = Requirements.load(connection, self._rules_cache, key, row, row.needed)
+            made = self._settle(connection, key, row, reached, requirements, readable, copies, target)
             if target is not None:
-                spare = [claim for claim in saved if not _holds(made.saved, claim)]
-                rows = [duplicate_row(target, names.stream(claim.stream), claim) for claim in spare]
+                duplicates = [claim for claim in saved if not _holds(made.saved, claim)]
+                rows = [duplicate_row(target, names.stream(claim.stream), claim) for claim in duplicates]
                 execute_many(connection, schema.duplicates.insert(), rows)
                 carry_over(connection, key, target, made.done, copies, readable)
-            let_go_of_quarantined(connection, file, reached, made.left)
-            legible = Ranges.union_of((claim.begin, claim.end) for claim in readable)
-            lacked = Ranges.union_of(span for ranges in owed.lacked().values() for span in ranges)
-            gone = made.gone.union(lacked.subtract(legible))
+            release_quarantined(connection, file, reached, made.left)
+            readable_frames = Ranges.union_of((claim.begin, claim.end) for claim in readable)
+            lacked = Ranges.union_of(span for ranges in requirements.lacked().values() for span in ranges)
+            gone = made.gone.union(lacked.subtract(readable_frames))
             end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
             lacking = {} if keeps_tables and _is_kept(connection, row.source) else made.lacking
             again = _ask_again(connection, key, gone, made.moved, target, end)
@@ -139,38 +139,38 @@ class SqlGivingUp(SqlLanding):
                 advance(connection, target)
             need_bootstraps(connection, lacking)
         names.keep()
-        return GivenUp(file, row.source, again, made.dropped, made.saved, lacking)
+        return Salvaged(file, row.source, again, made.dropped, made.saved, lacking)
 
     def _settle(
         self,
         connection: Connection,
         key: int,
         row: FileRow,
-        reached: Reached,
-        owed: Owed,
+        reached: AppliedHere,
+        requirements: Requirements,
         readable: Sequence[Claim],
         copies: Mapping[Place, Claim],
         target: int | None,
     ) -> _Outcome:
         """Split the claims into what is applied, what is copied, and what is dropped."""
         made = _Outcome()
-        illegible = illegible_in(FILE_HEADER_BYTES, row.needed, readable)
-        legible = {stream: Legible(claims) for stream, claims in by_stream(readable).items()}
+        unreadable = unreadable_in(FILE_HEADER_BYTES, row.needed, readable)
+        readable_frames = {stream: ReadableFrames(claims) for stream, claims in by_stream(readable).items()}
         copied = by_stream(copies.values())
         for claimed in claims_of(connection, key):
-            stretch = stretch_of(claimed, reached)
-            stream, known = stretch.stream, legible.get(stretch.stream, Legible())
-            fate = decide(stretch, known, owed.of(stream), illegible, comes_again=True)
-            if fate.doubtful and claimed.spec is not None and not table_spec(claimed.spec).key:
+            claim_range = claim_range_of(claimed, reached)
+            stream, known = claim_range.stream, readable_frames.get(claim_range.stream, ReadableFrames())
+            decision = decide(claim_range, known, requirements.of(stream), unreadable, comes_again=True)
+            if decision.doubtful and claimed.spec is not None and not table_spec(claimed.spec).key:
                 raise RequestError(
-                    f"table {stream.table} has applied some of the sequences [{stretch.seq_begin}, {stretch.seq_end}) "
-                    f"of {stream}, and which cannot be told without the file",
+                    f"table {stream.table} has applied some of the sequences [{claim_range.seq_begin},"
+                    f" {claim_range.seq_end}) of {stream}, and which cannot be told without the file",
                     "It has no key, so applying one twice would show: restore the file, or drop the table",
                 )
-            made.owe(stream, fate, copies, row.file)
-            done = {claim.sequence for claim, is_done in fate.wanted if is_done}
-            waiting = (claim.sequence for claim, is_done in fate.wanted if not is_done)
-            pending = fate.lost.union(Ranges.union_of((sequence, sequence + 1) for sequence in waiting))
+            made.require(stream, decision, copies, row.file)
+            done = {claim.sequence for claim, is_done in decision.wanted if is_done}
+            waiting = (claim.sequence for claim, is_done in decision.wanted if not is_done)
+            pending = decision.lost.union(Ranges.union_of((sequence, sequence + 1) for sequence in waiting))
             taken = [c for c in copied.get(stream, ()) if c.sequence in done or pending.contains(c.sequence)]
             if not pending and not taken:
                 continue
@@ -186,28 +186,37 @@ class SqlGivingUp(SqlLanding):
             made.left[claimed.stream_id] = made.left.get(claimed.stream_id, Ranges()).union(pending)
             here = [claim for claim in taken if claim.sequence in done]
             others = [claim for claim in taken if claim.sequence not in done]
-            pieces = [*kept_pieces(stretch, fate, known), *moved_pieces(target, here), *moved_pieces(target, others)]
+            pieces = [
+                *kept_pieces(claim_range, decision, known),
+                *moved_pieces(target, here),
+                *moved_pieces(target, others),
+            ]
             replace_claim(connection, claimed, pieces)
-        for stretch in _repeated(connection, key):
-            known = legible.get(stretch.stream, Legible())
-            made.owe(stretch.stream, decide(stretch, known, owed.of(stretch.stream), illegible), copies, row.file)
+        for claim_range in _repeated(connection, key):
+            known = readable_frames.get(claim_range.stream, ReadableFrames())
+            made.require(
+                claim_range.stream,
+                decide(claim_range, known, requirements.of(claim_range.stream), unreadable),
+                copies,
+                row.file,
+            )
         return made
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
+class AppliedHere:
     """How far a file is applied: its prefix, and the tables that are further."""
 
     prefix: int
     tables: dict[str, int]
 
     @staticmethod
-    def load(connection: Connection, key: int, row: FileRow, *, keeps_tables: bool = True) -> Reached:
+    def load(connection: Connection, key: int, row: FileRow, *, keeps_tables: bool = True) -> AppliedHere:
         """Of the file of ``row``, within the connection's transaction; all of it where nobody waits for it."""
         if not keeps_tables:
-            return Reached(_ALL, {})
+            return AppliedHere(_ALL, {})
         wanted = sa.select(_p.table_uuid, _p.applied).where(_p.file_id == key)
-        return Reached(row.applied, {found.table_uuid: found.applied for found in connection.execute(wanted)})
+        return AppliedHere(row.applied, {found.table_uuid: found.applied for found in connection.execute(wanted)})
 
     def of(self, table: str) -> int:
         """How far the file is applied for one table."""
@@ -246,9 +255,9 @@ def claims_of(connection: Connection, key: int) -> Sequence[Any]:
     return connection.execute(wanted.order_by(_c.stream_id, _c.seq_begin)).all()
 
 
-def stretch_of(claimed: Any, reached: Reached) -> Stretch:
+def claim_range_of(claimed: Any, reached: AppliedHere) -> ClaimRange:
     """A row of ``claims_of``, with how far it is applied."""
-    return Stretch(
+    return ClaimRange(
         stream_id(claimed.wal, claimed.table_uuid, claimed.grp),
         claimed.seq_begin,
         claimed.seq_end,
@@ -260,20 +269,20 @@ def stretch_of(claimed: Any, reached: Reached) -> Stretch:
     )
 
 
-def _repeated(connection: Connection, key: int) -> Iterator[Stretch]:
-    """Frames of a file that are claimed elsewhere and that peers are owed from here."""
+def _repeated(connection: Connection, key: int) -> Iterator[ClaimRange]:
+    """Frames of a file that are claimed elsewhere and that peers are required from here."""
     sent = repeats_sent_on([key]).subquery()
     wanted = sa.select(sent, _s.wal, _s.table_uuid, _s.grp).join_from(sent, schema.streams, _s.id == sent.c.stream_id)
     for row in connection.execute(wanted):
         stream = stream_id(row.wal, row.table_uuid, row.grp)
-        yield Stretch(stream, row.seq_begin, row.seq_end, row.begin, row.end, UNKNOWN_HASH, UNKNOWN_HASH, _ALL)
+        yield ClaimRange(stream, row.seq_begin, row.seq_end, row.begin, row.end, UNKNOWN_HASH, UNKNOWN_HASH, _ALL)
 
 
-def kept_pieces(stretch: Stretch, fate: Fate, legible: Legible) -> list[Piece]:
-    """What of a stretch stays claimed as applied, wherever it was."""
+def kept_pieces(claim_range: ClaimRange, decision: SalvageDecision, readable_frames: ReadableFrames) -> list[Piece]:
+    """What of a claim range stays claimed as applied, wherever it was."""
     return [
-        Piece(None, begin, end, stretch.begin, stretch.end, *legible.edges(stretch, begin, end))
-        for begin, end in fate.kept
+        Piece(None, begin, end, claim_range.begin, claim_range.end, *readable_frames.edges(claim_range, begin, end))
+        for begin, end in decision.kept
     ]
 
 
@@ -320,7 +329,7 @@ def duplicate_row(key: int, stream: int, claim: Claim) -> dict[str, object]:
     }
 
 
-def let_go_of_quarantined(connection: Connection, file: FileId, reached: Reached, left: Mapping[int, Ranges]) -> None:
+def release_quarantined(connection: Connection, file: FileId, reached: AppliedHere, left: Mapping[int, Ranges]) -> None:
     """Quarantined frames that come again are judged again; the others hold what they held, less what has ``left``.
 
     That is by stream key: sequences that the file has no more.

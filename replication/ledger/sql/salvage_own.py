@@ -1,4 +1,4 @@
-"""Giving up a file that was written here (rule 2): what is copied, what is lost, and who has to be told, over SQL."""
+"""Salvaging a file that was written here (rule 2): what is copied, what is lost, and who has to be told, over SQL."""
 
 from __future__ import annotations
 
@@ -15,58 +15,65 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.errors import RequestError
-from replication.ledger.base import Claim, FileRow, OwnLoss, Readable, Waiver
+from replication.ledger.base import AcknowledgedLoss, Claim, FileRow, OwnLoss, Readable
 from replication.ledger.decisions.claiming import by_stream, judge
-from replication.ledger.decisions.salvage import Fate, Legible, Stretch, decide, illegible_in, missing_at
+from replication.ledger.decisions.salvage import (
+    ClaimRange,
+    ReadableFrames,
+    SalvageDecision,
+    decide,
+    missing_at,
+    unreadable_in,
+)
 from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
-from replication.ledger.sql.freshness import waived
-from replication.ledger.sql.keys import NamesInTransaction, check_term, file_id, file_row, missing, stream_id
+from replication.ledger.sql.freshness import acknowledged
+from replication.ledger.sql.keys import KeysInTransaction, check_term, file_id, file_row, missing, stream_id
 from replication.ledger.sql.landing import coverage
 from replication.ledger.sql.moving import fill, replace_claim
 from replication.ledger.sql.replay import advance
 from replication.ledger.sql.replayers import awaits_replay
-from replication.ledger.sql.requirements import Owed, Place, carry_over, need_bootstraps
+from replication.ledger.sql.requirements import Place, Requirements, carry_over, need_bootstraps
 from replication.ledger.sql.runs import drop_file
 from replication.ledger.sql.salvage_landed import (
-    Reached,
-    SqlGivingUp,
+    AppliedHere,
+    SqlLandedSalvage,
+    claim_range_of,
     claims_of,
     duplicate_row,
     kept_pieces,
-    let_go_of_quarantined,
     moved_pieces,
-    stretch_of,
+    release_quarantined,
 )
 from replication.ledger.sql.store import chunked, execute_many
 from replication.ledger.sql.tables import table_spec
 
 _b, _c, _f, _s, _t = (t.c for t in (schema.batches, schema.claims, schema.files, schema.streams, schema.tables))
-_rule, _start, _v, _w = sending.rules.c, sending.starts.c, schema.waived.c, schema.writers.c
+_rule, _start, _v, _w = sending.rules.c, sending.starts.c, schema.acknowledged.c, schema.writers.c
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What becomes of a file: each row of claims with its fate, and of bytes that were never registered."""
+    """What becomes of a file: each row of claims with its decision, and of bytes that were never registered."""
 
     key: int
     row: FileRow
-    reached: Reached
-    legible: Mapping[StreamId, Legible]
-    fates: list[tuple[Any, Stretch, Fate]] = field(default_factory=list)
-    fresh: list[tuple[StreamId, Fate]] = field(default_factory=list)
+    reached: AppliedHere
+    readable_frames: Mapping[StreamId, ReadableFrames]
+    decisions: list[tuple[Any, ClaimRange, SalvageDecision]] = field(default_factory=list)
+    fresh: list[tuple[StreamId, SalvageDecision]] = field(default_factory=list)
     keyless: set[UUID] = field(default_factory=set)
-    illegible: int = 0
+    unreadable: int = 0
     untold: int = 0
 
-    def every(self) -> Iterable[tuple[StreamId, Fate]]:
-        """The fates per stream."""
-        yield from ((stretch.stream, fate) for _, stretch, fate in self.fates)
+    def every(self) -> Iterable[tuple[StreamId, SalvageDecision]]:
+        """The decisions per stream."""
+        yield from ((claim_range.stream, decision) for _, claim_range, decision in self.decisions)
         yield from self.fresh
 
     def done(self) -> dict[Place, bool]:
         """What is wanted, and whether it is applied here."""
-        wanted = (each for _, fate in self.every() for each in fate.wanted)
+        wanted = (each for _, decision in self.every() for each in decision.wanted)
         return {(claim.stream, claim.sequence): done for claim, done in wanted}
 
     def loss(self) -> OwnLoss:
@@ -75,32 +82,32 @@ class _Plan:
         at_peers: dict[str, dict[StreamId, Ranges]] = {}
         lacking: dict[str, dict[UUID, int]] = {}
         doubtful: set[UUID] = set()
-        for stream, fate in self.every():
-            if fate.lost:
-                lost[stream] = lost.get(stream, Ranges()).union(fate.lost)
-            if fate.doubtful and stream.table in self.keyless:
+        for stream, decision in self.every():
+            if decision.lost:
+                lost[stream] = lost.get(stream, Ranges()).union(decision.lost)
+            if decision.doubtful and stream.table in self.keyless:
                 doubtful.add(stream.table)
-            for peer, sequences in fate.at_peers.items():
+            for peer, sequences in decision.at_peers.items():
                 if sequences:
                     of_peer = at_peers.setdefault(peer, {})
                     of_peer[stream] = of_peer.get(stream, Ranges()).union(sequences)
-            for peer, count in fate.lacking.items():
+            for peer, count in decision.lacking.items():
                 of_tables = lacking.setdefault(peer, {})
                 of_tables[stream.table] = of_tables.get(stream.table, 0) + count
-        wanted = sorted((claim for _, fate in self.every() for claim, _ in fate.wanted), key=lambda c: c.begin)
-        gone = (self.illegible, self.untold, frozenset(doubtful))
+        wanted = sorted((claim for _, decision in self.every() for claim, _ in decision.wanted), key=lambda c: c.begin)
+        gone = (self.unreadable, self.untold, frozenset(doubtful))
         return OwnLoss(self.row, tuple(wanted), lost, at_peers, lacking, *gone)
 
 
-class SqlGivingUpOwn(SqlGivingUp):
-    """``base.Landing`` over SQL, with what it takes to give up a file that was written here."""
+class SqlSalvage(SqlLandedSalvage):
+    """``base.Landing`` over SQL, with what it takes to salvage a file that was written here."""
 
     def own_loss(self, file: FileId, readable: Readable, *, keeps_tables: bool = True) -> OwnLoss:
         """See ``base.Landing``."""
         with self._store.read() as connection:
             return self._plan(connection, file, readable, keeps_tables).loss()
 
-    def give_up_own(
+    def salvage_own(
         self,
         file: FileId,
         term: int,
@@ -126,21 +133,21 @@ class SqlGivingUpOwn(SqlGivingUp):
             if target is not None:
                 self._claim_rest(connection, names, plan, target, copies)
                 carry_over(connection, plan.key, target, plan.done(), copies, readable.frames)
-            let_go_of_quarantined(connection, file, plan.reached, left)
+            release_quarantined(connection, file, plan.reached, left)
             drop_file(connection, plan.key)
             if target is not None:
                 advance(connection, target)
-            _waive(connection, names, loss)
+            _acknowledge(connection, names, loss)
             _forget_batches(connection, plan)
             need_bootstraps(connection, loss.lacking)
             _end_writer(connection, plan.row)
         names.keep()
         return loss
 
-    def waivers(self) -> list[Waiver]:
+    def acknowledged_losses(self) -> list[AcknowledgedLoss]:
         """See ``base.Landing``."""
-        wanted = sa.select(schema.waived, _s.wal, _s.table_uuid, _s.grp).join(schema.streams).order_by(_v.id)
-        made: list[Waiver] = []
+        wanted = sa.select(schema.acknowledged, _s.wal, _s.table_uuid, _s.grp).join(schema.streams).order_by(_v.id)
+        made: list[AcknowledgedLoss] = []
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
             tables = sorted({row.table_uuid for row in rows})
@@ -149,48 +156,50 @@ class SqlGivingUpOwn(SqlGivingUp):
             stream = stream_id(row.wal, row.table_uuid, row.grp)
             gone = Ranges.of((row.seq_begin, row.seq_end)).subtract(covered.get(stream, Ranges()))
             if gone:
-                made.append(Waiver(stream, gone, file_id(row.file), row.at))
+                made.append(AcknowledgedLoss(stream, gone, file_id(row.file), row.at))
         return made
 
-    def waived(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+    def acknowledged(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
         """See ``base.Landing``."""
         with self._store.read() as connection:
-            return waived(connection)
+            return acknowledged(connection)
 
     def _plan(self, connection: Connection, file: FileId, readable: Readable, keeps_tables: bool) -> _Plan:
         keeps_tables = awaits_replay(connection, keeps_tables)
         key, row = _own_file(connection, file)
-        reached = Reached.load(connection, key, row, keeps_tables=keeps_tables)
+        reached = AppliedHere.load(connection, key, row, keeps_tables=keeps_tables)
         if row.is_redundant:
             return _Plan(key, row, reached, {})
         end = max(row.needed, readable.end)
-        illegible = illegible_in(FILE_HEADER_BYTES, end, readable.frames)
-        legible = {stream: Legible(claims) for stream, claims in by_stream(readable.frames).items()}
-        plan = _Plan(key, row, reached, legible, illegible=illegible.total)
-        owed = Owed.load(connection, self._book, key, row, end)
+        unreadable = unreadable_in(FILE_HEADER_BYTES, end, readable.frames)
+        readable_frames = {stream: ReadableFrames(claims) for stream, claims in by_stream(readable.frames).items()}
+        plan = _Plan(key, row, reached, readable_frames, unreadable=unreadable.total)
+        requirements = Requirements.load(connection, self._rules_cache, key, row, end)
         live = {
             UUID(r.uuid): table_spec(r.spec) for r in connection.execute(sa.select(schema.tables).where(~_t.dropped))
         }
         plan.keyless = {table for table, spec in live.items() if not spec.key}
         for claimed in claims_of(connection, key):
-            stretch = stretch_of(claimed, reached)
-            stream = stretch.stream
-            fate = decide(stretch, legible.get(stream, Legible()), owed.of(stream), illegible)
-            plan.fates.append((claimed, stretch, fate))
+            claim_range = claim_range_of(claimed, reached)
+            stream = claim_range.stream
+            decision = decide(
+                claim_range, readable_frames.get(stream, ReadableFrames()), requirements.of(stream), unreadable
+            )
+            plan.decisions.append((claimed, claim_range, decision))
         here = set(live) if keeps_tables else set()
-        _plan_fresh(connection, plan, readable, owed, illegible.within(row.length, end), here)
+        _plan_fresh(connection, plan, readable, requirements, unreadable.within(row.length, end), here)
         return plan
 
     def _claim_rest(
         self,
         connection: Connection,
-        names: NamesInTransaction,
+        names: KeysInTransaction,
         plan: _Plan,
         target: int,
         copies: Mapping[Place, Claim],
     ) -> None:
         """Claim what was copied and never registered; what turns out to be claimed is marked duplicate."""
-        moved = {(s.stream, claim.sequence) for _, s, fate in plan.fates for claim, _ in fate.wanted}
+        moved = {(s.stream, claim.sequence) for _, s, decision in plan.decisions for claim, _ in decision.wanted}
         rest = by_stream(claim for place, claim in copies.items() if place not in moved)
         keys = {stream: names.stream(stream) for stream in rest}
         held = self._near(connection, [(keys[stream], claims) for stream, claims in rest.items()])
@@ -210,8 +219,8 @@ class SqlGivingUpOwn(SqlGivingUp):
             ]
             execute_many(connection, schema.claims.insert(), [place | row for row in rows])
             claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in verdict.claimed)
-            spare = [duplicate_row(target, keys[stream], c) for c in claims if not claimed.contains(c.sequence)]
-            execute_many(connection, schema.duplicates.insert(), spare)
+            duplicates = [duplicate_row(target, keys[stream], c) for c in claims if not claimed.contains(c.sequence)]
+            execute_many(connection, schema.duplicates.insert(), duplicates)
 
 
 def _own_file(connection: Connection, file: FileId) -> tuple[int, FileRow]:
@@ -233,7 +242,12 @@ def _refuse_doubtful(loss: OwnLoss) -> None:
 
 
 def _plan_fresh(
-    connection: Connection, plan: _Plan, readable: Readable, owed: Owed, illegible: Ranges, here: set[UUID]
+    connection: Connection,
+    plan: _Plan,
+    readable: Readable,
+    requirements: Requirements,
+    unreadable: Ranges,
+    here: set[UUID],
 ) -> None:
     """What lies past the registered length: durable, and in the ledger not yet.
 
@@ -241,8 +255,8 @@ def _plan_fresh(
         connection: of the transaction.
         plan: added to.
         readable: what of the file can be read.
-        owed: of the file.
-        illegible: what cannot be read of these bytes.
+        requirements: of the file.
+        unreadable: what cannot be read of these bytes.
         here: tables that somebody here waits for.
     """
     row = plan.row
@@ -250,21 +264,21 @@ def _plan_fresh(
     found = by_stream(claim for claim in readable.frames if claim.begin >= row.length)
     last = {stream: sequence for stream, sequence in (readable.last or {}).items() if stream.wal == row.file}
     if readable.last is None:
-        plan.untold = illegible.total
+        plan.untold = unreadable.total
     claimed = coverage(connection, _s.wal == str(row.file))
     for stream in sorted(found.keys() | last.keys()):
         claims = found.get(stream, [])
-        fate, of_peers = Fate(), owed.of(stream)
+        decision, of_peers = SalvageDecision(), requirements.of(stream)
         if stream.table in here or of_peers:
-            fate.wanted = [(claim, stream.table not in here) for claim in claims]
+            decision.wanted = [(claim, stream.table not in here) for claim in claims]
         past = max(last.get(stream, -1), *(claim.sequence for claim in claims), -1) + 1
         registered = claimed.get(stream, Ranges()).end
         gone = Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in claims).missing(registered, past)
         if stream.wal == row.file and gone and stream.table != NIL_UUID:
-            fate.lost = gone if stream.table in here else Ranges()
+            decision.lost = gone if stream.table in here else Ranges()
             for sequences in gone:
-                missing_at(fate, sequences, (row.length, end), of_peers, illegible)
-        plan.fresh.append((stream, fate))
+                missing_at(decision, sequences, (row.length, end), of_peers, unreadable)
+        plan.fresh.append((stream, decision))
 
 
 def _move(connection: Connection, plan: _Plan, copies: Mapping[Place, Claim], target: int | None) -> dict[int, Ranges]:
@@ -274,19 +288,21 @@ def _move(connection: Connection, plan: _Plan, copies: Mapping[Place, Claim], ta
         By stream key, the sequences that were not applied from the file.
     """
     left: dict[int, Ranges] = {}
-    for claimed, stretch, fate in plan.fates:
-        legible = plan.legible.get(stretch.stream, Legible())
-        pieces = kept_pieces(stretch, fate, legible)
+    for claimed, claim_range, decision in plan.decisions:
+        readable_frames = plan.readable_frames.get(claim_range.stream, ReadableFrames())
+        pieces = kept_pieces(claim_range, decision, readable_frames)
         for is_done in (True, False):
-            taken = (copies[claim.stream, claim.sequence] for claim, done in fate.wanted if done is is_done)
+            taken = (copies[claim.stream, claim.sequence] for claim, done in decision.wanted if done is is_done)
             pieces += moved_pieces(target, taken)
         replace_claim(connection, claimed, pieces)
-        gone = fate.lost.union(Ranges.union_of((c.sequence, c.sequence + 1) for c, done in fate.wanted if not done))
+        gone = decision.lost.union(
+            Ranges.union_of((c.sequence, c.sequence + 1) for c, done in decision.wanted if not done)
+        )
         left[int(claimed.stream_id)] = left.get(int(claimed.stream_id), Ranges()).union(gone)
     return left
 
 
-def _waive(connection: Connection, names: NamesInTransaction, loss: OwnLoss) -> None:
+def _acknowledge(connection: Connection, names: KeysInTransaction, loss: OwnLoss) -> None:
     now = time.time_ns() // 1000
     rows = [
         {
@@ -299,7 +315,7 @@ def _waive(connection: Connection, names: NamesInTransaction, loss: OwnLoss) -> 
         for stream, sequences in loss.lost.items()
         for begin, end in sequences
     ]
-    execute_many(connection, schema.waived.insert(), rows)
+    execute_many(connection, schema.acknowledged.insert(), rows)
 
 
 def _forget_batches(connection: Connection, plan: _Plan) -> None:
@@ -307,10 +323,10 @@ def _forget_batches(connection: Connection, plan: _Plan) -> None:
 
     Where a peer may have them they would show there twice in a table without key, whose batch ids are kept.
     """
-    for stream, fate in plan.every():
-        there = fate.somewhere if stream.table in plan.keyless else Ranges()
+    for stream, decision in plan.every():
+        there = decision.somewhere if stream.table in plan.keyless else Ranges()
         of_stream = (_b.table_uuid == str(stream.table)) & (_b.grp == stream.group) & (_b.wal == str(stream.wal))
-        for begin, end in fate.lost.subtract(there):
+        for begin, end in decision.lost.subtract(there):
             gone = of_stream & (_b.sequence >= begin) & (_b.sequence < end)
             connection.execute(schema.batches.delete().where(gone))
 

@@ -1,6 +1,6 @@
 """The SQL tables of what is here: tables and their schemas, files, streams, what was claimed, received and applied.
 
-What is owed to peers is in ``sql_schema_sending.py``, what both keep to in ``sql_metadata.py``.
+What is required to peers is in ``sql_schema_sending.py``, what both keep to in ``sql_metadata.py``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ counters = Table(
 )
 
 # the newest term of each other cluster that was heard of, and the mark its ledger drew for it
-lineages = Table(
-    "lineages",
+term_histories = Table(
+    "term_histories",
     metadata,
     Column("cluster", Text, primary_key=True),
     Column("term", BigInteger, nullable=False),
@@ -143,7 +143,7 @@ sources = Table(
     id_column(),
     Column("file", Text, nullable=False, unique=True),
     Column("term", BigInteger, nullable=False, server_default="0"),
-    Column("losses", BigInteger, nullable=False, server_default="0"),  # how often received ranges were given up
+    Column("losses", BigInteger, nullable=False, server_default="0"),  # how often received ranges were salvaged
     sqlite_autoincrement=True,
 )
 
@@ -202,8 +202,8 @@ batch_holds = Table(
     Column("writer", String, nullable=False),
 )
 
-roads = Table(
-    "roads",
+routes = Table(
+    "routes",
     metadata,
     Column("source", Text, primary_key=True),
     Column("table_uuid", String, primary_key=True),
@@ -211,21 +211,21 @@ roads = Table(
     Column("generation", BigInteger, nullable=False),
     Column("closed", Boolean, nullable=False, server_default=false()),
     Column("phase", String, nullable=False, server_default="live"),  # of the sender's rule
-    Column("owed", Text, nullable=False),  # {wal: first sequence}
-    Column("waived", Text, nullable=False),  # {wal: [[begin, end], …]}
+    Column("required_from", Text, nullable=False),  # {wal: first sequence}
+    Column("acknowledged", Text, nullable=False),  # {wal: [[begin, end], …]}
     Column("carried", Text, nullable=False, server_default="[]"),  # [[origin, [cluster, …], silent since, awaits], …]
 )
 
-# sequences that went with a file that was written here and given up: nobody waits for them, though they may come back
-waived = Table(
-    "waived",
+# sequences that went with a file that was written here and salvaged: nobody waits for them, though they may come back
+acknowledged = Table(
+    "acknowledged",
     metadata,
     id_column(),
     Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
     Column("seq_begin", BigInteger, nullable=False),
     Column("seq_end", BigInteger, nullable=False),
     Column("file", Text, nullable=False),
-    Column("at", BigInteger, nullable=False),  # when it was given up
+    Column("at", BigInteger, nullable=False),  # when it was salvaged
 )
 
 # when a cluster that sends to this one was last heard
@@ -259,7 +259,7 @@ quarantined = Table(
     Column("reason", Text, nullable=False),
     Column("copy", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
-    Column("discarded", BigInteger, nullable=False, server_default="0"),  # when a person gave it up; 0: not
+    Column("discarded", BigInteger, nullable=False, server_default="0"),  # when a person discarded it; 0: not
     Column("held", Text, nullable=False),  # [[stream id, sequence begin, end], …] kept out of replicated time
 )
 

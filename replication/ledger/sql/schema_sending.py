@@ -69,9 +69,9 @@ ended = Table(
     Column("gaps", Text, nullable=False),
 )
 
-# the first sequence a rule owes, per WAL that had its stream when the rule was made; never changed
-owed = Table(
-    "owed",
+# the first sequence a rule requires, per WAL that had its stream when the rule was made; never changed
+required_from = Table(
+    "required_from",
     metadata,
     Column("rule_id", KEY, ForeignKey("rules.id", ondelete="CASCADE"), primary_key=True),
     Column("wal", Text, primary_key=True),
@@ -133,8 +133,8 @@ held_tables = Table(
 )
 
 # bytes [begin, end) of a file, as ranges, that hold only frames of one table: other tables need not wait for them
-apart = Table(
-    "apart",
+withheld = Table(
+    "withheld",
     metadata,
     Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
     Column("table_uuid", String, primary_key=True),

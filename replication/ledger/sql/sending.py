@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from replication.ledger.sending import Attempt, HeldTable
 from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
-from replication.ledger.sql.store import Store
+from replication.ledger.sql.store import SqlStore
 
 _a, _h, _s, _peer = sending.attempts.c, sending.held_tables.c, schema.samples.c, sending.peers.c
 
@@ -19,7 +19,7 @@ _a, _h, _s, _peer = sending.attempts.c, sending.held_tables.c, schema.samples.c,
 class SqlSending:
     """``sending.Sending`` over SQL."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 

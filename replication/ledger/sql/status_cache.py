@@ -21,26 +21,27 @@ from replication.ledger.base import Backlog, FileKind, FileRow, Rule
 from replication.ledger.sql import schema
 from replication.ledger.sql.keys import file_row
 from replication.ledger.sql.pinned import pins
-from replication.ledger.sql.rule_cache import RuleBook
+from replication.ledger.sql.rule_cache import RuleCache
 from replication.ledger.sql.statuses import statuses_under
-from replication.ledger.sql.store import Store, counter
+from replication.ledger.sql.store import SqlStore, counter
 from replication.ledger.sql.touched import RULES, touched
 
 _f, _touched = schema.files.c, touched.c
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownStatuses:
     """A file with what its statuses say.
 
-    ``lacked``: what each peer lacks, None when none lacks anything. ``owed_to``: peers that lack something of frames
+    ``lacked``: what each peer lacks, None when none lacks anything. ``required_by_peer``: peers that lack something of
+    frames
     here. ``pinned_for``: those of them that are being bootstrapped with a table of which frames are here. ``applied``:
     whether every peer has applied all of it.
     """
 
     row: FileRow
     lacked: FileView | None
-    owed_to: tuple[str, ...]
+    required_by_peer: tuple[str, ...]
     pinned_for: frozenset[str]
     applied: bool
 
@@ -52,18 +53,18 @@ class _Making:
     applied: bool = True
 
 
-class StatusBook:
-    """Of the ledger in ``store``, under the rules of ``book``. Safe for threads; they take turns."""
+class StatusCache:
+    """Of the ledger in ``store``, under the rules of ``rules_cache``. Safe for threads; they take turns."""
 
-    def __init__(self, store: Store, book: RuleBook) -> None:
+    def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
         """Start with nothing read."""
         self._store = store
-        self._book = book
+        self._rules_cache = rules_cache
         self._lock = threading.Lock()
-        self._files: dict[int, Known] = {}
+        self._files: dict[int, KnownStatuses] = {}
         self._rules = self._seen = -1
 
-    def look(self) -> Mapping[int, Known]:
+    def look(self) -> Mapping[int, KnownStatuses]:
         """Every file by key."""
         with self._lock, self._store.read() as connection:  # in this order, so that no look is older than the last
             rules = counter(connection, RULES)
@@ -86,17 +87,19 @@ class StatusBook:
     def backlogs(self) -> list[Backlog]:
         """See ``base.Files.backlogs``."""
         with self._store.read() as connection:
-            owed: dict[str, list[tuple[FileRow, bool]]] = {rule.peer: [] for rule in self._book.known(connection)}
+            required_from: dict[str, list[tuple[FileRow, bool]]] = {
+                rule.peer: [] for rule in self._rules_cache.known(connection)
+            }
         for known in self.look().values():
-            for peer in known.owed_to:
-                owed.setdefault(peer, []).append((known.row, peer in known.pinned_for))
-        return [_backlog(peer, owed[peer]) for peer in sorted(owed)]
+            for peer in known.required_by_peer:
+                required_from.setdefault(peer, []).append((known.row, peer in known.pinned_for))
+        return [_backlog(peer, required_from[peer]) for peer in sorted(required_from)]
 
-    def _read(self, connection: Connection, wanted: sa.Select[tuple[object, ...]]) -> dict[int, Known]:
+    def _read(self, connection: Connection, wanted: sa.Select[tuple[object, ...]]) -> dict[int, KnownStatuses]:
         rows = {row.id: file_row(row) for row in connection.execute(wanted)}
         made = {row.file: _Making() for row in rows.values()}
         lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
-        for file, rule, status in statuses_under(connection, self._book.known(connection), list(rows.items())):
+        for file, rule, status in statuses_under(connection, self._rules_cache.known(connection), list(rows.items())):
             of_file = made[file]
             lacks = ranges_needing_replication(status)
             if lacks:
@@ -108,16 +111,16 @@ class StatusBook:
         return {key: _known(row, made[row.file]) for key, row in rows.items()}
 
 
-def _known(row: FileRow, made: _Making) -> Known:
+def _known(row: FileRow, made: _Making) -> KnownStatuses:
     lacked = FileView(row.file, row.host, row.closed, row.needed, made.missing) if made.missing else None
     has_frames = row.kind in (FileKind.WAL, FileKind.LANDING)
-    owed_to = tuple(sorted(made.missing)) if has_frames else ()
-    return Known(row, lacked, owed_to, frozenset(made.pinned), made.applied)
+    required_by_peer = tuple(sorted(made.missing)) if has_frames else ()
+    return KnownStatuses(row, lacked, required_by_peer, frozenset(made.pinned), made.applied)
 
 
-def _backlog(peer: str, owed: Sequence[tuple[FileRow, bool]]) -> Backlog:
-    stored = [row.needed for row, _ in owed if row.is_stored]
-    local = [row.needed for row, _ in owed if not row.is_stored]
-    pinned = sum(row.needed for row, is_pinned in owed if is_pinned and not row.is_stored)
-    oldest = min((row.created for row, _ in owed), default=0)
+def _backlog(peer: str, required_from: Sequence[tuple[FileRow, bool]]) -> Backlog:
+    stored = [row.needed for row, _ in required_from if row.is_stored]
+    local = [row.needed for row, _ in required_from if not row.is_stored]
+    pinned = sum(row.needed for row, is_pinned in required_from if is_pinned and not row.is_stored)
+    oldest = min((row.created for row, _ in required_from), default=0)
     return Backlog(peer, len(local), sum(local), len(stored), sum(stored), oldest, pinned)

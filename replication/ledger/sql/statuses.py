@@ -15,17 +15,17 @@ from replication.core.status import FileState, ReplicationStatus
 from replication.ledger.base import FileKind, FileRow, Phase, Rule
 from replication.ledger.sql import schema
 from replication.ledger.sql import schema_sending as sending
-from replication.ledger.sql.rule_cache import RuleBook, peers
-from replication.ledger.sql.store import Store, chunked
+from replication.ledger.sql.rule_cache import RuleCache, peers
+from replication.ledger.sql.store import SqlStore, chunked
 
-_p, _rule, _start, _apart = sending.progress.c, sending.rules.c, sending.starts.c, sending.apart.c
+_p, _rule, _start, _withheld = sending.progress.c, sending.rules.c, sending.starts.c, sending.withheld.c
 
 
 def statuses(
-    connection: Connection, book: RuleBook, rows: Sequence[tuple[int, FileRow]], peer: str | None = None
+    connection: Connection, rules_cache: RuleCache, rows: Sequence[tuple[int, FileRow]], peer: str | None = None
 ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
     """Status per (file, rule) of these files, from at most six statements."""
-    in_force = [rule for rule in book.in_force(connection) if peer is None or rule.peer == peer]
+    in_force = [rule for rule in rules_cache.in_force(connection) if peer is None or rule.peer == peer]
     return statuses_under(connection, in_force, rows)
 
 
@@ -42,7 +42,7 @@ def statuses_under(
     keys = [key for key, _ in rows]
     shipped = _by_file_and_peer(connection, keys)
     begins = _begins(connection, keys)
-    apart = _of_other_tables(connection, keys)
+    withheld = _of_other_tables(connection, keys)
     made: list[tuple[FileId, Rule, ReplicationStatus]] = []
     written_for = _bootstraps(connection, [key for key, row in rows if row.kind is FileKind.BOOTSTRAP])
     for key, row in rows:
@@ -55,8 +55,8 @@ def statuses_under(
                 continue
             ranges, applied = shipped.get((key, rule.peer), (Ranges(), 0))
             begin = begins.get((key, rule.peer, rule.table, rule.group), FILE_HEADER_BYTES)
-            if key in apart:
-                ranges = _beside(apart[key], rule.table, ranges)
+            if key in withheld:
+                ranges = _beside(withheld[key], rule.table, ranges)
             made.append((row.file, rule, ReplicationStatus(state, begin, row.needed, ranges, applied)))
     return made
 
@@ -94,33 +94,35 @@ def _begins(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str,
     return made
 
 
-def keep_apart(store: Store, connection: Connection, key: int, table: str, ranges: Ranges) -> None:
+def keep_withheld(store: SqlStore, connection: Connection, key: int, table: str, ranges: Ranges) -> None:
     """Add bytes of a file that hold only frames of ``table``."""
-    here = (_apart.file_id == key) & (_apart.table_uuid == table)
-    known = connection.scalar(sa.select(_apart.ranges).where(here))
+    here = (_withheld.file_id == key) & (_withheld.table_uuid == table)
+    known = connection.scalar(sa.select(_withheld.ranges).where(here))
     both = ranges if known is None else ranges.union(Ranges.from_json(known))
-    insert = store.insert(sending.apart).values(file_id=key, table_uuid=table, ranges=both.to_json())
+    insert = store.insert(sending.withheld).values(file_id=key, table_uuid=table, ranges=both.to_json())
     connection.execute(
         insert.on_conflict_do_update(index_elements=["file_id", "table_uuid"], set_={"ranges": insert.excluded.ranges})
     )
 
 
-def apart(connection: Connection, file: FileId) -> dict[UUID, Ranges]:
+def withheld(connection: Connection, file: FileId) -> dict[UUID, Ranges]:
     """Bytes of a file that are known to hold only frames of one table, by table."""
-    wanted = sa.select(_apart.table_uuid, _apart.ranges).join(schema.files).where(schema.files.c.file == str(file))
+    wanted = (
+        sa.select(_withheld.table_uuid, _withheld.ranges).join(schema.files).where(schema.files.c.file == str(file))
+    )
     return {UUID(row.table_uuid): Ranges.from_json(row.ranges) for row in connection.execute(wanted)}
 
 
 def _of_other_tables(connection: Connection, keys: Sequence[int]) -> dict[int, dict[UUID, Ranges]]:
     made: dict[int, dict[UUID, Ranges]] = {}
     for ids in chunked(keys):
-        for row in connection.execute(sa.select(sending.apart).where(_apart.file_id.in_(ids))):
+        for row in connection.execute(sa.select(sending.withheld).where(_withheld.file_id.in_(ids))):
             made.setdefault(row.file_id, {})[UUID(row.table_uuid)] = Ranges.from_json(row.ranges)
     return made
 
 
-def _beside(apart: Mapping[UUID, Ranges], table: UUID, shipped: Ranges) -> Ranges:
+def _beside(withheld: Mapping[UUID, Ranges], table: UUID, shipped: Ranges) -> Ranges:
     """What counts as shipped for a table when bytes of others are passed over."""
     return Ranges.union_of(
-        span for ranges in (shipped, *(r for other, r in apart.items() if other != table)) for span in ranges
+        span for ranges in (shipped, *(r for other, r in withheld.items() if other != table)) for span in ranges
     )

@@ -30,12 +30,12 @@ READERS = 4
 IN_LIST = 5000
 _ADVISORY_KEY = 0x77616C73
 _CONNECT_S = 10
-_SILENT_S = 15  # a connection whose other end says nothing for longer is given up, on both sides
+_SILENT_S = 15  # a connection whose other end says nothing for longer is closed, on both sides
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
 
 
-class Store:
+class SqlStore:
     """The ledger's database, as transactions.
 
     Args:
@@ -293,7 +293,7 @@ def raise_counter(connection: Connection, name: str, value: int) -> int:
     return max(kept, value)
 
 
-def put_meta(store: Store, connection: Connection, values: Mapping[str, str]) -> None:
+def put_meta(store: SqlStore, connection: Connection, values: Mapping[str, str]) -> None:
     """Set what is known of the ledger as a whole."""
     for name, value in values.items():
         insert = store.insert(schema.meta).values(name=name, value=value)

@@ -17,7 +17,7 @@ from replication.errors import TableExistsError, UnknownTableError
 from replication.ledger.sql import schema
 from replication.ledger.sql.definition_files import DefinitionFiles
 from replication.ledger.sql.replay import advance
-from replication.ledger.sql.store import Store, chunked, counter, raise_counter
+from replication.ledger.sql.store import SqlStore, chunked, counter, raise_counter
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 
@@ -25,7 +25,7 @@ _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 class SqlTables:
     """``base.Tables`` over SQL."""
 
-    def __init__(self, store: Store, follow: Callable[[Connection, TableSpec], None]) -> None:
+    def __init__(self, store: SqlStore, follow: Callable[[Connection, TableSpec], None]) -> None:
         """For the ledger in ``store``; ``follow`` has rules follow a table that is new or has other groups."""
         self._store = store
         self._follow = follow

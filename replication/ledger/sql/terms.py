@@ -10,10 +10,10 @@ from sqlalchemy.engine import Connection
 
 from replication.core.ids import ClusterId
 from replication.core.roles import RoleState
-from replication.core.routes.forks import LINEAGE_MAX, Lineage, contradiction
+from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory, contradiction
 from replication.ledger.sql import schema
 from replication.ledger.sql.keys import check_term
-from replication.ledger.sql.store import Store, counter, put_meta, raise_counter
+from replication.ledger.sql.store import SqlStore, counter, put_meta, raise_counter
 
 _ASSIGNED = "assigned "
 
@@ -21,7 +21,7 @@ _ASSIGNED = "assigned "
 class SqlTerms:
     """``base.Terms`` over SQL."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 
@@ -34,7 +34,7 @@ class SqlTerms:
         """See ``base.Terms``."""
         with self._store.write() as connection:
             term = raise_counter(connection, "term", counter(connection, "term") + 1)
-            known = {"lineage": json.dumps([*_lineage(connection), (term, uuid4().hex)][-LINEAGE_MAX:])}
+            known = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
             put_meta(self._store, connection, known)
             return term
 
@@ -51,26 +51,26 @@ class SqlTerms:
         with self._store.read() as connection:
             return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
 
-    def lineage(self) -> Lineage:
+    def term_history(self) -> TermHistory:
         """See ``base.Terms``."""
         with self._store.read() as connection:
-            return _lineage(connection)
+            return _term_history(connection)
 
-    def recognise(self, other: ClusterId, lineage: Lineage) -> str:
+    def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
         """See ``base.Terms``."""
-        here = schema.lineages.c.cluster == str(other)
-        wanted = sa.select(schema.lineages.c.term, schema.lineages.c.mark).where(here)
+        here = schema.term_histories.c.cluster == str(other)
+        wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.mark).where(here)
         with self._store.read() as connection:
             kept = connection.execute(wanted).one_or_none()
-        if not lineage or kept is not None and (kept.term, kept.mark) == lineage[-1]:
+        if not term_history or kept is not None and (kept.term, kept.mark) == term_history[-1]:
             return ""
         with self._store.write() as connection:
             kept = connection.execute(wanted).one_or_none()
-            why = contradiction(None if kept is None else (kept.term, kept.mark), lineage)
+            why = contradiction(None if kept is None else (kept.term, kept.mark), term_history)
             if not why:
-                connection.execute(schema.lineages.delete().where(here))
-                newest = {"term": lineage[-1][0], "mark": lineage[-1][1]}
-                connection.execute(schema.lineages.insert().values(cluster=str(other), **newest))
+                connection.execute(schema.term_histories.delete().where(here))
+                newest = {"term": term_history[-1][0], "mark": term_history[-1][1]}
+                connection.execute(schema.term_histories.insert().values(cluster=str(other), **newest))
             return why
 
     def role(self) -> RoleState:
@@ -92,6 +92,6 @@ def _role(connection: Connection) -> RoleState:
     return RoleState() if text is None else RoleState.decode(text.encode())
 
 
-def _lineage(connection: Connection) -> Lineage:
-    text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "lineage"))
+def _term_history(connection: Connection) -> TermHistory:
+    text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "term_history"))
     return tuple((int(term), str(mark)) for term, mark in json.loads(text or "[]"))

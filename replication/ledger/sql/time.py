@@ -10,11 +10,11 @@ from sqlalchemy.engine import Connection
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
-from replication.ledger.base import AheadClock, FileKind, Grown, Registration, WriterRow
+from replication.ledger.base import AheadClock, FileKind, Grown, LandedGroup, WriterRow
 from replication.ledger.sql import schema
-from replication.ledger.sql.freshness import Snapshot, forget, keep_notice, origins, reached
+from replication.ledger.sql.freshness import RouteSnapshot, forget, keep_notice, origins, reached
 from replication.ledger.sql.keys import file_id, stream_id
-from replication.ledger.sql.store import Store, counter, greatest, raise_counter
+from replication.ledger.sql.store import SqlStore, counter, greatest, raise_counter
 
 LIVE_US = 600_000_000
 
@@ -40,19 +40,19 @@ _PAST = (
     )
     .group_by(_s.wal, _s.table_uuid, _s.grp)
 )
-# files with frames of this cluster's own: its WALs, and copies of what was saved from one that was given up
+# files with frames of this cluster's own: its WALs, and copies of what was saved from one that was salvaged
 _OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
 
 
 class SqlTime:
     """``base.Time`` over SQL."""
 
-    def __init__(self, store: Store, cluster: ClusterId) -> None:
+    def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
         """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._cluster = cluster
 
-    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> Registration:
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> LandedGroup:
         """See ``base.Time``."""
         values = {"host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
         insert = self._store.insert(schema.writers)
@@ -63,7 +63,7 @@ class SqlTime:
                     index_elements=["writer"], set_=values
                 )
             )
-        return Registration(writer, closed, role_epoch)
+        return LandedGroup(writer, closed, role_epoch)
 
     def remove_writer(self, writer: str) -> None:
         """See ``base.Time``."""
@@ -171,7 +171,7 @@ class SqlTime:
         """See ``base.Time``."""
         with self._store.read() as connection:
             return {
-                origin: Snapshot.load(connection, origin, table).replicated()
+                origin: RouteSnapshot.load(connection, origin, table).replicated()
                 for origin in origins(connection, table, self._cluster, every=every_origin)
             }
 

@@ -27,7 +27,7 @@ touched = sa.Table(
 _OF_FILES = (
     (schema.files, "id"),
     (sending.progress, "file_id"),
-    (sending.apart, "file_id"),
+    (sending.withheld, "file_id"),
     (sending.bootstraps, "file_id"),
 )
 _OF_RULES = ((sending.rules, "UPDATE"), (sending.peers, "UPDATE OF cluster"))

@@ -63,15 +63,15 @@ class ShipRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., data: _Optional[_Union[Data, _Mapping]] = ..., schemas: _Optional[_Union[Schemas, _Mapping]] = ..., frames: _Optional[bytes] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("protocol", "source", "expected", "version", "role_epoch", "roads", "files", "lineage", "generation", "former")
+    __slots__ = ("protocol", "source", "expected", "version", "role_epoch", "routes", "files", "term_history", "generation", "former")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ROLE_EPOCH_FIELD_NUMBER: _ClassVar[int]
-    ROADS_FIELD_NUMBER: _ClassVar[int]
+    ROUTES_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
-    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    TERM_HISTORY_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     FORMER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
@@ -79,14 +79,14 @@ class Open(_message.Message):
     expected: str
     version: str
     role_epoch: int
-    roads: _containers.RepeatedCompositeFieldContainer[Road]
+    routes: _containers.RepeatedCompositeFieldContainer[Route]
     files: _containers.RepeatedCompositeFieldContainer[FileTerm]
-    lineage: _containers.RepeatedCompositeFieldContainer[TermMark]
+    term_history: _containers.RepeatedCompositeFieldContainer[TermNonce]
     generation: int
     former: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., roads: _Optional[_Iterable[_Union[Road, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ..., generation: _Optional[int] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., term_history: _Optional[_Iterable[_Union[TermNonce, _Mapping]]] = ..., generation: _Optional[int] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
 
-class TermMark(_message.Message):
+class TermNonce(_message.Message):
     __slots__ = ("term", "mark")
     TERM_FIELD_NUMBER: _ClassVar[int]
     MARK_FIELD_NUMBER: _ClassVar[int]
@@ -102,31 +102,31 @@ class FileTerm(_message.Message):
     term: int
     def __init__(self, file: _Optional[str] = ..., term: _Optional[int] = ...) -> None: ...
 
-class Road(_message.Message):
-    __slots__ = ("table", "group", "remote_table", "generation", "owed", "schemas", "carried", "phase", "bootstrap_bytes", "closed", "waived")
+class Route(_message.Message):
+    __slots__ = ("table", "group", "remote_table", "generation", "required_from", "schemas", "carried", "phase", "bootstrap_bytes", "closed", "acknowledged")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     REMOTE_TABLE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
-    OWED_FIELD_NUMBER: _ClassVar[int]
+    REQUIRED_FROM_FIELD_NUMBER: _ClassVar[int]
     SCHEMAS_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     BOOTSTRAP_BYTES_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
-    WAIVED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     table: str
     group: str
     remote_table: str
     generation: int
-    owed: _containers.RepeatedCompositeFieldContainer[Owed]
+    required_from: _containers.RepeatedCompositeFieldContainer[RequiredFrom]
     schemas: _containers.RepeatedCompositeFieldContainer[Schema]
     carried: _containers.RepeatedCompositeFieldContainer[Carried]
     phase: str
     bootstrap_bytes: int
     closed: bool
-    waived: _containers.RepeatedCompositeFieldContainer[Waived]
-    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., remote_table: _Optional[str] = ..., generation: _Optional[int] = ..., owed: _Optional[_Iterable[_Union[Owed, _Mapping]]] = ..., schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., phase: _Optional[str] = ..., bootstrap_bytes: _Optional[int] = ..., closed: _Optional[bool] = ..., waived: _Optional[_Iterable[_Union[Waived, _Mapping]]] = ...) -> None: ...
+    acknowledged: _containers.RepeatedCompositeFieldContainer[Acknowledged]
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., remote_table: _Optional[str] = ..., generation: _Optional[int] = ..., required_from: _Optional[_Iterable[_Union[RequiredFrom, _Mapping]]] = ..., schemas: _Optional[_Iterable[_Union[Schema, _Mapping]]] = ..., carried: _Optional[_Iterable[_Union[Carried, _Mapping]]] = ..., phase: _Optional[str] = ..., bootstrap_bytes: _Optional[int] = ..., closed: _Optional[bool] = ..., acknowledged: _Optional[_Iterable[_Union[Acknowledged, _Mapping]]] = ...) -> None: ...
 
 class Carried(_message.Message):
     __slots__ = ("origin", "path", "silent_since", "awaits_bootstrap")
@@ -140,7 +140,7 @@ class Carried(_message.Message):
     awaits_bootstrap: bool
     def __init__(self, origin: _Optional[str] = ..., path: _Optional[_Iterable[str]] = ..., silent_since: _Optional[int] = ..., awaits_bootstrap: _Optional[bool] = ...) -> None: ...
 
-class Owed(_message.Message):
+class RequiredFrom(_message.Message):
     __slots__ = ("wal", "sequence")
     WAL_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -148,7 +148,7 @@ class Owed(_message.Message):
     sequence: int
     def __init__(self, wal: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
 
-class Waived(_message.Message):
+class Acknowledged(_message.Message):
     __slots__ = ("wal", "sequences")
     WAL_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -203,22 +203,22 @@ class ShipReply(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("cluster", "version", "files", "refused", "lost", "lineage", "newest")
+    __slots__ = ("cluster", "version", "files", "refused", "lost", "term_history", "newest")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
-    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    TERM_HISTORY_FIELD_NUMBER: _ClassVar[int]
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     version: str
     files: _containers.RepeatedCompositeFieldContainer[FileRanges]
-    refused: _containers.RepeatedCompositeFieldContainer[RoadRefusal]
+    refused: _containers.RepeatedCompositeFieldContainer[RouteRefusal]
     lost: _containers.RepeatedCompositeFieldContainer[FileRanges]
-    lineage: _containers.RepeatedCompositeFieldContainer[TermMark]
+    term_history: _containers.RepeatedCompositeFieldContainer[TermNonce]
     newest: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RoadRefusal, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., lineage: _Optional[_Iterable[_Union[TermMark, _Mapping]]] = ..., newest: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RouteRefusal, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., term_history: _Optional[_Iterable[_Union[TermNonce, _Mapping]]] = ..., newest: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FileRanges(_message.Message):
     __slots__ = ("file", "ranges", "losses")
@@ -230,7 +230,7 @@ class FileRanges(_message.Message):
     losses: int
     def __init__(self, file: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., losses: _Optional[int] = ...) -> None: ...
 
-class RoadRefusal(_message.Message):
+class RouteRefusal(_message.Message):
     __slots__ = ("table", "group", "refusal")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -379,17 +379,17 @@ class ReachedReply(_message.Message):
     streams: _containers.RepeatedCompositeFieldContainer[Reach]
     def __init__(self, streams: _Optional[_Iterable[_Union[Reach, _Mapping]]] = ...) -> None: ...
 
-class OpenRoadRequest(_message.Message):
-    __slots__ = ("source", "expected", "road")
+class OpenRouteRequest(_message.Message):
+    __slots__ = ("source", "expected", "route")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
-    ROAD_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
     source: str
     expected: str
-    road: Road
-    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., road: _Optional[_Union[Road, _Mapping]] = ...) -> None: ...
+    route: Route
+    def __init__(self, source: _Optional[str] = ..., expected: _Optional[str] = ..., route: _Optional[_Union[Route, _Mapping]] = ...) -> None: ...
 
-class RoadReply(_message.Message):
+class RouteReply(_message.Message):
     __slots__ = ("refusal",)
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal

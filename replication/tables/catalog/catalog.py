@@ -134,7 +134,7 @@ class IcebergCatalog:
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
         self._make_namespace(spec.name.split(".")[0])
-        self._put_aside(spec, was_dropped)
+        self._skip_file(spec, was_dropped)
         for layout in reversed(layouts(spec)):  # where rows arrive last: then all are ready to take them on
             if not self.exists(layout.name):
                 try:
@@ -162,7 +162,7 @@ class IcebergCatalog:
         owner = self._look(name).metadata.properties.get(OWNER)
         return None if owner is None else UUID(owner)
 
-    def _put_aside(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
+    def _skip_file(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
         for name in (spec.name, spec.name + CHANGES, spec.name + TOMBSTONES):
             owner = self._owner(name) if self.exists(name) else None
             if owner in (None, spec.uuid):
@@ -328,9 +328,9 @@ def _found(name: str, load: Callable[[str], Table]) -> Table:
 
 
 def _open(properties: Mapping[str, str]) -> PyCatalog:
-    from replication.tables.pyiceberg.patches import mend_pyiceberg
+    from replication.tables.pyiceberg.patches import patch_pyiceberg
 
-    mend_pyiceberg()
+    patch_pyiceberg()
     if properties.get("type") != "sql":
         return load_catalog(CATALOG, **properties)
     others = {name: value for name, value in properties.items() if name != "type"}

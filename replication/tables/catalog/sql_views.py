@@ -30,7 +30,7 @@ _VIEW = "VIEW"
 
 
 def sql_catalog(catalog: Catalog) -> SqlCatalog | None:
-    """The same, when it is kept in SQL; else None, since others keep their views by ways of their own."""
+    """The same, when it is kept in SQL; else None, since others keep their views by paths of their own."""
     return catalog if isinstance(catalog, SqlCatalog) else None
 
 

@@ -32,7 +32,7 @@ from replication.core.rows.constant import constant
 from replication.errors import CommitConflictError, HostAwayError, PoisonFrameError
 from replication.tables.base import LABEL, Decode
 from replication.tables.pyiceberg.local_io import sync_written
-from replication.tables.pyiceberg.patches import mend_pyiceberg
+from replication.tables.pyiceberg.patches import patch_pyiceberg
 
 #: Decoding this much here is faster than handing it to executors of the same host.
 SMALL_BYTES = 256 << 20
@@ -173,7 +173,7 @@ def write_data_files(
     """Write rows with the table's columns as one data file of a table without partitions; none for no rows."""
     if not any(batch.num_rows for batch in rows):
         return []
-    mend_pyiceberg()
+    patch_pyiceberg()
     task = WriteTask(write_uuid=uuid4(), task_id=0, record_batches=list(rows), schema=metadata.schema())
     return list(write_file(load_file_io(dict(io_properties), metadata.location), metadata, iter([task])))
 

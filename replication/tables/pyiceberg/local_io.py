@@ -1,7 +1,7 @@
 """Local files for PyIceberg, with nothing but the operating system; on the disk before a catalog names them.
 
 A catalog must never name a file that a power cut can still take: replay counts as applied what is committed, and then
-the WALs go. PyIceberg's own ways to files sync nothing; they also load Arrow's datasets with pandas, or an HTTP stack:
+the WALs go. PyIceberg's own paths to files sync nothing; they also load Arrow's datasets with pandas, or an HTTP stack:
 two to three tenths of a second, of which a command that reads a local table needs none.
 """
 

@@ -21,7 +21,7 @@ from pyiceberg.utils.truncate import truncate_upper_bound_text_string
 _Metadata = TypeVar("_Metadata", TableMetadataV1, TableMetadataV2, TableMetadataV3)
 
 
-def mend_pyiceberg() -> None:
+def patch_pyiceberg() -> None:
     """Have it do so. Idempotent."""
     written.ArrowProjectionVisitor = KeepingNulls  # type: ignore[misc]
     written.truncate_upper_bound_text_string = upper_bound  # type: ignore[attr-defined]

@@ -234,7 +234,7 @@ class IcebergTables:
 
     @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
     def _refer(self, name: str, change: str) -> None:
-        """Change a tag, again when another commit comes between: Iceberg itself gives up at the first that does."""
+        """Change a tag, again when another commit comes between: Iceberg itself fails at the first that does."""
         with self._durably(name), refusals(name):
             self._spark.sql(f"alter table {self.ref(name)} {change}")
 
@@ -283,7 +283,7 @@ class IcebergTables:
 
     @contextlib.contextmanager
     def _upkeep(self, name: str) -> Iterator[None]:
-        """Meanwhile appends leave gaps: the engine commits between two of them, or gives up after five attempts."""
+        """Meanwhile appends leave gaps: the engine commits between two of them, or fails after five attempts."""
         self._in_upkeep.add(name)
         try:
             yield

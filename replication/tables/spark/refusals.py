@@ -18,7 +18,7 @@ _CONFLICT = re.compile(
 
 @contextlib.contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """Turn Spark's many ways to say "conflict" or "bad frame" into the two errors callers act on."""
+    """Turn Spark's many paths to say "conflict" or "bad frame" into the two errors callers act on."""
     try:
         yield
     except ReplicationError:

@@ -97,7 +97,7 @@ def cells(rows: pa.Table) -> np.ndarray:
 
 
 def figures(peer: str, end_to_end: float, catch_up: float | None, lags_s: Sequence[float] = ()) -> list[Figure]:
-    """A peer's rows of the table: rows/s both ways, and milliseconds from ack to visible at the other site."""
+    """A peer's rows of the table: rows/s both paths, and milliseconds from ack to visible at the other site."""
     result = [Figure(f"peer {peer}: end to end", end_to_end, "rows/s")]
     if catch_up is not None:
         result.append(Figure(f"peer {peer}: catch-up", catch_up, "rows/s"))

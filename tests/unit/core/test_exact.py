@@ -20,7 +20,7 @@ from replication.core.rows.given import given
 from replication.errors import SchemaError
 
 NOON = dt.datetime(2020, 1, 1, 12)
-NOON_ABROAD = NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=3)))
+NOON_ABROUTE = NOON.replace(tzinfo=dt.timezone(dt.timedelta(hours=3)))
 TURNED = namedtuple("TURNED", "b a")
 
 
@@ -75,7 +75,7 @@ def test_a_value_that_arrow_would_change_is_refused(kind: str, value: object) ->
         ("timestamp", np.datetime64(NOON, "us"), NOON),
         ("list<timestamp>", np.array([NOON, "NaT"], "datetime64[us]"), [NOON, None]),
         ("list<timestamp>", pd.Series([NOON]), [NOON]),
-        ("timestamptz", NOON_ABROAD, NOON_ABROAD),
+        ("timestamptz", NOON_ABROUTE, NOON_ABROUTE),
         ("date", NOON.date(), NOON.date()),
         ("float", float("inf"), float("inf")),
         ("float", float.fromhex("0x1.fffffefffffffp127"), float.fromhex("0x1.fffffep127")),
@@ -98,13 +98,13 @@ def test_rows_may_be_mappings_that_are_no_dicts() -> None:
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
-        ("timestamp", [NOON, NOON_ABROAD]),
-        ("timestamptz", [NOON_ABROAD, NOON]),
-        ("timestamptz", [NOON_ABROAD, None, NOON]),
+        ("timestamp", [NOON, NOON_ABROUTE]),
+        ("timestamptz", [NOON_ABROUTE, NOON]),
+        ("timestamptz", [NOON_ABROUTE, None, NOON]),
         ("timestamp", [pd.Timestamp(1, unit="ns")]),
         ("timestamp", [NOON, 5.5]),
         ("date", [NOON.date(), NOON]),
-        ("list<timestamp>", [[NOON, NOON_ABROAD]]),
+        ("list<timestamp>", [[NOON, NOON_ABROUTE]]),
         ("struct<a: date>", [{"a": NOON.date()}, {"a": NOON}]),
     ],
     ids=repr,
@@ -118,7 +118,7 @@ def test_times_among_the_objects_of_a_pandas_frame_are_looked_at_too(kind: str, 
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
-        ("timestamptz", [NOON_ABROAD, None, pd.NaT, float("nan"), pd.NA]),
+        ("timestamptz", [NOON_ABROUTE, None, pd.NaT, float("nan"), pd.NA]),
         ("date", [NOON.date(), pd.NaT]),
         ("list<timestamp>", [np.array([NOON], "datetime64[s]"), None]),
         ("list<bigint>", [[1, float("nan")], float("nan")]),

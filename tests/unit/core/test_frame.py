@@ -13,8 +13,8 @@ from replication.core.frame import (
     FRAME_BYTES_MAX,
     HOPS_MAX,
     Codec,
+    FrameKind,
     FrameView,
-    Kind,
     check_payload,
     encode_end_record,
     encode_envelope,
@@ -46,7 +46,12 @@ def test_the_golden_file_is_the_one_that_version_1_wrote() -> None:
 def test_golden_file_reads_as_what_was_written() -> None:
     assert read_file_header(GOLDEN) == (FILE, CREATED)
     schema, data, closed, end = frames()
-    assert [f.header.kind for f in frames()] == [Kind.SCHEMA, Kind.DATA, Kind.CLOSED, Kind.END_OF_STREAM]
+    assert [f.header.kind for f in frames()] == [
+        FrameKind.SCHEMA,
+        FrameKind.DATA,
+        FrameKind.CLOSED,
+        FrameKind.END_OF_STREAM,
+    ]
     assert [f.header.sequence for f in frames()] == [0, 1, 0, 2]
     assert data.header.previous == schema.hash and end.header.previous == data.hash
     assert closed.provenance == (EAST, WEST) and data.provenance == (EAST,)

@@ -14,7 +14,7 @@ from replication.core.frame import (
     ZERO_HASH,
     Codec,
     EndRecord,
-    Kind,
+    FrameKind,
     SealedHeader,
     encode_end_record,
     encode_envelope,
@@ -47,9 +47,9 @@ def make() -> bytes:
     content = encode_file_header(FILE, CREATED)
     streams: dict[StreamId, tuple[int, bytes]] = {}
     frames = [
-        (Kind.SCHEMA, spec.uuid, log.version.hash, log.version.body, 0, "", (EAST,)),
+        (FrameKind.SCHEMA, spec.uuid, log.version.hash, log.version.body, 0, "", (EAST,)),
         (
-            Kind.DATA,
+            FrameKind.DATA,
             spec.uuid,
             log.version.hash,
             encode_payload(log.batch, Codec.LZ4).to_pybytes(),
@@ -57,8 +57,8 @@ def make() -> bytes:
             "load-7",
             (EAST,),
         ),
-        (Kind.CLOSED, NIL_UUID, ZERO_HASH, b'{"golden":1}', 0, "", (EAST, WEST)),
-        (Kind.END_OF_STREAM, spec.uuid, ZERO_HASH, b"", 0, "", (EAST,)),
+        (FrameKind.CLOSED, NIL_UUID, ZERO_HASH, b'{"golden":1}', 0, "", (EAST, WEST)),
+        (FrameKind.END_OF_STREAM, spec.uuid, ZERO_HASH, b"", 0, "", (EAST,)),
     ]
     index = [len(content)]
     for number, (kind, of, schema, payload, rows, batch, provenance) in enumerate(frames):
@@ -67,7 +67,7 @@ def make() -> bytes:
         header = encode_sealed_header(
             SealedHeader(
                 kind=kind,
-                codec=Codec.LZ4 if kind is Kind.DATA else Codec.NONE,
+                codec=Codec.LZ4 if kind is FrameKind.DATA else Codec.NONE,
                 table=of,
                 group=stream.group,
                 wal=FILE,

@@ -7,14 +7,14 @@ from uuid import uuid4
 
 import pytest
 
-from peer.bootstrap.room import DiskRoom, Room, room
+from peer.bootstrap.room import BootstrapRoom, DiskRoom, room
 from peer.status.disk_use import folder_bytes
 from replication import config as configuration
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, RequestError
-from replication.ledger.base import FileKind, Progress
+from replication.ledger.base import FileKind, PeerProgress
 from replication.ledger.sql.memory import MemoryLedger
 from replication.tables.base import Catalog, History, Snapshot
 from replication.tables.memory import MemoryTables
@@ -29,22 +29,22 @@ def no_catalog() -> Catalog:
 
 
 def test_what_does_not_fit_is_refused_with_figures() -> None:
-    Room({"ops.t": 10 * MIB}, 5 * MIB, 115 * MIB, 100 * MIB).check()
+    BootstrapRoom({"ops.t": 10 * MIB}, 5 * MIB, 115 * MIB, 100 * MIB).check()
     with pytest.raises(
         RequestError, match=r"15\.0 MiB here: 10\.0 MiB for a copy, 5\.0 MiB of WAL.*114\.0 MiB are free"
     ):
-        Room({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
+        BootstrapRoom({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
     with pytest.raises(RequestError, match="enablereplication --from-now, after disablereplication if it is sent"):
-        Room({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
+        BootstrapRoom({"ops.t": 10 * MIB}, 5 * MIB, 114 * MIB, 100 * MIB).check()
     with pytest.raises(RequestError, match=r"that 2 tables have .*12\.0 MiB for copies.* 7\.0 MiB for bootstraps"):
-        Room({"ops.t": 10 * MIB, "ops.u": 2 * MIB}, 0, 118 * MIB, 100 * MIB, 7 * MIB).check()
+        BootstrapRoom({"ops.t": 10 * MIB, "ops.u": 2 * MIB}, 0, 118 * MIB, 100 * MIB, 7 * MIB).check()
 
 
 def test_the_estimate_grows_with_the_table_and_with_what_is_written(tmp_path: Path) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     ledger, spec = MemoryLedger(ClusterId("east", uuid4())), table()
 
-    def needed() -> Room:
+    def needed() -> BootstrapRoom:
         return room(config, ledger, [spec], "north", no_catalog)
 
     assert (needed().there_bytes, needed().wal_bytes) == (0, 0)
@@ -88,7 +88,7 @@ def test_bootstraps_that_are_under_way_count_here_and_at_their_peer(tmp_path: Pa
     assert needed(three) == (3, 5, 6)
     ledger.bootstraps.finish_file(row.file, 2 * MIB)
     assert needed(three) == (3, 3, 5), "it is written"
-    ledger.files.record([Progress(row.file, "north", Ranges.of((0, 2 * MIB)), 0)])
+    ledger.files.record([PeerProgress(row.file, "north", Ranges.of((0, 2 * MIB)), 0)])
     assert needed(three) == (3, 3, 4), "it has landed"
     ledger.close()
 

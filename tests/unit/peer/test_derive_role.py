@@ -19,7 +19,7 @@ from peer.derive.turn import Deriver
 from peer.status.collect import collect
 from peer.status.members import members_of
 from replication.coordination.host import host_record
-from replication.coordination.paths import Kind, Office
+from replication.coordination.paths import Election, MemberKind
 from replication.ledger.base import Derivation
 from shell.cli.render import Printer
 from shell.commands.replication import show_status
@@ -128,27 +128,27 @@ def test_a_table_whose_thread_ended_goes_on(site: DerivingSite, monkeypatch: pyt
 def test_the_first_of_the_hosts_that_can_derive_does(site: DerivingSite) -> None:
     spec = table("ops.source")
     site.ledger.tables.create(spec)
-    site.coordination.enrol(Kind.WORKERS, "a0", {})  # first by name, and without a derive role
+    site.coordination.enrol(MemberKind.WORKERS, "a0", {})  # first by name, and without a derive role
     site.coordination.put_host(host_record(site.config))
     other = site.ensemble.connect(site.config.zookeeper_root)
-    assert other.stand("z9", Office.DERIVERS).leads()
+    assert other.stand("z9", Election.DERIVERS).leads()
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site) as role:
         until(lambda: site.ledger.replay.mark(spec.uuid), 60)
-        until(lambda: site.coordination.candidates(Office.DERIVERS) == ("z9", "h0"), 60)
+        until(lambda: site.coordination.candidates(Election.DERIVERS) == ("z9", "h0"), 60)
         assert not role._leads and site.derivation(public).position < 0, "the host z9 would"
         other.close()
         until(lambda: len(site.shown(public)) == 3, 60)
         assert members_of(site.coordination).hosts[0].roles == ("derive (leads)", "worker")
-    assert site.coordination.leader(Office.DERIVERS) is None
+    assert site.coordination.leader(Election.DERIVERS) is None
 
 
 def test_a_host_without_a_worker_leaves_deriving_to_the_next(site: DerivingSite) -> None:
     with running(site):
-        until(lambda: site.coordination.leader(Office.DERIVERS) == "h0", 60)
+        until(lambda: site.coordination.leader(Election.DERIVERS) == "h0", 60)
         site.membership.leave()
-        until(lambda: site.coordination.leader(Office.DERIVERS) is None, 60)
+        until(lambda: site.coordination.leader(Election.DERIVERS) is None, 60)
 
 
 def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
@@ -164,7 +164,7 @@ def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
     site.define("ops.public", "ops.source", "select")
     assert "no host derives tables" in noted()
     site.coordination.put_host(host_record(site.config))
-    assert site.coordination.stand("h0", Office.DERIVERS).leads()
+    assert site.coordination.stand("h0", Election.DERIVERS).leads()
     assert "derives" not in noted()
 
 

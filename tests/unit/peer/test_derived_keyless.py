@@ -14,7 +14,7 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
-from replication.ledger.base import ReplayMark
+from replication.ledger.base import ReplayCheckpoint
 from replication.ledger.sql.replay import SqlReplay
 from tests.deriving import DerivingSite, Killed
 from tests.sites import Wal
@@ -66,7 +66,7 @@ def test_a_source_that_went_back_holds_it_however_far_it_comes(site: DerivingSit
     spec, public, wal = log_of(site)
     site.derive(public)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(SqlReplay, "mark", lambda self, table: ReplayMark(table, 1, 0, 0, {}))
+        patched.setattr(SqlReplay, "mark", lambda self, table: ReplayCheckpoint(table, 1, 0, 0, {}))
         with pytest.raises(RequestError, match="went back"):
             site.deriver().step(site.derivation(public))
     wal.append(spec, rows((3, "eve", 7)))

@@ -11,7 +11,7 @@ from peer.client.draining import Drained, drain
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.errors import RequestError, UnknownPeerError, UnknownTableError, WaitTimeoutError
-from replication.ledger.base import FileKind, Progress
+from replication.ledger.base import FileKind, PeerProgress
 from replication.ledger.sql.memory import MemoryLedger
 from tests.contract.ledger_stores import FLIGHTS, FRAME, HEADER, WEST, applied, claims, own_wal, peer, stream
 
@@ -42,11 +42,11 @@ class Sending:
     def begin_bootstrap(self) -> None:
         self.ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
 
-    def let_go(self) -> None:
-        assert self.ledger.files.let_go(0, 0)
+    def release(self) -> None:
+        assert self.ledger.files.release(0, 0)
 
     def arrive(self) -> None:
-        self.ledger.files.record([Progress(self.file, "north", Ranges.of((HEADER, END)), END)])
+        self.ledger.files.record([PeerProgress(self.file, "north", Ranges.of((HEADER, END)), END)])
 
     def retire(self) -> None:
         self.arrive()
@@ -83,7 +83,7 @@ def sending() -> Iterator[Sending]:
         ("disable", "ops.flights was disabled meanwhile", "walship status"),
         ("enable_anew", "ops.flights was enabled anew meanwhile", "walship status"),
         ("begin_bootstrap", "a bootstrap of ops.flights began meanwhile", "bootstrap north -t ops.flights --wait 600"),
-        ("let_go", "ops.flights needs a bootstrap there", "walship bootstrap north -t ops.flights"),
+        ("release", "ops.flights needs a bootstrap there", "walship bootstrap north -t ops.flights"),
     ],
 )
 def test_what_stops_going_meanwhile_is_not_said_to_be_there(
@@ -100,7 +100,7 @@ def test_a_peer_that_is_deleted_meanwhile_has_not_got_it(sending: Sending) -> No
 
 
 def test_a_table_that_needs_a_bootstrap_is_not_drained(sending: Sending) -> None:
-    sending.let_go()
+    sending.release()
     for name in ("", FLIGHTS.name):
         with pytest.raises(RequestError, match="ops.flights needs a bootstrap there: what it lacks does not go"):
             sending.drain(lambda: None, name)

@@ -1,50 +1,50 @@
-"""What ``status`` tells of the ways by which origins come, when some are silent."""
+"""What ``status`` tells of the paths by which origins come, when some are silent."""
 
 from __future__ import annotations
 
 from uuid import UUID
 
-from peer.status.paths import Way, broken, ways
+from peer.status.paths import InboundPath, broken, paths
 from replication.core.ids import ClusterId
-from replication.core.routes.routes import Carried, InboundRoad
+from replication.core.routes.carried import Carried, InboundRoute
 
 A, B, C = (ClusterId(name, UUID(int=n)) for n, name in enumerate("abc"))
 NOW, LONG_AGO = 100_000_000, 60_000_000
 TABLES = {UUID(int=n): f"ops.t{n}" for n in range(9)}
 
 
-def by_b(table: int, *, heard: int = NOW) -> InboundRoad:
-    """A road from b that carries a's frames."""
-    return InboundRoad(B, UUID(int=table), "default", 1, carried=(Carried(A, (A, B)),), heard=heard)
+def by_b(table: int, *, heard: int = NOW) -> InboundRoute:
+    """A route from b that carries a's frames."""
+    return InboundRoute(B, UUID(int=table), "default", 1, carried=(Carried(A, (A, B)),), heard=heard)
 
 
-def by_a(table: int) -> InboundRoad:
-    return InboundRoad(A, UUID(int=table), "default", 1, heard=NOW)
+def by_a(table: int) -> InboundRoute:
+    return InboundRoute(A, UUID(int=table), "default", 1, heard=NOW)
 
 
 def test_all_heard_tells_nothing() -> None:
-    found = ways([by_b(1), by_a(1)], C, NOW, TABLES)
+    found = paths([by_b(1), by_a(1)], C, NOW, TABLES)
     assert [str(way) for way in found[A]] == ["a → c", "a → b → c"]
     assert broken("a", found[A]) == []
 
 
-def test_what_has_another_road_comes_by_it() -> None:
-    direct, around = ways([by_b(1, heard=LONG_AGO), by_a(1)], C, NOW, TABLES)[A]
-    assert around == Way(("a", "b", "c"), 1, 40.0, (), (("a", "c"),)) and direct.silent_s is None
+def test_what_has_another_route_comes_by_it() -> None:
+    direct, around = paths([by_b(1, heard=LONG_AGO), by_a(1)], C, NOW, TABLES)[A]
+    assert around == InboundPath(("a", "b", "c"), 1, 40.0, (), (("a", "c"),)) and direct.silent_s is None
     (told,) = broken("a", (direct, around))
     assert told.endswith("silent for 40 s (down, paused or unreachable); it comes by a → c")
 
 
-def test_tables_that_have_no_other_road_are_named() -> None:
-    found = ways([*(by_b(n, heard=LONG_AGO) for n in range(8)), by_a(1), by_a(8)], C, NOW, TABLES)
+def test_tables_that_have_no_other_route_are_named() -> None:
+    found = paths([*(by_b(n, heard=LONG_AGO) for n in range(8)), by_a(1), by_a(8)], C, NOW, TABLES)
     (told,) = broken("a", found[A])
     named = "ops.t0, ops.t2, ops.t3, ops.t4, ops.t5 and 2 more"
-    assert f"there is no other road for {named}, so replicated time stands there; the rest comes by a → c" in told
+    assert f"there is no other route for {named}, so replicated time stands there; the rest comes by a → c" in told
     (of_b,) = broken("b", found[B])
-    assert of_b.endswith("there is no other road, so its replicated time stands")
+    assert of_b.endswith("there is no other route, so its replicated time stands")
 
 
-def test_a_heard_road_of_other_tables_is_no_other_road() -> None:
-    found = ways([by_b(1, heard=LONG_AGO), by_a(2)], C, NOW, TABLES)
+def test_a_heard_route_of_other_tables_is_no_other_route() -> None:
+    found = paths([by_b(1, heard=LONG_AGO), by_a(2)], C, NOW, TABLES)
     (told,) = broken("a", found[A])
-    assert "there is no other road" in told and "a → c" not in told
+    assert "there is no other route" in told and "a → c" not in told

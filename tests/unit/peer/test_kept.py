@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from peer.status.collect import collect
-from peer.status.disk_use import Kept
+from peer.status.disk_use import DiskUse
 from peer.status.members import Members
 from replication.core.shipping.retention import RetentionPolicy
 from replication.ledger.base import FileKind
@@ -42,7 +42,7 @@ def file_of(site: Site, host: str, kind: FileKind, length: int, **more: Any) -> 
     path.write_bytes(bytes(length))
 
 
-def kept(site: Site) -> Kept:
+def kept(site: Site) -> DiskUse:
     return collect(site.config, site.ledger, Members()).kept
 
 

@@ -14,7 +14,7 @@ from replication.errors import CoordinationError, StorageError
 from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import initialise, open_ledger
-from tests.contract.ledger_stores import FRAME, WEST, Road, claims, stream, table, wal
+from tests.contract.ledger_stores import FRAME, WEST, Route, claims, stream, table, wal
 
 
 def test_a_landing_file_of_a_newer_ledger_is_not_removed(tmp_path: Path) -> None:
@@ -36,33 +36,33 @@ def test_a_landing_file_of_a_newer_ledger_is_not_removed(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def road(tmp_path: Path) -> Iterator[Road]:
+def route(tmp_path: Path) -> Iterator[Route]:
     """A landing file with two frames on the disk, none of which is registered."""
     initialise(url := f"sqlite:///{tmp_path}/ledger.db", WEST)
     with closing(open_ledger(url)) as ledger:
         ledger.tables.create(table())
-        made = Road(ledger)
+        made = Route(ledger)
         made.row = ledger.files.allocate("h0", FileKind.LANDING, str(tmp_path), "boot", source=made.source)
         Path(made.row.path).write_bytes(bytes(FILE_HEADER_BYTES + 2 * FRAME))
         yield made
 
 
-def test_what_is_registered_late_is_not_cut_off(road: Road) -> None:
-    read = road.row  # before the commit of a connection that broke meanwhile has landed
-    road.land(claims(stream(table(), road.source), 0, 1, 0))
+def test_what_is_registered_late_is_not_cut_off(route: Route) -> None:
+    read = route.row  # before the commit of a connection that broke meanwhile has landed
+    route.land(claims(stream(table(), route.source), 0, 1, 0))
     end = FILE_HEADER_BYTES + FRAME
-    assert cut_and_close(road.ledger, LocalFiles(), read) == (end, end + FRAME)
-    row = road.ledger.files.get(road.file)
+    assert cut_and_close(route.ledger, LocalFiles(), read) == (end, end + FRAME)
+    row = route.ledger.files.get(route.file)
     assert row is not None and row.length == row.closed_length == Path(read.path).stat().st_size == end
 
 
-def test_nothing_is_cut_of_a_file_that_cannot_be_closed(road: Road, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_cut_of_a_file_that_cannot_be_closed(route: Route, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise CoordinationError("the ledger is away")
 
     with monkeypatch.context() as patched, pytest.raises(CoordinationError):
-        patched.setattr(road.ledger.files, "close", away)
-        cut_and_close(road.ledger, LocalFiles(), road.row)
-    assert Path(road.row.path).stat().st_size == FILE_HEADER_BYTES + 2 * FRAME
-    cut_and_close(road.ledger, LocalFiles(), road.row)
-    assert Path(road.row.path).stat().st_size == FILE_HEADER_BYTES
+        patched.setattr(route.ledger.files, "close", away)
+        cut_and_close(route.ledger, LocalFiles(), route.row)
+    assert Path(route.row.path).stat().st_size == FILE_HEADER_BYTES + 2 * FRAME
+    cut_and_close(route.ledger, LocalFiles(), route.row)
+    assert Path(route.row.path).stat().st_size == FILE_HEADER_BYTES

@@ -20,7 +20,7 @@ from peer.client.peering import Peering
 from replication import __version__
 from replication.core.ids import ClusterId
 from replication.errors import PeerExistsError, PeerRefusedError, PeerUnavailableError, RequestError
-from replication.ledger.base import Peer, ReplayMark
+from replication.ledger.base import Peer, ReplayCheckpoint
 from replication.link.base import PROTOCOL
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
@@ -88,7 +88,7 @@ def test_rows_that_will_not_be_sent_are_told_also_before_they_are_replayed(
     with east.worker():
         until(lambda: east.ledger.landing.coverage(spec.uuid))
     if replayed:
-        east.ledger.replay.mark_applied(ReplayMark(spec.uuid, 1, 1, 1, {wal.file: end}))
+        east.ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, 1, 1, {wal.file: end}))
     peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
     with pytest.raises(RequestError, match=said) as caught:
         peering.enable("ops.new", [], "west", count_rows=lambda _: shown)
@@ -105,7 +105,7 @@ def test_a_table_that_is_taken_over_has_the_name_that_was_asked_for(east: Site) 
 
 
 class _Told(Contacts):
-    """A peer that answers while it is up, and hears which roads are closed."""
+    """A peer that answers while it is up, and hears which routes are closed."""
 
     up = False
     closed: list[str] = []
@@ -114,7 +114,7 @@ class _Told(Contacts):
     def link(self, peer: Peer) -> Iterator[Any]:
         if not type(self).up:
             raise PeerUnavailableError(f"{peer.name} is down")
-        yield SimpleNamespace(open_road=lambda source, to, road: type(self).closed.append(road.spec.name))
+        yield SimpleNamespace(open_route=lambda source, to, route: type(self).closed.append(route.spec.name))
 
 
 def test_a_peer_that_did_not_answer_is_told_by_whoever_asks_next(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,11 +233,11 @@ def test_what_a_restored_peer_was_is_forgotten_by_a_second_definition_when_the_f
     east: Site, shell: _Shell
 ) -> None:
     spec, former = east.ledger.tables.get("ops.sent"), ClusterId("west", uuid4())
-    east.ledger.landing.declare_road(former, spec.uuid, "default", 1, {})
+    east.ledger.landing.declare_route(former, spec.uuid, "default", 1, {})
     assert former in east.ledger.time.replicated(spec.uuid)
     shell.run(definecluster, "west", "zk:2181/west")
     assert former not in east.ledger.time.replicated(spec.uuid)
-    assert former not in {road.source for road in east.ledger.landing.roads()}
+    assert former not in {route.source for route in east.ledger.landing.routes()}
 
 
 def test_a_peer_that_is_another_cluster_now_is_told_to_be_deleted_first(

@@ -11,7 +11,7 @@ import pytest
 
 from peer.receive import received as module
 from peer.receive import reception as reception_module
-from peer.receive.arrival import Known
+from peer.receive.arrival import KnownSchemas
 from peer.receive.inbound import Gate, InboundStream
 from peer.receive.landing import Landing
 from peer.receive.landing_queue import Item
@@ -106,7 +106,7 @@ class Stream:
     def __init__(self) -> None:
         self.disk = Disk()
         self.replies: list[Reply] = []
-        known = Known(WEST, lambda table: True, lambda name: True)
+        known = KnownSchemas(WEST, lambda table: True, lambda name: True)
         gate = Gate(known, 1 << 20, lambda file, term: True, _learn_nothing, lambda frames: None)
         self.inbound = InboundStream(gate, cast(Landing, self.disk), self.replies.append, "east", 1)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from peer.client.contacts import Contacts
-from peer.client.pattern_rules import end_standing, stand, to_enable
+from peer.client.pattern_rules import end_pattern_rule, stand, to_enable
 from peer.client.peering import Peering
 from replication.errors import RequestError, UnknownPeerError
-from replication.ledger.base import Standing
+from replication.ledger.base import PatternRule
 from tests.sites import Site, table
 from tests.tables_made import grouped
 
@@ -50,12 +50,12 @@ def test_a_table_of_which_a_group_goes_there_is_meant_for_its_others(peering: Pe
 
 
 def test_a_group_leaves_a_rule_that_names_others(peering: Peering) -> None:
-    stand(peering, Standing("west", "ops.*", (), ("a", "b")))
-    assert end_standing(peering, "ops.*", "west", ["b"]) and not end_standing(peering, "ops.*", "west", ["b"])
-    assert peering.ledger.rules.standing() == [Standing("west", "ops.*", (), ("a",))]
-    assert end_standing(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.standing() == []
-    stand(peering, Standing("west", "ops.*"))
-    assert end_standing(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.standing() == []
+    stand(peering, PatternRule("west", "ops.*", (), ("a", "b")))
+    assert end_pattern_rule(peering, "ops.*", "west", ["b"]) and not end_pattern_rule(peering, "ops.*", "west", ["b"])
+    assert peering.ledger.rules.standing() == [PatternRule("west", "ops.*", (), ("a",))]
+    assert end_pattern_rule(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.standing() == []
+    stand(peering, PatternRule("west", "ops.*"))
+    assert end_pattern_rule(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.standing() == []
 
 
 def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> None:
@@ -65,10 +65,10 @@ def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> No
 
 
 def test_it_stands_until_it_is_ended(peering: Peering) -> None:
-    first, second = Standing("west", "ops.*"), Standing("west", "ops.*", ("ops.tmp_*",))
+    first, second = PatternRule("west", "ops.*"), PatternRule("west", "ops.*", ("ops.tmp_*",))
     assert stand(peering, first) is None
     assert stand(peering, second) == first
-    assert peering.ledger.rules.standing() == [Standing("west", "ops.*", ("ops.tmp_*",))]
-    assert end_standing(peering, "ops.*", "west") and not end_standing(peering, "ops.*", "west")
+    assert peering.ledger.rules.standing() == [PatternRule("west", "ops.*", ("ops.tmp_*",))]
+    assert end_pattern_rule(peering, "ops.*", "west") and not end_pattern_rule(peering, "ops.*", "west")
     with pytest.raises(UnknownPeerError):
-        stand(peering, Standing("north", "ops.*"))
+        stand(peering, PatternRule("north", "ops.*"))

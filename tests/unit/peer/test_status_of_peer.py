@@ -16,7 +16,7 @@ from rich.console import Console
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import Members
 from replication.errors import UnknownPeerError
-from replication.ledger.base import Standing
+from replication.ledger.base import PatternRule
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.replication import status
@@ -51,7 +51,7 @@ def told(tmp_path: Path) -> Iterator[Told]:
     east.ledger.tables.create(spec)
     for peer in (west, north):
         east.send_to(peer, spec)
-        east.ledger.rules.stand(Standing(peer.cluster.name, "hr.*"), east.term)
+        east.ledger.rules.stand(PatternRule(peer.cluster.name, "hr.*"), east.term)
     wal = east.wal()
     wal.append(spec, rows(0, 10))
     wal.finish()
@@ -68,7 +68,7 @@ def test_nothing_is_said_of_other_peers(told: Told, as_json: bool) -> None:
     assert "west" in said and "north" not in said
     if as_json:
         found = json.loads(said)
-        assert found["retained"]["peers"] and found["outlooks"] and found["peers"] and found["standing"]
+        assert found["retained"]["peers"] and found["peer_forecasts"] and found["peers"] and found["standing"]
     else:
         assert "kept for west: 1 closed files" in said and "files not whole at west: 1 (" in said
 

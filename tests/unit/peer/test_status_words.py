@@ -31,7 +31,7 @@ def test_files_of_a_moved_data_directory_are_not_to_be_given_up(tmp_path: Path) 
     assert unreadable(ledger, rows, rows[0].host, was, None) == []
     was.rename(now)
     (moved,) = unreadable(ledger, rows, rows[0].host, now, None)
-    assert f"It is {now / wal.path.relative_to(was)} now" in moved.remedy and "giveup" not in moved.remedy
+    assert f"It is {now / wal.path.relative_to(was)} now" in moved.remedy and "salvage" not in moved.remedy
     (now / wal.path.relative_to(was)).unlink()
     (gone,) = unreadable(ledger, rows, rows[0].host, now, None)
-    assert "giveup" in gone.remedy
+    assert "salvage" in gone.remedy

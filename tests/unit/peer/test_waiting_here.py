@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from peer.client.contacts import Contacts, Reached
+from peer.client.contacts import ContactedPeer, Contacts
 from peer.client.waiting import Waiting
 from peer.status.replay_report import ReplayReport
 from replication.coordination.base import Public
@@ -19,7 +19,7 @@ from replication.core.ids import StreamId
 from replication.core.position import Position
 from replication.core.routes.freshness import Reach
 from replication.errors import PeerUnavailableError, UnknownPeerError, UnknownTableError, WaitTimeoutError
-from replication.ledger.base import FileKind, Peer, Progress
+from replication.ledger.base import FileKind, Peer, PeerProgress
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Description
 from replication.settings import TlsSection
@@ -125,12 +125,12 @@ def test_a_wait_for_a_table_that_was_dropped_there_ends_with_that(until: str) ->
     ledger.close()
 
 
-def test_where_a_relay_dropped_the_table_or_no_road_leads_a_wait_that_ran_out_says_so() -> None:
+def test_where_a_relay_dropped_the_table_or_no_route_leads_a_wait_that_ran_out_says_so() -> None:
     ledger, spec, there, relay = MemoryLedger(WEST), table(), peer(), peer("south", EAST)
     ledger.tables.create(spec)
     ledger.rules.define(relay, 0)
     position = Position(WEST, {}, {stream(spec, own_wal(ledger, 1)): 0})
-    waiting = Waiting(ledger, cast(Contacts, Asked(there, "sequence 0 comes by no open road")))
+    waiting = Waiting(ledger, cast(Contacts, Asked(there, "sequence 0 comes by no open route")))
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(position, there.name, "visible", 0.0)
     assert f"nothing brings it to {there.name}" in (raised.value.hint or "")
@@ -147,12 +147,12 @@ def test_a_cluster_behind_a_relay_that_is_silent_is_waited_for_and_not_called_un
     ledger.rules.define(relay, 0)
 
     class Behind(Contacts):
-        def reach(self, name: str, zookeepers: str) -> Reached:
+        def reach(self, name: str, zookeepers: str) -> ContactedPeer:
             asked.append(name)
             if len(asked) < 3 or not answers:
                 raise PeerUnavailableError("no receiver of south answers", "Is it up?")
             said = Description(relay.cluster, "test", "ACTIVE", 1, {})
-            return Reached(Quorum.parse(zookeepers), Public(relay.cluster, "test"), said)
+            return ContactedPeer(Quorum.parse(zookeepers), Public(relay.cluster, "test"), said)
 
     waiting = Waiting(ledger, Behind(ledger, TlsSection()))
     position = Position(WEST, {}, {stream(FLIGHTS, own_wal(ledger, 1)): 0})
@@ -184,7 +184,7 @@ def test_what_is_registered_between_two_looks_at_the_ledger_is_still_waited_for(
     ledger.close()
 
 
-def test_what_the_road_brings_is_durable_by_the_own_ledger_alone() -> None:
+def test_what_the_route_brings_is_durable_by_the_own_ledger_alone() -> None:
     ledger, there = MemoryLedger(WEST), peer()
     ledger.tables.create(FLIGHTS)
     ledger.rules.define(there, 0)
@@ -192,7 +192,7 @@ def test_what_the_road_brings_is_durable_by_the_own_ledger_alone() -> None:
     ledger.rules.enable(there.name, FLIGHTS.uuid, ["default"], FLIGHTS.name, 0)
     write(ledger, file, 1, 2)
     end = HEADER + 2 * FRAME
-    ledger.files.record([Progress(file, there.name, Ranges.of((HEADER, end)), 0)])
+    ledger.files.record([PeerProgress(file, there.name, Ranges.of((HEADER, end)), 0)])
     asked = Asked(there, "not arrived")
     position = Position(WEST, {file: end}, {stream(FLIGHTS, file): 1})
     Waiting(ledger, cast(Contacts, asked)).wait(position, there.name, "durable", 0.0)
@@ -201,7 +201,7 @@ def test_what_the_road_brings_is_durable_by_the_own_ledger_alone() -> None:
 
 
 @pytest.mark.parametrize("case", ["needs a bootstrap", "written before", "bootstrapping", "file gone", "peer has it"])
-def test_what_the_road_need_not_bring_is_durable_only_when_the_peer_says_so(case: str) -> None:
+def test_what_the_route_need_not_bring_is_durable_only_when_the_peer_says_so(case: str) -> None:
     ledger, there = MemoryLedger(WEST), peer()
     ledger.tables.create(FLIGHTS)
     ledger.rules.define(there, 0)
@@ -212,7 +212,7 @@ def test_what_the_road_need_not_bring_is_durable_only_when_the_peer_says_so(case
     end = HEADER + 2 * FRAME
     if case == "needs a bootstrap":
         ledger.files.close(file, end)
-        assert ledger.files.let_go(0, 0)
+        assert ledger.files.release(0, 0)
     else:
         bootstrap = case == "bootstrapping"
         rules.enable(there.name, FLIGHTS.uuid, ["default"], FLIGHTS.name, 0, bootstrap=bootstrap)

@@ -28,7 +28,9 @@ def test_a_role_takes_all_the_descriptors_that_it_may_have() -> None:
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_standard_file_gives_its_number_to_no_other(tmp_path: Path, closed: str) -> None:
-    program = "from shell.descriptors import have_standard as have; have(); print(open('other', 'w').fileno()); "
+    program = (
+        "from shell.processes.descriptors import have_standard as have; have(); print(open('other', 'w').fileno()); "
+    )
     program += "import os, sys; open('told', 'w').write(str(open('other').fileno())); sys.stderr.write('x')"
     command = f"'{sys.executable}' -c \"{program}\" {closed}"
     environment = {**os.environ, "PYTHONPATH": str(_ROOT)}

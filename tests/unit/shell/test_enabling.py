@@ -20,13 +20,13 @@ from peer.client.contacts import Contacts
 from peer.client.peering import Peering
 from replication.core.definition.alter import add_group
 from replication.errors import PeerRefusedError, ReplicationError, RequestError
-from replication.ledger.base import Peer, Standing
+from replication.ledger.base import PatternRule, Peer
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.replication import disablereplication, enablereplication
 from tests.sites import Site, table
 
-OLD = Standing("west", "ops.*", ("ops.tmp_*",), ("default",), False)
+OLD = PatternRule("west", "ops.*", ("ops.tmp_*",), ("default",), False)
 
 
 class Refusing(Contacts):
@@ -36,11 +36,11 @@ class Refusing(Contacts):
 
     @contextmanager
     def link(self, peer: Peer) -> Iterator[Any]:
-        def open_road(source: Any, expected: Any, road: Any) -> None:
-            if road.remote_table in type(self).refused:
-                raise PeerRefusedError(f"west has another table named {road.remote_table}", "Choose another name")
+        def open_route(source: Any, expected: Any, route: Any) -> None:
+            if route.remote_table in type(self).refused:
+                raise PeerRefusedError(f"west has another table named {route.remote_table}", "Choose another name")
 
-        yield SimpleNamespace(open_road=open_road)
+        yield SimpleNamespace(open_route=open_route)
 
 
 class Shell:
@@ -80,7 +80,7 @@ def test_one_refused_table_ends_no_rule_for_later_ones_and_is_named(east: Shell)
     with pytest.raises(RequestError, match=r"1 of 2 tables were left as they are: ops\.b"):
         east.enable("ops.*")
     assert east.peering.sent_to("west") == ["ops.a"]
-    assert east.ledger.rules.standing() == [Standing("west", "ops.*")]
+    assert east.ledger.rules.standing() == [PatternRule("west", "ops.*")]
     assert "tables of ops.* that are made later go to west, too" in east.out.getvalue()
     assert "ops.b: west has another table named ops.b" in east.err.getvalue()
 
@@ -104,7 +104,7 @@ def test_the_rules_that_were_made_are_told_as_json_though_another_table_was_refu
 def test_what_is_refused_as_a_whole_leaves_the_rule_that_there_was(
     east: Shell,
     monkeypatch: pytest.MonkeyPatch,
-    before: Standing | None,
+    before: PatternRule | None,
     refused: tuple[str, ...],
     tables: tuple[str, ...],
     options: dict[str, Any],

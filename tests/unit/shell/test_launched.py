@@ -13,13 +13,13 @@ import pytest
 from replication import config as configuration
 from replication.errors import ReplicationError, WaitTimeoutError
 from shell.processes.launched import Launched, await_ready
-from shell.processes.role_process import RoleState
+from shell.processes.role_process import ProcessState
 
 
 def test_what_was_said_before_the_start_is_not_taken_for_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     launched = Launched("east", tmp_path / "walship.toml", config, ("master",))
-    RoleState("master", os.getpid(), "ready", at=1.0).write(config.run_dir)  # as in a copy of one that is up
+    ProcessState("master", os.getpid(), "ready", at=1.0).write(config.run_dir)  # as in a copy of one that is up
     ended = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     ended.wait()
     monkeypatch.setattr("shell.processes.launched.spawn", lambda *_: (ended, None))
@@ -27,7 +27,7 @@ def test_what_was_said_before_the_start_is_not_taken_for_ready(tmp_path: Path, m
     launched.output.touch()
     with pytest.raises(ReplicationError, match="exit code 7"):
         await_ready([launched], 20)
-    RoleState("master", os.getpid(), "ready", at=2.0).write(config.run_dir)
+    ProcessState("master", os.getpid(), "ready", at=2.0).write(config.run_dir)
     await_ready([launched], 0)
 
 
@@ -35,14 +35,14 @@ def test_why_a_role_ends_again_and_again_is_told_once(tmp_path: Path) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     launched = Launched("east", tmp_path / "walship.toml", config, ("zookeeper", "master"))
     later = time.time() + 60
-    RoleState("zookeeper", 1, "failed", "it did not start", "Look at its log", 1, later).write(config.run_dir)
-    RoleState("master", 2, "failed", "of an earlier run", "", 1, later - 3600).write(config.run_dir)
+    ProcessState("zookeeper", 1, "failed", "it did not start", "Look at its log", 1, later).write(config.run_dir)
+    ProcessState("master", 2, "failed", "of an earlier run", "", 1, later - 3600).write(config.run_dir)
     told: list[str] = []
     with pytest.raises(WaitTimeoutError, match="east's zookeeper, east's master"):
         await_ready([launched], 0.3, tell=told.append)
     assert told == ["east's zookeeper ended and is started again: it did not start. Look at its log"]
     for role in launched.roles:
-        RoleState(role, os.getpid(), "ready").write(config.run_dir)
+        ProcessState(role, os.getpid(), "ready").write(config.run_dir)
     await_ready([launched], 0.3, tell=told.append)
     assert len(told) == 1
 

@@ -1,29 +1,29 @@
-"""The demo's picture of a graph: every cluster and road is there, in the colour of how it is."""
+"""The demo's picture of a graph: every cluster and route is there, in the colour of how it is."""
 
 from __future__ import annotations
 
 import pytest
 
-from shell.demo.picture import SHAPES, NodeState, RoadLag, draw
+from shell.demo.picture import SHAPES, NodeState, RouteLag, draw
 
 UP = NodeState({"master": True, "receiver": True}, 1234, 0)
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES))
-def test_every_cluster_and_road_is_drawn(name: str) -> None:
+def test_every_cluster_and_route_is_drawn(name: str) -> None:
     shape = SHAPES[name]
-    drawn = draw(shape, dict.fromkeys(shape.boxes, UP), dict.fromkeys(shape.roads, RoadLag(0, 0.0))).plain
+    drawn = draw(shape, dict.fromkeys(shape.boxes, UP), dict.fromkeys(shape.routes, RouteLag(0, 0.0))).plain
     assert all(f"─ {cluster} ─" in drawn for cluster in shape.boxes)
-    assert sum(drawn.count(head) for head in "▶◀▲▼") == len(shape.roads)
-    assert drawn.count("level") == len(shape.roads) and drawn.count("1,234 rows") == len(shape.boxes)
+    assert sum(drawn.count(head) for head in "▶◀▲▼") == len(shape.routes)
+    assert drawn.count("level") == len(shape.routes) and drawn.count("1,234 rows") == len(shape.boxes)
     assert max(map(len, drawn.splitlines())) <= 78
-    assert {end for road in shape.roads for end in road} == set(shape.boxes)
+    assert {end for route in shape.routes for end in route} == set(shape.boxes)
 
 
 def test_lag_trouble_and_dead_processes_show() -> None:
     shape = SHAPES["ring"]
     down = NodeState({"master": True, "receiver": False}, 0, 2048)
-    lags = {("east", "west"): RoadLag(4096, 1.5), ("north", "east"): RoadLag(1 << 20, 70.0, "peer is gone")}
+    lags = {("east", "west"): RouteLag(4096, 1.5), ("north", "east"): RouteLag(1 << 20, 70.0, "peer is gone")}
     drawn = draw(shape, {"east": UP, "west": down}, lags)
     assert "4.0 KiB" in drawn.plain and "1.50 s" in drawn.plain and "✗ 1.0 MiB" in drawn.plain
     assert "○ receiver" in drawn.plain and "2.0 KiB" in drawn.plain
@@ -32,12 +32,12 @@ def test_lag_trouble_and_dead_processes_show() -> None:
     assert {"green", "yellow", "bold red", "dim", "cyan"} <= styles
 
 
-def test_what_tells_the_time_along_an_idle_road_is_no_lag() -> None:
+def test_what_tells_the_time_along_an_idle_route_is_no_lag() -> None:
     shape = SHAPES["master-master"]
-    idle, behind = RoadLag(299, 0.4), RoadLag(299, 92.0)
+    idle, behind = RouteLag(299, 0.4), RouteLag(299, 92.0)
     drawn = draw(shape, dict.fromkeys(shape.boxes, UP), {("east", "west"): idle, ("west", "east"): behind}).plain
     assert drawn.count("level") == 1 and "299 B" in drawn and "92 s" in drawn
-    assert not RoadLag(0, 0.0, "peer is gone").is_level
+    assert not RouteLag(0, 0.0, "peer is gone").is_level
 
 
 def test_what_is_up_already_shows_while_a_cluster_starts() -> None:

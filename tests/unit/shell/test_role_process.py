@@ -10,7 +10,8 @@ from shell.processes.role_process import _LEAVE_S
 
 def test_a_role_that_has_ended_is_not_held_up_by_idle_threads() -> None:
     code = (
-        "import time; from pyiceberg.utils.concurrent import ExecutorFactory; from shell.role_process import leave;"
+        "import time; from pyiceberg.utils.concurrent import ExecutorFactory;"
+        " from shell.processes.role_process import leave;"
         " ExecutorFactory.get_or_create().submit(print).result(); began = time.monotonic();"
         " import os; end = os._exit; os._exit = lambda code: end(code if time.monotonic() - began < 2 else 1); leave(7)"
     )

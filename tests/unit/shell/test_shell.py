@@ -12,7 +12,7 @@ from prompt_toolkit.history import FileHistory, InMemoryHistory
 
 from replication.errors import ConfigError
 from shell import main
-from shell.cli.find import Found
+from shell.cli.find import FoundCluster
 from shell.cli.render import Printer
 from shell.interactive import Shell, VerbCompleter, _from_lines, _history, verbs_of
 from shell.main import make_app
@@ -46,7 +46,7 @@ def app():
 
 
 def shell_of(app, run, found=None):
-    return Shell(run, app, found or Found("east", "/x/east.toml"), Printer(False))
+    return Shell(run, app, found or FoundCluster("east", "/x/east.toml"), Printer(False))
 
 
 def complete(app, text):
@@ -62,7 +62,7 @@ def test_a_line_is_a_command_line_for_the_cluster_in_use(app):
 
 def test_every_line_has_the_flags_of_the_shell(app):
     run = Recorder()
-    shell = Shell(run, app, Found("east", "/x/east.toml"), Printer(True), ["--json", "--debug"])
+    shell = Shell(run, app, FoundCluster("east", "/x/east.toml"), Printer(True), ["--json", "--debug"])
     assert shell.execute("listtables") == shell.execute("select 1") == 0
     assert run.lines == [
         ["--cluster", "/x/east.toml", "--json", "--debug", *w] for w in (["listtables"], ["sql", "select 1"])

@@ -15,7 +15,7 @@ import pytest
 from replication import config as configuration
 from shell.cli.render import Printer
 from shell.processes import supervise
-from shell.processes.role_process import RoleState
+from shell.processes.role_process import ProcessState
 from shell.processes.supervise import RoleEvent, RoleSupervisor, Supervisor
 from tests.sites import until
 
@@ -31,8 +31,8 @@ class _Role:
     def start(self) -> RoleEvent:
         return RoleEvent(self.role, "started", 1)
 
-    def state(self) -> RoleState:
-        return RoleState(self.role, 1, "ready")
+    def state(self) -> ProcessState:
+        return ProcessState(self.role, 1, "ready")
 
     def poll(self) -> list[RoleEvent]:
         return []

@@ -82,7 +82,7 @@ def test_what_grew_while_closed_time_stood_is_told_when_it_moves_though_the_file
     assert host.closed_time.run_once() == 10
     term = host.ledger.terms.raise_to_next()
     host.ledger.files.close(gone, HEADER + 4 * FRAME)
-    host.ledger.replay.mark_applied(_applied(gone, HEADER + 4 * FRAME))
+    host.ledger.replay.checkpoint_applied(_applied(gone, HEADER + 4 * FRAME))
     host.ledger.files.retire(gone, term)
     host.ledger.time.remove_writer("w")
     assert host.close(30) == {grown: 3}
@@ -132,6 +132,6 @@ class _counted:
 
 
 def _applied(file: FileId, end: int) -> Any:
-    from replication.ledger.base import ReplayMark
+    from replication.ledger.base import ReplayCheckpoint
 
-    return ReplayMark(FLIGHTS.uuid, 1, 1, 1, {file: end})
+    return ReplayCheckpoint(FLIGHTS.uuid, 1, 1, 1, {file: end})

@@ -51,4 +51,4 @@ def test_only_files_that_may_grow_hold_a_descriptor(tmp_path: Path) -> None:
             wals[2].finish()
             host_files.refresh()
             assert held.count == 1
-            assert host_files.promise(wals[2].row) is None and host_files.promise(wals[3].row) is not None
+            assert host_files.watermark(wals[2].row) is None and host_files.watermark(wals[3].row) is not None

@@ -1,4 +1,4 @@
-"""One host of one cluster in memory, with everything a writer needs and ways to break it."""
+"""One host of one cluster in memory, with everything a writer needs and paths to break it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pyarrow as pa
 
 from replication.coordination.memory import MemoryEnsemble
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.schema import TableSpec
@@ -70,7 +70,7 @@ class Site:
         self.gate = self.files.faults.sync_gate = Gate()
         self.coordination: Coordination = self.ensemble.connect("/walship/east")
         self.coordination.establish(EAST, "0")
-        self.worker = self.coordination.enrol(Kind.WORKERS, "h0", {})
+        self.worker = self.coordination.enrol(MemberKind.WORKERS, "h0", {})
         self.table: TableSpec = typed_table("t.rows", SCHEMA, ["k"], uuids=iter(uuid4, None))
         self.other: TableSpec = typed_table("t.other", SCHEMA, ["k"], uuids=iter(uuid4, None))
         self.cells: TableSpec = cell_table("t.cells", uuids=iter(uuid4, None))

@@ -25,7 +25,7 @@ from replication.errors import (
     SchemaError,
 )
 from replication.files.rows.row_files import BATCH_ROWS, RowFile
-from replication.writer import promising
+from replication.writer import watermark_heartbeat
 from replication.writer.durable_length import DurableLength
 from replication.writer.file_digest import FileDigest
 from replication.writer.importing import Imported
@@ -226,10 +226,10 @@ def test_nothing_is_promised_for_a_file_that_was_let_go(
     with site.writer() as writer:
         load(writer, site.table, path)
         monkeypatch.setattr(FileDigest, "is_ready", False)  # so that it is found out when everything has been read
-        monkeypatch.setattr(promising, "EVERY_S", 0.001)
+        monkeypatch.setattr(watermark_heartbeat, "EVERY_S", 0.001)
         after = threading.Event()
         done = writer.import_file(site.table, path, "", lambda told: told.repeated and after.wait(0.1))
-        assert done.repeated and done.rows == ROWS, "a promise into a file that is closed would fail in its thread"
+        assert done.repeated and done.rows == ROWS, "a watermark into a file that is closed would fail in its thread"
 
 
 def test_closed_time_need_not_wait_for_an_import(site: Site, tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_closed_time_need_not_wait_for_an_import(site: Site, tmp_path: Path) -> 
             (row,) = bulk_rows(site)
             counters = DurableLength.open(row.path, row.boot, site.files)
             assert counters is not None
-            before = counters.promise
-            eventually(lambda: counters.promise > before)
-            promised.append(counters.promise)
+            before = counters.watermark
+            eventually(lambda: counters.watermark > before)
+            promised.append(counters.watermark)
             counters.close()
 
         done = writer.import_file(site.table, parquet(tmp_path), "", look)

@@ -72,7 +72,7 @@ def test_intact_frames_past_the_published_length_are_kept_and_made_durable_and_a
     torn = handle.read(published + len(whole), site.published(row))[:-1]
     counters = DurableLength.open(row.path, site.boot, site.files)
     assert counters is not None
-    counters.publish(published, counters.promise)
+    counters.publish(published, counters.watermark)
     counters.close()
     handle.truncate(published + len(whole) + len(torn))
     kill(site, writer)
@@ -91,7 +91,7 @@ def test_a_tail_of_which_only_the_first_bytes_reached_the_disk_is_cut(site: Site
     writer.upsert(site.table, [{"k": 2}])
     counters = DurableLength.open(row.path, site.boot, site.files)
     assert counters is not None
-    counters.publish(published, counters.promise)
+    counters.publish(published, counters.watermark)
     counters.close()
     handle = site.files.open(row.path)
     handle.truncate(published + 4)  # a page ended there, and the one after it is as it was reserved

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from replication.coordination.membership import Membership
-from replication.coordination.paths import Kind
+from replication.coordination.paths import MemberKind
 from replication.core.roles import Role
 from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
-from replication.writer.registration import Registration
+from replication.writer.registration import WriterRegistration
 from tests.unit.writer.site import DIRECTORY, Site, eventually
 
 
@@ -44,8 +44,8 @@ def test_an_open_writer_is_refused_when_the_cluster_becomes_standby_and_goes_on_
             return False
 
         eventually(refused)
-        (member,) = site.coordination.members(Kind.WRITERS)
-        eventually(lambda: site.coordination.members(Kind.WRITERS)[0].fields["epoch"] == 2)
+        (member,) = site.coordination.members(MemberKind.WRITERS)
+        eventually(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
         settled = site.logged_keys()
         with pytest.raises(ReadOnlyClusterError):
             writer.upsert(site.table, [{"k": 3}])
@@ -75,8 +75,8 @@ class Ticking:
         return self.ns
 
 
-def registration(site: Site, clock: Ticking, lease_s: float = 10.0) -> Registration:
-    return Registration(site.ledger, site.coordination, site.files, DIRECTORY, "h0", site.boot, lease_s, clock)
+def registration(site: Site, clock: Ticking, lease_s: float = 10.0) -> WriterRegistration:
+    return WriterRegistration(site.ledger, site.coordination, site.files, DIRECTORY, "h0", site.boot, lease_s, clock)
 
 
 def test_the_lease_counts_from_the_start_of_the_last_confirmed_read(site: Site) -> None:
@@ -103,7 +103,7 @@ def test_the_lease_counts_from_the_start_of_the_last_confirmed_read(site: Site) 
     held.close(clean=True)
 
 
-def _holds(held: Registration) -> bool:
+def _holds(held: WriterRegistration) -> bool:
     try:
         held.epoch()
     except CoordinationError:
@@ -123,11 +123,11 @@ def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published
     thread.start()
     assert publishing.wait(20)
     site.set_role(Role.STANDBY)
-    (member,) = site.coordination.members(Kind.WRITERS)
+    (member,) = site.coordination.members(MemberKind.WRITERS)
     assert member.fields["epoch"] == 1
     go_on.set()
     thread.join(20)
-    eventually(lambda: site.coordination.members(Kind.WRITERS)[0].fields["epoch"] == 2)
+    eventually(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
     with pytest.raises(ReadOnlyClusterError):
         held.publish(lambda: None)
     held.close(clean=True)
@@ -138,9 +138,9 @@ def test_a_role_that_changed_before_a_writer_was_seen_ends_its_lease_before_it_a
 ) -> None:
     enrol = site.coordination.enrol
 
-    def late(kind: Kind, name: str, fields: dict[str, Any]) -> Membership:
+    def late(kind: MemberKind, name: str, fields: dict[str, Any]) -> Membership:
         site.set_role(Role.STANDBY)
-        assert site.coordination.members(Kind.WRITERS) == (), "readonly waits for nobody"
+        assert site.coordination.members(MemberKind.WRITERS) == (), "readonly waits for nobody"
         return enrol(kind, name, fields)
 
     monkeypatch.setattr(site.coordination, "enrol", late)
@@ -157,7 +157,7 @@ def test_closing_leaves_no_trace_and_no_thread(site: Site) -> None:
     held.close(clean=True)
     held.close(clean=True)
     assert site.ledger.time.writers() == []
-    assert site.coordination.members(Kind.WRITERS) == ()
+    assert site.coordination.members(MemberKind.WRITERS) == ()
     assert site.files.names(DIRECTORY) == []
     assert not any(thread.name == "writer-lease" for thread in threading.enumerate())
 

@@ -22,7 +22,7 @@ from replication.errors import (
 from replication.writer import commit_clock, group_commit, wal_series
 from replication.writer.durable_length import DurableLength
 from replication.writer.wal_file import make, refuse_others
-from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
+from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
 
@@ -187,9 +187,9 @@ def test_the_promise_moves_when_nobody_writes_and_later_commits_are_above_it(sit
     with site.writer() as writer:
         counters = DurableLength.open(site.rows()[0].path, site.boot, site.files)
         assert counters is not None
-        before = counters.promise
-        eventually(lambda: counters.promise > before)
-        promised = counters.promise
+        before = counters.watermark
+        eventually(lambda: counters.watermark > before)
+        promised = counters.watermark
         assert writer.upsert(site.table, [{"k": 1}]).commit > promised
         counters.close()
 
@@ -256,8 +256,8 @@ def test_registration_can_follow_what_is_published(site: Site) -> None:
 
 def _land(site: Site, commit: int) -> None:
     """Another cluster's row lands, with this commit time."""
-    road = Road(site.ledger, wal(site.ledger.time.seen() % 1000, NORTH))
-    road.land(claims(stream(site.table, road.source), 0, 1, 0, commit=commit))
+    route = Route(site.ledger, wal(site.ledger.time.seen() % 1000, NORTH))
+    route.land(claims(stream(site.table, route.source), 0, 1, 0, commit=commit))
 
 
 def test_commit_times_are_above_everything_that_has_landed_so_that_who_has_read_a_row_can_overwrite_it(
@@ -319,7 +319,7 @@ def test_a_ledger_that_cannot_be_told_of_a_closed_file_is_not_asked_at_every_idl
         counters = DurableLength.open(row.path, row.boot, site.files)
         assert counters is not None
         promises: set[int] = set()
-        eventually(lambda: promises.add(counters.promise) or len(promises) > 20)
+        eventually(lambda: promises.add(counters.watermark) or len(promises) > 20)
         assert len(asked) == 1
         site.ledger.fault = None
         counters.close()

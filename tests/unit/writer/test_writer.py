@@ -28,10 +28,10 @@ from replication.errors import (
     WaitTimeoutError,
 )
 from replication.writer.group_commit import GroupCommit
-from replication.writer.merge import Merge
+from replication.writer.merge import FrameMerge
 from replication.writer.recovery import recover_file
 from replication.writer.ticket import Entry, Rows, Ticket
-from tests.contract.ledger_stores import NORTH, Road, claims, stream, wal
+from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
 
@@ -232,7 +232,7 @@ def test_few_rows_with_much_in_a_list_become_frames_that_can_be_written_and_harm
     site: Site, nested: TableSpec
 ) -> None:
     entries = [Entry(Ticket(), 9, True, Rows(nested, [{"k": k, "v": ["x" * (31 << 20)]}], False)) for k in range(3)]
-    for framed in Merge.frames(entries, Codec.NONE):
+    for framed in FrameMerge.frames(entries, Codec.NONE):
         assert encode_envelope((EAST,), framed.part.size + 1000)
     with site.writer(codec="none") as writer:
         site.gate.hold(writer, site.table, 0)
@@ -389,7 +389,7 @@ def test_how_old_a_user_timestamp_may_be_is_reckoned_from_commit_times_when_they
     hour, history = 3_600_000_000, site.cells.history_s * 1_000_000
     with site.writer() as writer:
         writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=now - history))
-        ahead = Road(site.ledger, wal(0, NORTH))
+        ahead = Route(site.ledger, wal(0, NORTH))
         ahead.land(claims(stream(site.table, ahead.source), 0, 1, 0, commit=now + hour))
         eventually(lambda: writer.upsert(site.table, [{"k": 1}]).commit > now + hour)
         with pytest.raises(HistoryError, match="older|old"):

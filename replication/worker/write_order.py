@@ -132,7 +132,7 @@ class Shipped:
         self._known: dict[FileId, tuple[int, Ranges]] = {}
 
     def is_there(self, file: FileId, end: int) -> bool:
-        """Whether a file is at the peer up to ``end``; one that is not there any more was, or is owed no more."""
+        """Whether a file is at the peer up to ``end``; one that is not there any more was, or is required no more."""
         if time.monotonic() - self._asked_s >= _ASK_S:
             self._asked_s = time.monotonic()
             self._known = {}

@@ -1,4 +1,4 @@
-"""Before a file is given up the ledger learns what the tables have applied of it, or nothing is given up."""
+"""Before a file is salvaged the ledger learns what the tables have applied of it, or nothing is salvaged."""
 
 from __future__ import annotations
 

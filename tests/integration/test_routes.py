@@ -1,4 +1,4 @@
-"""Roads that close and open again, and tables that are dropped under way: worker and receiver over real sockets."""
+"""Routes that close and open again, and tables that are dropped under way: worker and receiver over real sockets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def test_a_road_that_is_closed_and_opened_again_leaves_out_the_gap_and_nothing_else(
+def test_a_route_that_is_closed_and_opened_again_leaves_out_the_gap_and_nothing_else(
     tmp_path: Path, stack: ExitStack
 ) -> None:  # 004-5
     world = World(tmp_path, stack)
@@ -85,7 +85,10 @@ def test_a_road_that_is_closed_and_opened_again_leaves_out_the_gap_and_nothing_e
     until(lambda: world.there(spec) == [(0, 3)] and world.arrived(wal))
     world.east.ledger.rules.disable("west", spec.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
-    until(lambda: spec.uuid not in {road.table for road in world.west.ledger.landing.roads()}, what="the road to close")
+    until(
+        lambda: spec.uuid not in {route.table for route in world.west.ledger.landing.routes()},
+        what="the route to close",
+    )
     for n in range(4):
         wal.append(spec, rows(10 + n, 1))
         wal.append(other, rows(n, 1))
@@ -198,13 +201,13 @@ def test_the_master_gives_a_peer_to_which_nothing_goes_any_more_a_tail_that_tell
         master.round()
     with west.receiver() as receiver:
         public.append(Public(west.cluster, "1", (f"127.0.0.1:{receiver.port}",)))
-        rounds(lambda: not west.ledger.landing.roads(), "the road to close")
+        rounds(lambda: not west.ledger.landing.routes(), "the route to close")
 
 
 def test_a_peer_that_was_down_when_the_last_rule_ended_hears_of_it_when_it_is_back(
     tmp_path: Path, stack: ExitStack
 ) -> None:
-    """Else its replicated time would wait for a road by which nothing comes for ever."""
+    """Else its replicated time would wait for a route by which nothing comes for ever."""
     world = World(tmp_path, stack)
     spec = world.create("ops.flights")
     stack.enter_context(world.east.worker())
@@ -219,11 +222,11 @@ def test_a_peer_that_was_down_when_the_last_rule_ended_hears_of_it_when_it_is_ba
     until(failing, what="the worker to say that it fails")
     world.east.ledger.rules.disable("west", spec.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
-    assert [road.table for road in world.west.ledger.landing.roads()] == [spec.uuid]
+    assert [route.table for route in world.west.ledger.landing.routes()] == [spec.uuid]
     with world.west.receiver() as receiver:
         world.east.assign(world.west.cluster, receiver.port)
-        until(lambda: not world.west.ledger.landing.roads(), what="the road to close")
+        until(lambda: not world.west.ledger.landing.routes(), what="the route to close")
         until(lambda: not failing(), what="the worker to say that nothing fails any more")
         world.east.send_to(world.west, spec)
         world.east.coordination.announce()
-        until(lambda: [road.table for road in world.west.ledger.landing.roads()] == [spec.uuid], what="a new road")
+        until(lambda: [route.table for route in world.west.ledger.landing.routes()] == [spec.uuid], what="a new route")

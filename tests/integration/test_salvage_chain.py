@@ -1,4 +1,4 @@
-"""A landing file of a relay is given up when its sender has let go of it: the cluster after the relay lacks nothing."""
+"""A landing file of a relay is salvaged when its sender has let go of it: the cluster after the relay lacks nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 
 def test_what_can_be_read_goes_on_from_the_copies(chain: Chain) -> None:
     done = give_up(chain.west.config, chain.west.ledger, chain.west.files, chain.row.file)
-    assert not done.given_up.again and not done.given_up.lacking
+    assert not done.salvaged.again and not done.salvaged.lacking
     chain.connect()
     until(chain.level, what="the same rows at south")
     assert chain.south.versions(chain.spec) == chain.west.versions(chain.spec)
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_needs_a_bootstrap_and_comes_by_it(
         Path(chain.row.path).unlink()
     home = west.config.data_dir
     (home / "walship.toml").write_text(configuration.default_toml("west", "."))
-    verb = ["wal", "giveup", chain.row.file.local, "--yes", "--cluster", str(home / "walship.toml")]
+    verb = ["wal", "salvage", chain.row.file.local, "--yes", "--cluster", str(home / "walship.toml")]
     assert run([*verb, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["needs_bootstrap"] == {"south": {name: 1 if damaged else 3}}
     assert west.phases("south") == [Phase.NEEDS_BOOTSTRAP]

@@ -10,21 +10,21 @@ from replication.writer.commit_clock import CommitClock
 EVERY_S = 0.2
 
 
-class Promising:
-    """Raises a promise a few times a second until ``stop``, which joins its thread."""
+class WatermarkHeartbeat:
+    """Raises a watermark a few times a second until ``stop``, which joins its thread."""
 
-    def __init__(self, promise: Callable[[int], None], clock: CommitClock) -> None:
-        self._promise = promise
+    def __init__(self, watermark: Callable[[int], None], clock: CommitClock) -> None:
+        self._watermark = watermark
         self._clock = clock
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="import-promise", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="import-watermark", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """No promise is made after this returns. Idempotent."""
+        """No watermark is made after this returns. Idempotent."""
         self._ended.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._ended.wait(EVERY_S):
-            self._promise(self._clock.tick())
+            self._watermark(self._clock.tick())

@@ -1,4 +1,4 @@
-"""The ledger's contract: a file that was written here is given up, and whoever lacks something of it is told."""
+"""The ledger's contract: a file that was written here is salvaged, and whoever lacks something of it is told."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replication.core.phase import Phase
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import MissingFileError, RequestError, StaleTermError
-from replication.ledger.base import BatchPart, Claim, FileKind, Grown, Ledger, OwnLoss, Progress, Readable
+from replication.ledger.base import BatchPart, Claim, FileKind, Grown, Ledger, OwnLoss, PeerProgress, Readable
 from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,
@@ -26,7 +26,7 @@ from tests.contract.ledger_stores import (
     NORTH,
     WEATHER,
     WEST,
-    Road,
+    Route,
     applied,
     claims,
     frame_hash,
@@ -50,7 +50,7 @@ def closed(ledger: Ledger, frames: int) -> FileId:
     return file
 
 
-def legible(file: FileId, frames: Iterable[int], spec: TableSpec = FLIGHTS) -> tuple[Claim, ...]:
+def readable_frames(file: FileId, frames: Iterable[int], spec: TableSpec = FLIGHTS) -> tuple[Claim, ...]:
     """These frames of a stream, each where it is in a file that holds nothing else."""
     return tuple(claim for n in frames for claim in claims(stream(spec, file), n, n + 1, at(n)))
 
@@ -61,7 +61,7 @@ def enable(ledger: Ledger, spec: TableSpec = FLIGHTS, *, bootstrap: bool = False
 
 
 def shipped(ledger: Ledger, file: FileId, frames: int) -> None:
-    ledger.files.record([Progress(file, "north", Ranges.of((HEADER, at(frames))), HEADER)])
+    ledger.files.record([PeerProgress(file, "north", Ranges.of((HEADER, at(frames))), HEADER)])
 
 
 def give_up(ledger: Ledger, file: FileId, end: int, found: tuple[Claim, ...], last: int | None = None) -> OwnLoss:
@@ -71,7 +71,7 @@ def give_up(ledger: Ledger, file: FileId, end: int, found: tuple[Claim, ...], la
     loss = ledger.landing.own_loss(file, readable)
     into = ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot").file if loss.wanted else None
     saved = [replace(claim, begin=at(n), end=at(n + 1)) for n, claim in enumerate(loss.wanted)]
-    done = ledger.landing.give_up_own(file, 0, readable, into, saved)
+    done = ledger.landing.salvage_own(file, 0, readable, into, saved)
     assert done == loss, "it does what it said"
     assert ledger.files.get(file) is None
     return done
@@ -102,27 +102,27 @@ def test_what_can_be_read_is_copied_the_rest_is_lost_and_nobody_waits_for_it(sen
     file = closed(sending, 4)
     s = stream(FLIGHTS, file)
     sending.time.note_closed(WEST, ClosedNotice(10, ((s, 3),)))
-    loss = give_up(sending, file, at(4), legible(file, (0, 1, 3)))
-    assert loss.lost == {s: Ranges.of((2, 3))} and len(loss.wanted) == 3 and loss.illegible_bytes == FRAME
+    loss = give_up(sending, file, at(4), readable_frames(file, (0, 1, 3)))
+    assert loss.lost == {s: Ranges.of((2, 3))} and len(loss.wanted) == 3 and loss.unreadable_bytes == FRAME
     assert not loss.lacking and not loss.at_peers and not loss.untold_bytes
     assert sending.landing.coverage() == {s: Ranges.of((0, 2), (3, 4))}
     assert pending(sending) == {copies(sending): (0, 3)} and own_time(sending) == 0
     applied(sending, FLIGHTS, {copies(sending): at(3)})
     assert own_time(sending) == 10 and sending.time.reached({s: 3})[s].visible
     lost = sending.time.reached({s: 2})[s]
-    assert not lost.durable and "was given up" in lost.held_by
-    assert sending.landing.waived() == {(FLIGHTS.uuid, "default"): {file: Ranges.of((2, 3))}}
-    (waiver,) = sending.landing.waivers()
+    assert not lost.durable and "was salvaged" in lost.held_by
+    assert sending.landing.acknowledged() == {(FLIGHTS.uuid, "default"): {file: Ranges.of((2, 3))}}
+    (waiver,) = sending.landing.acknowledged_losses()
     assert (waiver.stream, waiver.sequences, waiver.file) == (s, Ranges.of((2, 3)), file) and waiver.at > 0
 
 
 def test_what_is_lost_counts_when_it_comes_back(sending: Ledger) -> None:
     file = closed(sending, 3)
     give_up(sending, file, at(3), ())
-    assert len(sending.landing.waivers()) == 1
-    road = Road(sending, source=wal(0, NORTH))
-    road.land(claims(stream(FLIGHTS, file), 0, 3, 0))
-    assert sending.landing.waivers() == [] and pending(sending) == {road.file: (0, 3)}
+    assert len(sending.landing.acknowledged_losses()) == 1
+    route = Route(sending, source=wal(0, NORTH))
+    route.land(claims(stream(FLIGHTS, file), 0, 3, 0))
+    assert sending.landing.acknowledged_losses() == [] and pending(sending) == {route.file: (0, 3)}
 
 
 def test_of_a_file_that_is_applied_and_everywhere_nothing_is_lost(sending: Ledger) -> None:
@@ -130,11 +130,11 @@ def test_of_a_file_that_is_applied_and_everywhere_nothing_is_lost(sending: Ledge
     file = closed(sending, 3)
     applied(sending, FLIGHTS, {file: at(3)})
     shipped(sending, file, 3)
-    loss = give_up(sending, file, at(3), legible(file, (0, 2)))
+    loss = give_up(sending, file, at(3), readable_frames(file, (0, 2)))
     assert not loss.lost and not loss.wanted and not loss.lacking
     assert phases(sending) == {"ops.flights": Phase.LIVE}
     assert sending.landing.coverage() == {stream(FLIGHTS, file): Ranges.of((0, 3))}
-    assert sending.landing.waivers() == [] and not pending(sending)
+    assert sending.landing.acknowledged_losses() == [] and not pending(sending)
 
 
 def test_a_peer_that_lacks_what_is_lost_needs_a_bootstrap_of_those_tables_only(sending: Ledger) -> None:
@@ -146,7 +146,7 @@ def test_a_peer_that_lacks_what_is_lost_needs_a_bootstrap_of_those_tables_only(s
     sending.files.close(file, at(4))
     applied(sending, FLIGHTS, {file: at(3)})
     shipped(sending, file, 1)
-    found = (*legible(file, (0, 1)), *claims(other, 0, 1, at(3)))
+    found = (*readable_frames(file, (0, 1)), *claims(other, 0, 1, at(3)))
     loss = give_up(sending, file, at(4), found)
     assert loss.lacking == {"north": {FLIGHTS.uuid: 1}} and not loss.lost
     assert [claim.sequence for claim in loss.wanted] == [1, 0], "what north lacks, and what replay waits for"
@@ -163,14 +163,14 @@ def test_what_is_applied_here_and_lacked_by_a_peer_goes_from_the_copy_and_is_not
     file = closed(sending, 4)
     applied(sending, FLIGHTS, {file: at(2)})
     shipped(sending, file, 1)
-    loss = give_up(sending, file, at(4), legible(file, range(4)))
+    loss = give_up(sending, file, at(4), readable_frames(file, range(4)))
     assert not loss.lost and not loss.lacking and [claim.sequence for claim in loss.wanted] == [1, 2, 3]
     made = copies(sending)
     assert pending(sending) == {made: (1, 3)} and phases(sending) == {"ops.flights": Phase.LIVE}
     (status,) = [status for f, _, status in sending.files.statuses("north") if f == made]
     assert status.remaining == 3 * FRAME
     assert sending.files.retirable("h0", RetentionPolicy()) == []
-    sending.files.record([Progress(made, "north", Ranges.of((HEADER, at(3))), at(3))])
+    sending.files.record([PeerProgress(made, "north", Ranges.of((HEADER, at(3))), at(3))])
     applied(sending, FLIGHTS, {made: at(3)}, commit=2)
     assert [row.file for row in sending.files.retirable("h0", RetentionPolicy())] == [made]
 
@@ -188,7 +188,7 @@ def test_what_a_peer_has_is_named_and_a_batch_that_is_lost_may_be_repeated(sendi
     file = closed(sending, 3)
     shipped(sending, file, 2)
     names = [batch(sending, FLIGHTS, file, n) for n in range(3)]
-    loss = give_up(sending, file, at(3), legible(file, (0, 2)))
+    loss = give_up(sending, file, at(3), readable_frames(file, (0, 2)))
     lost = {stream(FLIGHTS, file): Ranges.of((1, 2))}
     assert loss.lost == lost and loss.at_peers == {"north": lost} and not loss.lacking
     assert phases(sending) == {"ops.flights": Phase.LIVE}
@@ -215,7 +215,7 @@ def test_what_was_never_registered_is_saved_and_told(sending: Ledger) -> None:
     file = own_wal(sending, 2)
     applied(sending, FLIGHTS, {file: at(2)})
     sending.files.close(file, at(6))
-    loss = give_up(sending, file, at(6), legible(file, (0, 1, 3, 4)), last=5)
+    loss = give_up(sending, file, at(6), readable_frames(file, (0, 1, 3, 4)), last=5)
     s = stream(FLIGHTS, file)
     assert loss.lost == {s: Ranges.of((2, 3), (5, 6))} and not loss.untold_bytes
     assert sending.landing.coverage() == {s: Ranges.of((0, 2), (3, 5))}
@@ -233,7 +233,7 @@ def test_an_open_file_of_a_dead_writer_holds_closed_time_no_more(sending: Ledger
     assert sending.time.raise_closed("h0", {}, 1000) < 1000
     give_up(sending, first, at(1), ())
     assert len(sending.time.writers()) == 1, "it has another file that is OPEN"
-    give_up(sending, second, at(1), legible(second, (0,)))
+    give_up(sending, second, at(1), readable_frames(second, (0,)))
     assert sending.time.writers() == [] and sending.time.raise_closed("h0", {}, 1000) == 1000
 
 
@@ -241,7 +241,7 @@ def test_a_bootstrap_under_way_waits_for_what_was_copied(sending: Ledger) -> Non
     file = closed(sending, 2)
     enable(sending, bootstrap=True)
     assert "has not applied" in sending.bootstraps.wanted()[0].waits_for
-    give_up(sending, file, at(2), legible(file, (0, 1)))
+    give_up(sending, file, at(2), readable_frames(file, (0, 1)))
     (wanted,) = sending.bootstraps.wanted()
     assert "has not applied" in wanted.waits_for and phases(sending) == {"ops.flights": Phase.BOOTSTRAPPING}
     applied(sending, FLIGHTS, {copies(sending): at(2)})
@@ -255,34 +255,34 @@ def test_a_table_without_key_of_which_it_cannot_be_told_what_is_applied_holds_th
     ledger.landing.register_own(file, HEADER, at(4), claims(s, 0, 4, HEADER))
     ledger.files.close(file, at(4))
     applied(ledger, KEYLESS, {file: at(2)})
-    some = Readable(at(4), legible(file, (0, 3), KEYLESS))
+    some = Readable(at(4), readable_frames(file, (0, 3), KEYLESS))
     assert ledger.landing.own_loss(file, some).doubtful == {KEYLESS.uuid}
     with pytest.raises(RequestError, match="how much cannot be told"):
-        made = Road(ledger)
-        ledger.landing.give_up_own(
+        made = Route(ledger)
+        ledger.landing.salvage_own(
             file, 0, some, made.file, made.group(ledger.landing.own_loss(file, some).wanted).claims
         )
     assert ledger.landing.coverage() == {s: Ranges.of((0, 4))}
-    ledger.landing.give_up_own(file, 0, Readable(at(4), legible(file, (0, 1, 2, 3), KEYLESS)[:2]))
+    ledger.landing.salvage_own(file, 0, Readable(at(4), readable_frames(file, (0, 1, 2, 3), KEYLESS)[:2]))
     assert ledger.landing.coverage() == {s: Ranges.of((0, 2))}
 
 
 def test_it_is_a_decision_about_files_that_were_written_here(sending: Ledger) -> None:
     file = closed(sending, 2)
-    readable = Readable(at(2), legible(file, (0, 1)))
-    made = Road(sending)
-    some = made.group(legible(file, (0,))).claims
+    readable = Readable(at(2), readable_frames(file, (0, 1)))
+    made = Route(sending)
+    some = made.group(readable_frames(file, (0,))).claims
     with pytest.raises(RequestError, match="more of .* is needed"):
-        sending.landing.give_up_own(file, 0, readable, made.file, some)
-    landed = Road(sending, source=wal(3))
+        sending.landing.salvage_own(file, 0, readable, made.file, some)
+    landed = Route(sending, source=wal(3))
     with pytest.raises(RequestError, match="can send it again"):
         sending.landing.own_loss(landed.file, Readable(HEADER))
     with pytest.raises(MissingFileError):
         sending.landing.own_loss(wal(99), Readable(HEADER))
     sending.terms.raise_to_next()
     with pytest.raises(StaleTermError):
-        sending.landing.give_up_own(file, 0, Readable(at(2)))
-    assert sending.files.get(file) is not None and sending.landing.waivers() == []
+        sending.landing.salvage_own(file, 0, Readable(at(2)))
+    assert sending.files.get(file) is not None and sending.landing.acknowledged_losses() == []
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -293,9 +293,13 @@ def test_with_a_control_log_nothing_is_lost(sending: Ledger, is_open: bool) -> N
     if not is_open:
         sending.files.close(file, at(4))
     assert sending.landing.own_loss(file, Readable(at(3))).lost == {}
-    loss = sending.landing.give_up_own(file, 0, Readable(at(3)))
+    loss = sending.landing.salvage_own(file, 0, Readable(at(3)))
     assert (loss.lost, loss.lacking, loss.doubtful, loss.untold_bytes) == ({}, {}, frozenset(), 0)
-    assert sending.files.get(file) is None and sending.replay.pending() == [] and sending.landing.waivers() == []
+    assert (
+        sending.files.get(file) is None
+        and sending.replay.pending() == []
+        and sending.landing.acknowledged_losses() == []
+    )
     assert [status for _, _, status in sending.files.statuses("north")] == []
 
 
@@ -304,7 +308,7 @@ def test_a_bootstrap_that_is_given_up_is_wanted_again(sending: Ledger) -> None:
     (wanted,) = sending.bootstraps.wanted()
     file = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot").file
     sending.bootstraps.finish_file(file, at(3))
-    loss = sending.landing.give_up_own(file, 0, Readable(at(3)))
+    loss = sending.landing.salvage_own(file, 0, Readable(at(3)))
     assert (loss.lost, loss.lacking) == ({}, {}) and sending.files.get(file) is None
     assert sending.bootstraps.wanted() == [wanted]
 
@@ -314,7 +318,7 @@ def test_of_a_frame_that_is_damaged_the_hashes_around_it_are_kept(sending: Ledge
     s = stream(FLIGHTS, file)
     applied(sending, FLIGHTS, {file: at(4)})
     enable(sending, bootstrap=True)
-    give_up(sending, file, at(4), legible(file, (0, 3)))
+    give_up(sending, file, at(4), readable_frames(file, (0, 3)))
     (found,) = sending.bootstraps.coverage(FLIGHTS.uuid, ["default"])
     ((interval,),) = found.intervals
     assert (interval.begin, interval.end, interval.last) == (0, 4, frame_hash(s, 3))

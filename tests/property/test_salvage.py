@@ -1,4 +1,4 @@
-"""Giving up a file that was written here: each claimed frame has one fate, whatever can be read of the file."""
+"""Giving up a file that was written here: each claimed frame has one decision, whatever can be read of the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.ledger.decisions.salvage import Legible, Owing, Stretch, decide, illegible_in
+from replication.ledger.decisions.salvage import ClaimRange, ReadableFrames, Requirement, decide, unreadable_in
 from replication.ledger.records import Claim
 
 STREAM = StreamId(FileId(ClusterId("east", UUID(int=1)), "h0", 0), UUID(int=2), "default")
@@ -30,25 +30,27 @@ def test_every_frame_is_wanted_kept_or_lost_and_a_peer_is_told_of_what_it_will_n
     found = [frame for frame in frames if frame.sequence not in damaged]
     upto = begins[done] if done < len(sizes) else ends[-1]
     lacks = Ranges.union_of((f.begin, f.end) for f in frames if f.sequence not in there)
-    stretch = Stretch(STREAM, 0, len(sizes), 256, ends[-1], hash_of(-1), hash_of(len(sizes) - 1), upto)
-    legible = Legible(found)
-    fate = decide(stretch, legible, [Owing("north", lacks, first)], illegible_in(256, ends[-1], found))
+    claim_range = ClaimRange(STREAM, 0, len(sizes), 256, ends[-1], hash_of(-1), hash_of(len(sizes) - 1), upto)
+    readable_frames = ReadableFrames(found)
+    decision = decide(
+        claim_range, readable_frames, [Requirement("north", lacks, first)], unreadable_in(256, ends[-1], found)
+    )
 
-    wanted = {claim.sequence for claim, _ in fate.wanted}
+    wanted = {claim.sequence for claim, _ in decision.wanted}
     every = Ranges.union_of((n, n + 1) for n in wanted)
-    assert every.total + fate.kept.total + fate.lost.total == len(sizes)
-    assert every.union(fate.kept).union(fate.lost) == Ranges.of((0, len(sizes)))
+    assert every.total + decision.kept.total + decision.lost.total == len(sizes)
+    assert every.union(decision.kept).union(decision.lost) == Ranges.of((0, len(sizes)))
     applied = {frame.sequence for frame in frames if frame.end <= upto}
     for frame in found:
-        owed = frame.sequence >= first and frame.sequence not in there
-        assert (frame.sequence in wanted) == (frame.sequence not in applied or owed)
+        required_from = frame.sequence >= first and frame.sequence not in there
+        assert (frame.sequence in wanted) == (frame.sequence not in applied or required_from)
     gone = {frame.sequence for frame in frames} - {frame.sequence for frame in found}
-    unsure = {n for span in fate.doubtful for n in range(*span)}
-    assert {n for span in fate.lost for n in range(*span)} - unsure == gone - applied - unsure
-    assert {n for span in fate.kept for n in range(*span)} <= applied
+    unsure = {n for span in decision.doubtful for n in range(*span)}
+    assert {n for span in decision.lost for n in range(*span)} - unsure == gone - applied - unsure
+    assert {n for span in decision.kept for n in range(*span)} <= applied
     never = {n for n in gone if n >= first and n not in there}
-    assert fate.lacking.get("north", 0) >= len(never) and bool(fate.lacking) >= bool(never)
-    assert all(n in there for span in fate.at_peers.get("north", Ranges()) for n in range(*span))
-    for begin, end in (*fate.kept, *fate.lost):
-        previous, last = legible.edges(stretch, begin, end)
+    assert decision.lacking.get("north", 0) >= len(never) and bool(decision.lacking) >= bool(never)
+    assert all(n in there for span in decision.at_peers.get("north", Ranges()) for n in range(*span))
+    for begin, end in (*decision.kept, *decision.lost):
+        previous, last = readable_frames.edges(claim_range, begin, end)
         assert previous in (b"", hash_of(begin - 1)) and last in (b"", hash_of(end - 1))

@@ -1,4 +1,4 @@
-"""A road that lets only so many bytes a second through each connection, late, as a long one does: a loopback proxy."""
+"""A route that lets only so many bytes a second through each connection, late, as a long one does: a loopback proxy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIECE = 16 << 10
 
 
 @contextlib.contextmanager
-def slow_road(port: int, bytes_per_s: float, delay_s: float = 0.0) -> Iterator[int]:
+def slow_route(port: int, bytes_per_s: float, delay_s: float = 0.0) -> Iterator[int]:
     """A port whose connections go on to ``port`` of this machine, each at ``bytes_per_s`` there.
 
     What is sent either way comes ``delay_s`` later, one piece after another.

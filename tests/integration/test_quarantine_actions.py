@@ -1,4 +1,4 @@
-"""Quarantined frames tried again and given up: through the shell, over real files, a real ledger and a replayer."""
+"""Quarantined frames tried again and salvaged: through the shell, over real files, a real ledger and a replayer."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_giving_a_frame_up_is_asked_for_twice_keeps_its_copy_and_is_shown(
     status = collect(world.config, world.ledger, Members())
     (shown,) = status.tables
     assert (shown.quarantined, shown.discarded) == (0, 1) and status.quarantined[0].discarded > 0
-    assert world.walship("quarantine", "retry", "--all") == 0, "what was given up is left alone"
+    assert world.walship("quarantine", "retry", "--all") == 0, "what was salvaged is left alone"
     assert len(world.held()) == 1
     assert world.walship("quarantine", "retry", name) == 0, "unless it is named"
     world.replay(knows_schema=True)
@@ -167,9 +167,9 @@ def test_a_frame_that_is_damaged_and_given_up_may_come_back(world: World, capsys
     assert [row["damaged"] for row in json.loads(capsys.readouterr().out)] == [True]
     stream = StreamId(world.wal.row.file, world.spec.uuid, "default")
     assert world.ledger.landing.coverage() == {stream: Ranges.of((0, 3))}, "so that it counts when it comes"
-    assert [waiver.sequences for waiver in world.ledger.landing.waivers()] == [Ranges.of((3, 4))]
+    assert [waiver.sequences for waiver in world.ledger.landing.acknowledged_losses()] == [Ranges.of((3, 4))]
     assert world.walship("quarantine", "discard", names[0], "--yes") == 0
-    assert world.replicated() == world.wal.now and len(world.ledger.landing.waivers()) == 1
+    assert world.replicated() == world.wal.now and len(world.ledger.landing.acknowledged_losses()) == 1
     assert world.ledger.landing.coverage() == {stream: Ranges.of((0, 3))}, "the other may still be tried again"
 
 

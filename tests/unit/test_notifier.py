@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from replication.writer.bell import Bell, Ear
 from replication.writer.durable_length import DurableLength
+from replication.writer.notifier import NotificationListener, Notifier
 
 pytestmark = [
     pytest.mark.linux,
@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def test_a_ring_is_heard_by_who_waits_and_by_who_waits_later_once(tmp_path: Path) -> None:
-    bell, ear = Bell(str(tmp_path)), Ear(str(tmp_path))
+    bell, ear = Notifier(str(tmp_path)), NotificationListener(str(tmp_path))
     for _ in range(3):
         bell.ring()
     assert ear.hears and ear.wait(1) and not ear.wait(0.01)
@@ -33,9 +33,9 @@ def test_a_ring_is_heard_by_who_waits_and_by_who_waits_later_once(tmp_path: Path
 
 
 def test_ringing_never_blocks_nor_fails_whoever_listens(tmp_path: Path) -> None:
-    bell = Bell(str(tmp_path))
+    bell = Notifier(str(tmp_path))
     bell.ring()  # nobody does
-    ear = Ear(str(tmp_path))
+    ear = NotificationListener(str(tmp_path))
     for _ in range(5000):  # more than a socket keeps
         bell.ring()
     while ear.wait(0):
@@ -48,23 +48,23 @@ def test_ringing_never_blocks_nor_fails_whoever_listens(tmp_path: Path) -> None:
 
 def test_one_listens_and_only_to_its_own_directory(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
-    ear, other = Ear(str(tmp_path)), Ear(str(tmp_path / "elsewhere"))
-    second = Ear(str(tmp_path / "link"))
+    ear, other = NotificationListener(str(tmp_path)), NotificationListener(str(tmp_path / "elsewhere"))
+    second = NotificationListener(str(tmp_path / "link"))
     assert ear.hears and other.hears and not second.hears and not second.wait(0)
-    bell = Bell(str(tmp_path / "link"))
+    bell = Notifier(str(tmp_path / "link"))
     bell.ring()
     assert ear.wait(1) and not other.wait(0.01)
     ear.close()
-    assert Ear(str(tmp_path)).hears, "the next worker listens"
+    assert NotificationListener(str(tmp_path)).hears, "the next worker listens"
     other.close()
     bell.close()
 
 
 def test_it_rings_when_more_is_durable(tmp_path: Path) -> None:
-    ear = Ear(str(tmp_path))
+    ear = NotificationListener(str(tmp_path))
     counters = DurableLength.create(str(tmp_path / "000000000001.wal"), "boot", 256, 0)
     assert ear.wait(1)
-    counters.promise_above(5)
+    counters.raise_watermark(5)
     assert not ear.wait(0.01), "nothing came"
     counters.publish(300, 6)
     assert ear.wait(1)

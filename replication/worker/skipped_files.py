@@ -10,12 +10,12 @@ from replication.core.ids import FileId
 from replication.errors import ReplicationError
 from replication.worker.ship import Shipment
 
-ASIDE_S = 5.0
+SKIPPED_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
-class Aside:
-    """What one thread that ships to a peer has put aside; each file is tried again after ``ASIDE_S``."""
+class SkippedFiles:
+    """What one thread that ships to a peer has put aside; each file is tried again after ``SKIPPED_S``."""
 
     def __init__(self) -> None:
         self._until_s: dict[FileId, float] = {}
@@ -32,5 +32,5 @@ class Aside:
         """Put a file aside; the ledger is told why, the log the first time."""
         if file not in self._until_s:
             _log.error("file_put_aside", file=str(file), error=str(error))
-        self._until_s[file] = time.monotonic() + ASIDE_S
-        shipment.put_aside(file, error)
+        self._until_s[file] = time.monotonic() + SKIPPED_S
+        shipment.skip_file(file, error)

@@ -1,4 +1,4 @@
-"""Opening a stream: every session declares the roads of its peer, with what is owed, and the schema versions in use."""
+"""Opening a stream: every session declares its peer's routes, where each starts, and the schema versions in use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from replication import __version__
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.routes.routes import SILENT_US, Carried, InboundRoad, carried_onward, owed_onward, waived_onward
+from replication.core.routes.carried import (
+    SILENT_US,
+    Carried,
+    InboundRoute,
+    acknowledged_onward,
+    carried_onward,
+    required_onward,
+)
 from replication.core.shipping.chunk import Tail
 from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
-from replication.ledger.base import Ledger, PassedOn, Phase, Progress, Rule
-from replication.link.base import Hello, Loss, PeerLink, Reason, Road, ShipSession
-from replication.worker.selection import Selection
+from replication.ledger.base import Ledger, PassedOn, PeerProgress, Phase, Rule
+from replication.link.base import Hello, Loss, PeerLink, Reason, Route, ShipSession
+from replication.worker.selection import FrameFilter
 from replication.worker.ship import ShipLimits, Shipment
 from replication.worker.throttle import Throttle
 
@@ -83,7 +90,7 @@ def open_shipment(
     files: Sequence[FileId],
     window: Window,
     limits: ShipLimits,
-    report: Callable[[Progress], None],
+    report: Callable[[PeerProgress], None],
     throttle: Throttle,
 ) -> tuple[Shipment, Resume]:
     """Open a stream; tables that the peer refuses are withheld, the others go.
@@ -95,10 +102,10 @@ def open_shipment(
         PeerRefusedError: the peer wants nothing from this cluster, or another cluster answered.
         PeerUnavailableError: nobody answered.
     """
-    roads = tuple(roads_of(ledger, to.rules, to.cluster))
-    session = _open(link, ledger, to, roads, files)
+    routes = tuple(routes_of(ledger, to.rules, to.cluster))
+    session = _open(link, ledger, to, routes, files)
     opened = session.opened
-    selection = Selection.of(to.cluster, to.rules)
+    selection = FrameFilter.of(to.cluster, to.rules)
     for rule in to.rules:
         if rule.phase is Phase.NEEDS_BOOTSTRAP:
             _log.error("table_needs_bootstrap", peer=to.peer, table=rule.remote_table, group=rule.group)
@@ -108,7 +115,7 @@ def open_shipment(
             _log.warning("dropped_table_skipped", peer=to.peer, table=str(table), group=group)
             selection = selection.passing_over(table)
             continue
-        _log.warning("road_refused", peer=to.peer, table=str(table), group=group, error=str(refusal.error()))
+        _log.warning("route_refused", peer=to.peer, table=str(table), group=group, error=str(refusal.error()))
         selection = selection.without(table, str(refusal.error()))
     shipment = Shipment(
         session,
@@ -119,55 +126,55 @@ def open_shipment(
         term=to.term,
         generation=max(r.generation for r in to.rules),
         schema=ledger.tables.schema,
-        spare=ledger.landing.spare,
-        apart=ledger.files.apart,
+        duplicates=ledger.landing.duplicates,
+        withheld=ledger.files.withheld,
         table=partial(_definition, ledger, {(rule.table, rule.group): rule for rule in to.rules}),
         report=report,
         losses={file: loss.count for file, loss in opened.lost.items()},
         throttle=throttle,
     )
     for file, loss in opened.lost.items():
-        report(Progress(file, to.peer, Ranges(), 0, losses=loss.count, kept=Ranges.of(*loss.kept)))
-    shipment.knows(version.hash for road in roads for version in road.schemas)
+        report(PeerProgress(file, to.peer, Ranges(), 0, losses=loss.count, kept=Ranges.of(*loss.kept)))
+    shipment.knows(version.hash for route in routes for version in route.schemas)
     return shipment, Resume({file: Ranges.of(*spans) for file, spans in opened.files.items()}, opened.lost)
 
 
 def _open(
-    link: PeerLink, ledger: Ledger, to: Destination, roads: tuple[Road, ...], files: Sequence[FileId]
+    link: PeerLink, ledger: Ledger, to: Destination, routes: tuple[Route, ...], files: Sequence[FileId]
 ) -> ShipSession:
     """A stream to the very cluster that is meant.
 
     A clash of ids is believed when it is found twice: what one side said may have been overtaken on another stream.
     """
     try:
-        return _try(link, ledger, to, roads, files)
+        return _try(link, ledger, to, routes, files)
     except PeerRefusedError as error:
         if error.reason != Reason.ID_CLASH.value:
             raise
-    return _try(link, ledger, to, roads, files)
+    return _try(link, ledger, to, routes, files)
 
 
 def _try(
-    link: PeerLink, ledger: Ledger, to: Destination, roads: tuple[Road, ...], files: Sequence[FileId]
+    link: PeerLink, ledger: Ledger, to: Destination, routes: tuple[Route, ...], files: Sequence[FileId]
 ) -> ShipSession:
     terms = tuple((file, to.term) for file in files)
-    lineage = ledger.terms.lineage()
-    acked = ledger.files.heard_by(to.cluster)  # before the peer says what it has heard of
+    term_history = ledger.terms.term_history()
+    acked = ledger.files.last_seen_by(to.cluster)  # before the peer says what it has heard of
     session = link.ship(
         Hello(
             ledger.cluster,
             to.cluster,
             to.role_epoch,
             __version__,
-            roads,
+            routes,
             terms,
-            lineage=lineage,
+            term_history=term_history,
             generation=to.generation,
             former=ledger.former,
         )
     )
     opened = session.opened
-    clash = ledger.terms.recognise(opened.cluster, opened.lineage) if opened.cluster == to.cluster else ""
+    clash = ledger.terms.recognise(opened.cluster, opened.term_history) if opened.cluster == to.cluster else ""
     if clash:
         session.close()
         raise PeerRefusedError(id_clash(opened.cluster, clash), ID_CLASH_REMEDY, reason="ID_CLASH")
@@ -194,16 +201,16 @@ def _try(
     return session
 
 
-def roads_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Road]:
-    """The roads of a peer's rules, as declared to it: with what comes from elsewhere and goes on there."""
-    waived = ledger.landing.waived()
-    inbound: dict[tuple[UUID, str], list[InboundRoad]] = {}
-    for road in ledger.landing.roads():
-        inbound.setdefault((road.table, road.group), []).append(road)
+def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Route]:
+    """The routes of a peer's rules, as declared to it: with what comes from elsewhere and goes on there."""
+    acknowledged = ledger.landing.acknowledged()
+    inbound: dict[tuple[UUID, str], list[InboundRoute]] = {}
+    for route in ledger.landing.routes():
+        inbound.setdefault((route.table, route.group), []).append(route)
     now = time.time_ns() // 1000
     passed_on = ledger.bootstraps.passed_on() if inbound else frozenset()
     tables = ledger.tables.told({rule.table for rule in rules})
-    roads: list[Road] = []
+    routes: list[Route] = []
     for rule in rules:
         if rule.table in tables:
             spec, versions = tables[rule.table]
@@ -211,27 +218,29 @@ def roads_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Roa
             coming = inbound.get((rule.table, rule.group), [])
             passing_on = {each.source for each in passed_on if (each.peer, each.table) == (rule.peer, rule.table)}
             carried = carried_onward(coming, ledger.cluster, peer, now, passing_on)
-            owed = owed_onward(coming, peer, rule.owed)
-            gaps = dict(waived.get((rule.table, rule.group), {})) | _passed_over(ledger, coming, peer, rule)
+            required_from = required_onward(coming, peer, rule.required_from)
+            gaps = dict(acknowledged.get((rule.table, rule.group), {})) | _passed_over(ledger, coming, peer, rule)
             remote, generation = rule.remote_table, rule.generation
             phase, told = rule.phase, rule.told(spec)
-            roads.append(Road(told, rule.group, remote, generation, owed, schemas, carried, phase, waived=gaps))
-    return roads
+            routes.append(
+                Route(told, rule.group, remote, generation, required_from, schemas, carried, phase, acknowledged=gaps)
+            )
+    return routes
 
 
-def ended_roads(ledger: Ledger, peer: ClusterId) -> list[Road]:
-    """The roads to a peer whose rules have ended, as closed: it need not have heard of that, if it was away."""
-    roads = []
+def ended_routes(ledger: Ledger, peer: ClusterId) -> list[Route]:
+    """The routes to a peer whose rules have ended, as closed: it need not have heard of that, if it was away."""
+    routes = []
     for table, group, generation in ledger.rules.ended(peer):
         spec = ledger.tables.by_uuid(table)
         if spec is not None:
-            roads.append(Road(spec, group, spec.name, generation, closed=True))
-    return roads
+            routes.append(Route(spec, group, spec.name, generation, closed=True))
+    return routes
 
 
-def _passed_over(ledger: Ledger, coming: Sequence[InboundRoad], peer: ClusterId, rule: Rule) -> dict[FileId, Ranges]:
-    """What was given up on the way to this cluster and has not come here, so that it cannot go on."""
-    found = waived_onward(coming, peer)
+def _passed_over(ledger: Ledger, coming: Sequence[InboundRoute], peer: ClusterId, rule: Rule) -> dict[FileId, Ranges]:
+    """What was salvaged on the way to this cluster and has not come here, so that it cannot go on."""
+    found = acknowledged_onward(coming, peer)
     if not found:
         return found
     covered = ledger.landing.coverage(rule.table)
@@ -242,23 +251,23 @@ def _passed_over(ledger: Ledger, coming: Sequence[InboundRoad], peer: ClusterId,
 
 @dataclass(frozen=True, slots=True)
 class Inflow:
-    """What of the roads into a cluster the roads out of it depend on; two equal ones need no new declaration."""
+    """What of the routes into a cluster the routes out of it depend on; two equal ones need no new declaration."""
 
-    roads: frozenset[tuple[ClusterId, UUID, str, int, tuple[Carried, ...], Phase]]
-    owed: tuple[Mapping[FileId, int], ...]
-    waived: tuple[Mapping[FileId, Ranges], ...]
+    routes: frozenset[tuple[ClusterId, UUID, str, int, tuple[Carried, ...], Phase]]
+    required_from: tuple[Mapping[FileId, int], ...]
+    acknowledged: tuple[Mapping[FileId, Ranges], ...]
     silent: frozenset[ClusterId]
     passed_on: frozenset[PassedOn]
 
     @staticmethod
     def of(ledger: Ledger, now: int) -> Inflow:
-        """Of the open roads that come in."""
-        every = ledger.landing.roads()
+        """Of the open routes that come in."""
+        every = ledger.landing.routes()
         return Inflow(
             frozenset((r.source, r.table, r.group, r.generation, r.carried, r.phase) for r in every),
-            tuple(road.owed for road in every),
-            tuple(road.waived for road in every),
-            frozenset(road.source for road in every if now - road.heard > SILENT_US),
+            tuple(route.required_from for route in every),
+            tuple(route.acknowledged for route in every),
+            frozenset(route.source for route in every if now - route.heard > SILENT_US),
             ledger.bootstraps.passed_on() if every else frozenset(),
         )
 

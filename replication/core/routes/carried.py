@@ -1,9 +1,9 @@
-"""Roads of a graph of clusters: which origins one brings, by which clusters, and from which sequence on.
+"""Routes of a graph of clusters: which origins one brings, by which clusters, and from which sequence on.
 
-A road is one (table, group) on its way from one cluster to the next. Besides its source's own frames it brings those
+A route is one (table, group) on its way from one cluster to the next. Besides its source's own frames it brings those
 that the source itself receives, so a source tells its peer which origins it *carries* and by which path, as path-vector
 routing does: a path that a cluster is on already is no path for it, so news about rings settle. A peer then knows what
-a road owes, and by which roads an origin can come when one of them breaks. Pure.
+a route requires, and by which routes an origin can come when one of them breaks. Pure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
 
-SILENT_US = 10_000_000  # every open road brings a closed frame about once a second
+SILENT_US = 10_000_000  # every open route brings a closed frame about once a second
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """An origin whose frames a road brings, and the clusters they come through: the origin first, the source last.
+    """An origin whose frames a route brings, and the clusters they come through: the origin first, the source last.
 
     ``silent_since`` is when a cluster of the path was last heard by the next one (microseconds since 1970), 0 when all
     are heard. ``awaits_bootstrap``: rows from before have yet to come to, or through, a cluster of the path.
@@ -34,10 +34,11 @@ class Carried:
 
 
 @dataclass(frozen=True, slots=True)
-class InboundRoad:
-    """An open road into a cluster, as its ledger keeps it.
+class InboundRoute:
+    """An open route into a cluster, as its ledger keeps it.
 
-    It owes the sequences from ``owed`` on (0 for WALs not named), less ``waived``, of its source's WALs and of those of
+    It requires the sequences from ``required_from`` on (0 for WALs not named), less ``acknowledged``, of its source's
+    WALs and of those of
     origins that it carries. ``heard`` is when its source last sent anything, in microseconds since 1970; ``phase`` that
     of its source's rule.
     """
@@ -46,19 +47,19 @@ class InboundRoad:
     table: UUID
     group: str
     generation: int
-    owed: Mapping[FileId, int] = field(default_factory=dict)
-    waived: Mapping[FileId, Ranges] = field(default_factory=dict)
+    required_from: Mapping[FileId, int] = field(default_factory=dict)
+    acknowledged: Mapping[FileId, Ranges] = field(default_factory=dict)
     carried: tuple[Carried, ...] = ()
     heard: int = 0
     phase: Phase = Phase.LIVE
 
     def brings(self, origin: ClusterId) -> bool:
-        """Whether frames of ``origin`` come by this road."""
+        """Whether frames of ``origin`` come by this route."""
         return origin == self.source or any(each.origin == origin for each in self.carried)
 
     @property
     def awaited(self) -> str:
-        """Which rows from before have yet to come by this road, in words; "" when none."""
+        """Which rows from before have yet to come by this route, in words; "" when none."""
         if self.phase is Phase.BOOTSTRAPPING:
             return f"table {self.table} is being bootstrapped from {self.source.name}"
         if self.phase is Phase.NEEDS_BOOTSTRAP:
@@ -80,13 +81,13 @@ class InboundRoad:
 
 
 def carried_onward(
-    roads: Iterable[InboundRoad],
+    routes: Iterable[InboundRoute],
     own: ClusterId,
     peer: ClusterId,
     now: int,
     passing_on: Container[ClusterId] = (),
 ) -> tuple[Carried, ...]:
-    """What a road from ``own`` to ``peer`` carries, given the roads of the same table and group that come into ``own``.
+    """What a route from ``own`` to ``peer`` carries, given the same table's and group's routes into ``own``.
 
     Of several paths of an origin the best is told: one that is heard, the shortest, the first by name. Paths through
     the peer are none for it. Rows from before are awaited while any path of the origin awaits them, or they came from
@@ -94,11 +95,11 @@ def carried_onward(
     """
     best: dict[ClusterId, Carried] = {}
     awaiting: set[ClusterId] = set()
-    for road in roads:
-        for each in road.paths(now):
+    for route in routes:
+        for each in route.paths(now):
             if own in each.path or peer in each.path or each.origin == own:
                 continue
-            if each.awaits_bootstrap or road.source in passing_on:
+            if each.awaits_bootstrap or route.source in passing_on:
                 awaiting.add(each.origin)
             found = Carried(each.origin, (*each.path, own), each.silent_since)
             if each.origin not in best or _rank(found) < _rank(best[each.origin]):
@@ -106,36 +107,38 @@ def carried_onward(
     return tuple(replace(best[origin], awaits_bootstrap=origin in awaiting) for origin in sorted(best))
 
 
-def owed_onward(roads: Sequence[InboundRoad], peer: ClusterId, owed: Mapping[FileId, int]) -> dict[FileId, int]:
-    """What a rule with ``owed`` owes to ``peer``: of other clusters' WALs no more than this cluster itself is owed.
+def required_onward(
+    routes: Sequence[InboundRoute], peer: ClusterId, required_from: Mapping[FileId, int]
+) -> dict[FileId, int]:
+    """Where a rule's route starts in each WAL: in other clusters' WALs no earlier than the routes into this cluster.
 
     Args:
-        roads: the roads of the same table and group that come into this cluster.
-        peer: where the rule's road goes; what comes from there is not owed to it.
-        owed: the first sequence that the rule sends, per WAL.
+        routes: the routes of the same table and group that come into this cluster.
+        peer: where the rule's route goes; what comes from there is not required.
+        required_from: the first sequence that the rule sends, per WAL.
     """
-    made = dict(owed)
-    others = [road for road in roads if road.source != peer]
-    for wal in {wal for road in others for wal in road.owed}:
-        starts = [road.owed.get(wal, 0) for road in others if road.brings(wal.cluster)]
+    made = dict(required_from)
+    others = [route for route in routes if route.source != peer]
+    for wal in {wal for route in others for wal in route.required_from}:
+        starts = [route.required_from.get(wal, 0) for route in others if route.brings(wal.cluster)]
         if starts and min(starts) > made.get(wal, 0):
             made[wal] = min(starts)
     return made
 
 
-def waived_onward(roads: Sequence[InboundRoad], peer: ClusterId) -> dict[FileId, Ranges]:
-    """Sequences of other clusters' WALs that were given up there, as the roads into this cluster say.
+def acknowledged_onward(routes: Sequence[InboundRoute], peer: ClusterId) -> dict[FileId, Ranges]:
+    """Sequences of other clusters' WALs that were salvaged there, as the routes into this cluster say.
 
-    One road that says so suffices: whoever has them all the same brings them, and does not say so.
+    One route that says so suffices: whoever has them all the same brings them, and does not say so.
 
     Args:
-        roads: the roads of the same table and group that come into this cluster.
-        peer: where they would go on; what is said by a road that comes from there it knows.
+        routes: the routes of the same table and group that come into this cluster.
+        peer: where they would go on; what is said by a route that comes from there it knows.
     """
     made: dict[FileId, Ranges] = {}
-    for road in roads:
-        for wal, gaps in road.waived.items():
-            if road.source != peer and road.brings(wal.cluster):
+    for route in routes:
+        for wal, gaps in route.acknowledged.items():
+            if route.source != peer and route.brings(wal.cluster):
                 made[wal] = made.get(wal, Ranges()).union(gaps)
     return made
 

@@ -20,7 +20,7 @@ def _address(directory: str) -> bytes:
     return b"\0walship/" + sha256(os.path.realpath(directory).encode()).hexdigest().encode()
 
 
-class Bell:
+class Notifier:
     """The bell of one WAL directory, to ring. Safe for threads; ``close`` lets go of its socket."""
 
     def __init__(self, directory: str) -> None:
@@ -43,7 +43,7 @@ class Bell:
             self._socket = None
 
 
-class Ear:
+class NotificationListener:
     """Who listens for the bell of one WAL directory: one process of a host. ``close`` ends it.
 
     ``hears`` is False where there is no such bell, or another process listens already.

@@ -7,7 +7,7 @@ import threading
 from tenacity import RetryCallState, Retrying, wait_random_exponential
 
 
-class Patience:
+class Retries:
     """How long to wait before the next attempt at one peer.
 
     Args:

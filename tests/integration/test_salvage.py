@@ -1,4 +1,4 @@
-"""A landing file goes bad and is given up by hand: its sender ships it anew, over the real link, to the same ledger."""
+"""A landing file goes bad and is salvaged by hand: its sender ships it anew, over the real link, to the same ledger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from replication.core.definition.define import typed_table
 from replication.core.frame import scan
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.errors import LedgerBusyError, LockedFileError, RequestError
-from replication.ledger.base import FileKind, FileRow, Progress, ReplayMark
+from replication.ledger.base import FileKind, FileRow, PeerProgress, ReplayCheckpoint
 from replication.worker.progress import join
 from shell.main import run
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
@@ -100,7 +100,7 @@ def test_a_missing_landing_file_that_is_given_up_comes_again_by_itself(world: Wo
     Path(row.path).unlink()
     assert world.covered() == [Ranges.of((0, 3))], "the ledger does not know yet"
     done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert done.given_up.again == Ranges.of((256, wal.length)) and done.copies is None
+    assert done.salvaged.again == Ranges.of((256, wal.length)) and done.copies is None
     assert world.covered() == [] and not world.west.ledger.landing.received(wal.file)
     until(lambda: world.whole(wal), 30, "the file to come again")
     until(lambda: world.arrived(wal))
@@ -121,7 +121,7 @@ def test_what_a_peer_lost_comes_again_when_the_ledger_did_not_take_the_news_at_o
     refused: dict[str, float] = {}
     recorded: list[str] = []
 
-    def busy(reports: Sequence[Progress]) -> None:
+    def busy(reports: Sequence[PeerProgress]) -> None:
         """As a ledger that takes the loss first when it is told by chance, once who asks and who ships have tried."""
         who = threading.current_thread().name
         if any(report.losses for report in reports) and not recorded:
@@ -149,7 +149,7 @@ def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(wo
     content[second.begin : second.begin + 8] = b"ruined!!"
     path.write_bytes(bytes(content))
     done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert [list(ranges) for ranges in done.given_up.saved.values()] == [[(0, 1)]]
+    assert [list(ranges) for ranges in done.salvaged.saved.values()] == [[(0, 1)]]
     assert not path.exists() and Path(done.remains).read_bytes() == bytes(content)
     until(lambda: world.whole(wal), 30, "the file to come again")
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
@@ -170,14 +170,14 @@ def test_a_landed_duplicate_is_used_and_nothing_is_sent_again(world: World) -> N
     def spared() -> int:
         """How many frames of the file landed by way of north too."""
         found = 0
-        for spare, begin, end in world.west.ledger.landing.at_risk(row.file).spares:
-            found += len(list(scan(Path(spare.path).read_bytes()[:end], begin)))
+        for duplicates, begin, end in world.west.ledger.landing.at_risk(row.file).duplicates:
+            found += len(list(scan(Path(duplicates.path).read_bytes()[:end], begin)))
         return found
 
     until(lambda: spared() == 3)
     Path(row.path).unlink()
     done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert not done.given_up.again and done.copies is not None
+    assert not done.salvaged.again and done.copies is not None
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
     assert world.whole(wal)
 
@@ -222,10 +222,10 @@ def test_what_is_applied_is_not_asked_for_again(world: World) -> None:
     world.east.assign(world.west.cluster, world.port)
     wal = world.east.wal()
     row = world.landed(wal)
-    world.west.ledger.replay.mark_applied(ReplayMark(world.spec.uuid, 1, 1, 1, {row.file: row.length}))
+    world.west.ledger.replay.checkpoint_applied(ReplayCheckpoint(world.spec.uuid, 1, 1, 1, {row.file: row.length}))
     Path(row.path).unlink()
     done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert not done.given_up.again and world.covered() == [Ranges.of((0, 3))]
+    assert not done.salvaged.again and world.covered() == [Ranges.of((0, 3))]
 
 
 def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,8 +237,8 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
     assert collect(world.west.config, world.west.ledger, Members()).unreadable == ()
     Path(row.path).unlink()
     (alarm,) = collect(world.west.config, world.west.ledger, Members()).unreadable
-    assert alarm.file == row.file.local and f"walship wal giveup {alarm.file} --yes" in alarm.remedy
-    verb = ["wal", "giveup", row.file.local, "--cluster", str(home / "walship.toml"), "--json"]
+    assert alarm.file == row.file.local and f"walship wal salvage {alarm.file} --yes" in alarm.remedy
+    verb = ["wal", "salvage", row.file.local, "--cluster", str(home / "walship.toml"), "--json"]
     assert run(verb) == 4
     assert "3 frames that are not in tables here" in capsys.readouterr().err
     assert world.covered() == [Ranges.of((0, 3))]
@@ -283,13 +283,13 @@ def test_a_frame_that_is_damaged_before_replay_is_not_applied_and_comes_again(tm
         (row,) = landing(pair.wal)
         damage(row, 2)
         held = west.replay().held[pair.spec.name]
-        assert f"walship wal giveup {row.file.local} --yes" in held and not west.ledger.replay.quarantined()
+        assert f"walship wal salvage {row.file.local} --yes" in held and not west.ledger.replay.quarantined()
         assert ids(west, pair.spec) == [*range(20), *range(100, 110)], "what is in other files, or before it, goes on"
         assert west.ledger.landing.applied_prefix([pair.wal.file])[pair.wal.file] < pair.wal.length
         west.restart()
         assert west.replay().held[pair.spec.name] == held
         done = give_up(west.config, west.ledger, west.files, row.file)
-        assert done.given_up.again and [ranges.total for ranges in done.given_up.saved.values()] == [1]
+        assert done.salvaged.again and [ranges.total for ranges in done.salvaged.saved.values()] == [1]
         west.restart()
         pair.level()
         assert len(ids(west, pair.spec)) == 50 and west.versions(pair.spec) == east.versions(pair.spec)
@@ -320,7 +320,7 @@ def test_rows_of_a_damaged_frame_that_was_quarantined_come_by_a_bootstrap(
         pair.finish()
         pair.level()
         assert len(ids(west, pair.spec)) == 30 and west.versions(pair.spec) == east.versions(pair.spec)
-        assert not west.ledger.landing.waivers()
+        assert not west.ledger.landing.acknowledged_losses()
 
 
 @pytest.mark.parametrize("damaged", [0, -1, None], ids=["rows", "coverage", "nothing"])
@@ -343,10 +343,10 @@ def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(
         if damaged is not None:
             damage(row, damaged)
             (held,) = west.replay().held.values()
-            assert "SHA-256" in held and (damaged or "walship wal giveup" in held)
+            assert "SHA-256" in held and (damaged or "walship wal salvage" in held)
             west.restart()
         done = give_up(west.config, west.ledger, west.files, row.file)
-        assert done.given_up.again == Ranges.of((256, sent.length))
+        assert done.salvaged.again == Ranges.of((256, sent.length))
         pair.finish()
         pair.level()
         assert len(west.shown(pair.spec)) == 30 and not west.ledger.replay.pending()
@@ -354,9 +354,9 @@ def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(
 
 def test_reports_from_before_and_after_a_loss_join_alike_in_either_order(world: World) -> None:
     file = world.east.wal().file
-    before = Progress(file, "west", Ranges.of((256, 1000)), 900)
-    loss = Progress(file, "west", Ranges(), 0, losses=1, kept=Ranges.of((256, 500)))
-    after = Progress(file, "west", Ranges.of((500, 600)), 550, losses=1)
+    before = PeerProgress(file, "west", Ranges.of((256, 1000)), 900)
+    loss = PeerProgress(file, "west", Ranges(), 0, losses=1, kept=Ranges.of((256, 500)))
+    after = PeerProgress(file, "west", Ranges.of((500, 600)), 550, losses=1)
     for first, second in ((before, loss), (loss, before)):
         joined = join(first, second)
         assert (joined.shipped, joined.applied, joined.losses) == (Ranges.of((256, 500)), 500, 1)

@@ -1,4 +1,4 @@
-"""A WAL goes bad where it was written and is given up by hand: what can be read goes on, who lacks the rest is told."""
+"""A WAL goes bad where it was written and is salvaged by hand: what can be read goes on, who lacks the rest is told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.repair.salvage_own import give_up_own, own_loss
+from peer.repair.salvage_own import own_loss, salvage_own
 from peer.replay.loop import alone
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import Members
@@ -22,7 +22,7 @@ from replication.core.ids import StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
-from replication.worker import aside
+from replication.worker import skipped_files
 from replication.writer.registration import lock_path
 from shell.cli.render import Printer
 from shell.commands.replication import show_status
@@ -58,7 +58,7 @@ class World:
         self.east.assign(self.west.cluster, receiver.port)
 
     def give_up(self) -> None:
-        give_up_own(self.east.config, self.east.ledger, self.east.files, self.wal.file)
+        salvage_own(self.east.config, self.east.ledger, self.east.files, self.wal.file)
 
     def status(self) -> ClusterStatus:
         return collect(self.east.config, self.east.ledger, Members())
@@ -70,7 +70,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(aside, "ASIDE_S", 0.2)
+    monkeypatch.setattr(skipped_files, "SKIPPED_S", 0.2)
     with ExitStack() as stack:
         yield World(tmp_path, stack)
 
@@ -134,7 +134,7 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     east.ledger.time.note_closed(east.cluster, ClosedNotice(50, ((world.stream, 2),)))
     flip(world.wal, world.ends[1] + 6 if part == "head" else world.ends[2] - 20)
     world.connect()
-    done = give_up_own(east.config, east.ledger, east.files, world.wal.file)
+    done = salvage_own(east.config, east.ledger, east.files, world.wal.file)
     assert done.loss.lost == {world.stream: Ranges.of((1, 2))} and done.copies is not None
     assert done.loss.lacking == {"west": {world.spec.uuid: 1}}
     assert not Path(world.wal.path).exists() and Path(done.remains).exists()
@@ -147,7 +147,7 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     assert "1 frames of ops.flights are lost here" in capsys.readouterr().err
     bootstrap(east, west, world.spec)
     until(lambda: west.replay() and ids(west, world.spec) == tens(0, 20), what="the same rows")
-    until(lambda: [r.waived for r in west.ledger.landing.roads() if r.waived], what="the waived gap")
+    until(lambda: [r.acknowledged for r in west.ledger.landing.routes() if r.acknowledged], what="the acknowledged gap")
     until(lambda: west.ledger.time.replicated(world.spec.uuid)[east.cluster].t >= 50, what="west's replicated time")
 
 
@@ -214,9 +214,12 @@ def test_what_was_given_up_is_waived_by_clusters_that_pass_it_on(tmp_path: Path)
             stack.enter_context(source.worker())
             source.assign(peer.cluster, receiver.port)
         until(lambda: a.ledger.landing.coverage(spec.uuid), what="the WAL to be registered")
-        give_up_own(a.config, a.ledger, a.files, wal.file)
+        salvage_own(a.config, a.ledger, a.files, wal.file)
         gap = {wal.file: Ranges.of((1, 2))}
-        until(lambda: any(road.waived == gap for road in c.ledger.landing.roads()), what="the gap, told two hops away")
+        until(
+            lambda: any(route.acknowledged == gap for route in c.ledger.landing.routes()),
+            what="the gap, told two hops away",
+        )
 
 
 def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
@@ -235,7 +238,7 @@ def test_the_shell_says_what_would_be_lost_and_does_it_when_told(
     flip(world.wal, world.ends[1] + 6)
     home = world.east.config.data_dir
     (home / "walship.toml").write_text(configuration.default_toml("east", "."))
-    verb = ["wal", "giveup", world.wal.file.local, "--cluster", str(home / "walship.toml")]
+    verb = ["wal", "salvage", world.wal.file.local, "--cluster", str(home / "walship.toml")]
     assert run([*verb, "--json"]) == 4
     said = capsys.readouterr()
     assert json.loads(said.out)["lost"] == {"ops.flights": 1}

@@ -1,4 +1,4 @@
-"""Roads through several clusters: what they owe, what is reached by whatever road, what need not go on."""
+"""Routes through several clusters: what they require, what is reached by whatever route, what need not go on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
+from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
-from replication.core.routes.routes import Carried
 from replication.ledger.base import Claim, Ledger, Quarantined
-from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Road, applied, claims, table, wal
+from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, table, wal
 
 FLIGHTS = table()
 FAR = wal(0, NORTH)
@@ -21,45 +21,47 @@ def flights(ledger: Ledger) -> None:
     ledger.tables.create(FLIGHTS)
 
 
-def declare(ledger: Ledger, generation: int, carried: tuple[Carried, ...] = (), owed: int = 0) -> None:
-    ledger.landing.declare_road(EAST, FLIGHTS.uuid, "default", generation, {FAR: owed} if owed else {}, None, carried)
+def declare(ledger: Ledger, generation: int, carried: tuple[Carried, ...] = (), required_from: int = 0) -> None:
+    ledger.landing.declare_route(
+        EAST, FLIGHTS.uuid, "default", generation, {FAR: required_from} if required_from else {}, None, carried
+    )
 
 
 THROUGH = Carried(NORTH, (NORTH, EAST))
 
 
-def test_a_road_is_kept_as_declared_and_declared_anew_while_it_is_open(ledger: Ledger) -> None:
+def test_a_route_is_kept_as_declared_and_declared_anew_while_it_is_open(ledger: Ledger) -> None:
     declare(ledger, 3)
-    declare(ledger, 3, (Carried(NORTH, (NORTH, EAST), 55),), owed=7)
-    (road,) = ledger.landing.roads()
-    assert (road.source, road.table, road.group, road.generation) == (EAST, FLIGHTS.uuid, "default", 3)
-    assert road.carried == (Carried(NORTH, (NORTH, EAST), 55),) and road.owed == {FAR: 7} and road.heard > 0
+    declare(ledger, 3, (Carried(NORTH, (NORTH, EAST), 55),), required_from=7)
+    (route,) = ledger.landing.routes()
+    assert (route.source, route.table, route.group, route.generation) == (EAST, FLIGHTS.uuid, "default", 3)
+    assert route.carried == (Carried(NORTH, (NORTH, EAST), 55),) and route.required_from == {FAR: 7} and route.heard > 0
     declare(ledger, 2)
-    assert ledger.landing.roads() == [road]
-    ledger.landing.close_road(EAST, FLIGHTS.uuid, "default", 3)
+    assert ledger.landing.routes() == [route]
+    ledger.landing.close_route(EAST, FLIGHTS.uuid, "default", 3)
     declare(ledger, 3, (THROUGH,))
-    assert ledger.landing.roads() == []
+    assert ledger.landing.routes() == []
     declare(ledger, 4)
-    assert [each.generation for each in ledger.landing.roads()] == [4]
+    assert [each.generation for each in ledger.landing.routes()] == [4]
 
 
-def test_only_roads_that_bring_an_origin_owe_its_sequences(ledger: Ledger) -> None:
+def test_only_routes_that_bring_an_origin_owe_its_sequences(ledger: Ledger) -> None:
     declare(ledger, 1)
     ledger.time.note_closed(NORTH, ClosedNotice(10, ((S, 4),)))
     assert ledger.time.replicated()[NORTH] == Replicated(10)
-    declare(ledger, 1, (THROUGH,), owed=3)
+    declare(ledger, 1, (THROUGH,), required_from=3)
     found = ledger.time.replicated()[NORTH]
     assert found.t == 0 and "not arrived: sequences [3, 5)" in found.held_by
 
 
-def test_what_is_reached_does_not_depend_on_the_road(ledger: Ledger) -> None:
+def test_what_is_reached_does_not_depend_on_the_route(ledger: Ledger) -> None:
     nothing = ledger.time.reached({S: 4})[S]
-    assert nothing == Reach(False, False, False, nothing.held_by, comes=False) and "no open road" in nothing.held_by
-    declare(ledger, 1, (THROUGH,), owed=2)
+    assert nothing == Reach(False, False, False, nothing.held_by, comes=False) and "no open route" in nothing.held_by
+    declare(ledger, 1, (THROUGH,), required_from=2)
     early = ledger.time.reached({S: 1})[S]
-    assert not early.durable and early.comes and "before a road brought it" in early.held_by
+    assert not early.durable and early.comes and "before a route brought it" in early.held_by
     assert "not arrived: sequences [2, 5)" in ledger.time.reached({S: 4})[S].held_by
-    one, two = Road(ledger), Road(ledger, wal(1))
+    one, two = Route(ledger), Route(ledger, wal(1))
     one.land(claims(S, 2, 4, 0))
     two.land(claims(S, 3, 5, 0))
     landed = ledger.time.reached({S: 4})[S]
@@ -75,18 +77,18 @@ def test_what_is_reached_does_not_depend_on_the_road(ledger: Ledger) -> None:
 
 
 def test_frames_that_are_claimed_elsewhere_are_spare_until_their_sender_lost_something(ledger: Ledger) -> None:
-    one, two = Road(ledger), Road(ledger, wal(1))
+    one, two = Route(ledger), Route(ledger, wal(1))
     one.land(claims(S, 0, 2, 0))
     mixed: tuple[Claim, ...] = claims(S, 0, 3, 0)
     two.land(mixed)
     end = HEADER + 3 * FRAME
-    assert ledger.landing.spare(one.file, HEADER, end) == Ranges()
-    assert ledger.landing.spare(two.file, HEADER, end) == Ranges.of((HEADER, HEADER + 2 * FRAME))
-    assert ledger.landing.spare(two.file, HEADER + 2 * FRAME, end) == Ranges()
+    assert ledger.landing.duplicates(one.file, HEADER, end) == Ranges()
+    assert ledger.landing.duplicates(two.file, HEADER, end) == Ranges.of((HEADER, HEADER + 2 * FRAME))
+    assert ledger.landing.duplicates(two.file, HEADER + 2 * FRAME, end) == Ranges()
     ledger.files.close(one.file, one.at)
     term = ledger.terms.raise_to_next()
     again = ledger.landing.give_up(one.file, term).again
     assert again
-    later = Road(ledger)
+    later = Route(ledger)
     later.land(claims(S, 0, 3, 0))
-    assert ledger.landing.spare(later.file, HEADER, end) == Ranges(), "a cluster after this one may lack them"
+    assert ledger.landing.duplicates(later.file, HEADER, end) == Ranges(), "a cluster after this one may lack them"
