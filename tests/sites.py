@@ -34,6 +34,7 @@ from replication.core.frame import (
 )
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.rows.batch import LogBatch, cells, deletes, upserts_from_arrow
+from replication.core.rows.encoded import EncodedBatch
 from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
 from replication.files.base import append
 from replication.files.boot import boot_id
@@ -41,8 +42,7 @@ from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, Peer, Rule
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.worker.loop import Worker
-from replication.writer.durable_length import DurableLength
-from replication.writer.part import Part
+from replication.writer.wal.durable_length import DurableLength
 from tests.ledgers import ledger_url
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -214,7 +214,7 @@ class Wal:
     def _log(self, logs: Sequence[LogBatch], batch_id: str = "") -> int:
         now = time.time_ns() // 1000 + self.ahead_us
         for log in logs:
-            part = Part.encode(log, Codec.LZ4, batch_id)
+            part = EncodedBatch.encode(log, Codec.LZ4, batch_id)
             stream = StreamId(self.file, part.version.table, part.version.group)
             sequence, previous = self._streams.get(stream, (-1, ZERO_HASH))
             header = _sealed(part, self.file, sequence + 1, previous, now)
@@ -237,12 +237,12 @@ class Wal:
     def other_history(self, spec: TableSpec, data: pa.Table) -> bytes:
         """The bytes of another first frame of the same stream, as a writer with a restored disk would make it."""
         (log,) = upserts_from_arrow(data, spec)
-        part = Part.encode(log, Codec.LZ4)
+        part = EncodedBatch.encode(log, Codec.LZ4)
         header = _sealed(part, self.file, 0, ZERO_HASH, 1)
         return encode_envelope((self.site.cluster,), len(header) + part.size) + header + bytes(part.payload)
 
 
-def _sealed(part: Part, wal: FileId, sequence: int, previous: bytes, commit: int) -> bytes:
+def _sealed(part: EncodedBatch, wal: FileId, sequence: int, previous: bytes, commit: int) -> bytes:
     return encode_sealed_header(
         SealedHeader(
             FrameKind.DATA,

@@ -37,8 +37,8 @@ from replication.core.rows.batch import FRAME_PAYLOAD_BYTES, encode_payload
 from replication.files.base import AppendFile, Files, append
 from replication.ledger.base import Bootstrap, FileRow, Ledger
 from replication.tables.base import Tables
-from replication.writer.importing import ENCODERS
-from replication.writer.wal_file import refuse_others
+from replication.writer.importing.importer import ENCODERS
+from replication.writer.wal.wal_file import refuse_others
 
 _INDEX_BYTES = 1 << 20
 _NO_SCHEMA = bytes(32)

@@ -37,7 +37,7 @@ from replication.ledger.base import Ledger
 if TYPE_CHECKING:
     from peer.tables.read import Reader
     from peer.tables.trace import Trace
-    from replication.writer.importing import Imported
+    from replication.writer.importing.importer import Imported
 
 
 class Cluster:

@@ -42,7 +42,7 @@ def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None, *
     cluster = Cluster(config, open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
     if for_writing:
         try:
-            from replication.writer.registration import check_worker  # deferred: who only reads needs no writer
+            from replication.writer.wal.registration import check_worker  # deferred: who only reads needs no writer
 
             check_worker(cluster.coordination, config.cluster.host)
         except ReplicationError as error:

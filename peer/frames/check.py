@@ -23,7 +23,7 @@ from replication.core.ids import FileId, StreamId
 from replication.errors import CorruptFrameError, MissingFileError, StorageError
 from replication.files.boot import boot_id
 from replication.files.mapped import HEAD_BYTES_MAX, ask
-from replication.writer.durable_length import DurableLength
+from replication.writer.wal.durable_length import DurableLength
 
 END_TRAILER_BYTES = 12
 

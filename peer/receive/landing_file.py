@@ -21,7 +21,7 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ClosedFileError, NoSpaceError
 from replication.files.base import AppendFile, Files, append, reserve
 from replication.ledger.base import Claim, FileRow, Landed, Ledger
-from replication.writer.wal_file import refuse_others
+from replication.writer.wal.wal_file import refuse_others
 
 _RESERVE_BYTES = 32 << 20
 _INDEX_BYTES = 1 << 20

@@ -24,7 +24,7 @@ from replication.ledger.sql.rebuild import adopt
 from replication.ledger.sql.reincarnate import reincarnate as change_id
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
-from replication.writer.recovery import recover_file, recover_writers
+from replication.writer.wal.recovery import recover_file, recover_writers
 
 _log = structlog.get_logger(__name__)
 

@@ -36,8 +36,8 @@ from replication.errors import LockedFileError, MissingFileError, RequestError
 from replication.files.base import AppendFile, Files
 from replication.ledger.base import FileKind, FileRow, Ledger, OwnLoss, Readable
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
-from replication.writer.durable_length import DurableLength, len_path
-from replication.writer.registration import lock_path
+from replication.writer.wal.durable_length import DurableLength, len_path
+from replication.writer.wal.registration import lock_path
 
 _LOCK_S = 1.0
 _log = structlog.get_logger(__name__)

@@ -43,7 +43,7 @@ from replication.ledger.base import (
     Rule,
 )
 from replication.ledger.batches import BatchConflict
-from replication.writer.durable_length import DurableLength
+from replication.writer.wal.durable_length import DurableLength
 
 
 @dataclass(frozen=True, slots=True)

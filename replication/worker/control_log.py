@@ -22,8 +22,8 @@ from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.errors import ReplicationError, StorageError
 from replication.files.base import AppendFile, Files, append
 from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.writer.durable_length import DurableLength
-from replication.writer.wal_file import make
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.wal_file import make
 
 _NO_SCHEMA = bytes(32)
 _log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.files.base import Files
 from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.writer.durable_length import DurableLength
+from replication.writer.wal.durable_length import DurableLength
 
 
 @dataclass(frozen=True, slots=True)

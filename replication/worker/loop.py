@@ -47,8 +47,8 @@ from replication.worker.routes import Inflow
 from replication.worker.spill import Spiller
 from replication.worker.tail import TailThread
 from replication.worker.throttle import Throttle
-from replication.writer.notifier import NotificationListener, Notifier
-from replication.writer.recovery import Recovery, recover_file
+from replication.writer.wal.notifier import NotificationListener, Notifier
+from replication.writer.wal.recovery import Recovery, recover_file
 
 _CALL_TIMEOUT_S = 5.0
 _RECOVER_S = 2.0

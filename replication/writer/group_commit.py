@@ -17,9 +17,9 @@ from replication.core.frame import Codec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.errors import BackpressureError, ReplicationError, RequestError, StorageError
-from replication.writer.merge import Framed, FrameMerge
-from replication.writer.ticket import Entry, Ticket
-from replication.writer.wal_series import Ended, WalSeries, WrittenGroup
+from replication.writer.merge import FrameMerge, MergedBatch
+from replication.writer.pending import AppendStep, PendingAppend
+from replication.writer.wal.wal_series import EndedWal, WalSeries, WrittenGroup
 
 GROUP_BYTES = 8 << 20
 GROUP_ENTRIES = 4096
@@ -50,8 +50,8 @@ class GroupCommit:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._space = threading.Condition(self._lock)
-        self._queue: deque[Entry] = deque()
-        self._taken: deque[Entry] = deque()  # from the queue, and neither acked nor failed
+        self._queue: deque[AppendStep] = deque()
+        self._taken: deque[AppendStep] = deque()  # from the queue, and neither acked nor failed
         self._bytes = 0
         self._waiting = 0
         self._closing = False
@@ -63,7 +63,7 @@ class GroupCommit:
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
         self._thread.start()
 
-    def submit(self, entry: Entry) -> None:
+    def submit(self, entry: AppendStep) -> None:
         """Queue one step of an append; steps of one caller are written in the order of its calls.
 
         Raises:
@@ -83,7 +83,7 @@ class GroupCommit:
             if len(self._queue) == 1:
                 self._work.notify()
 
-    def give_up(self, ticket: Ticket, error: ReplicationError) -> None:
+    def give_up(self, ticket: PendingAppend, error: ReplicationError) -> None:
         """The rest of an append cannot be queued; it fails once what is queued of it is dealt with.
 
         What is not written yet is left out. The last step has no bytes, so the bound of the queue does not hold it up.
@@ -91,12 +91,12 @@ class GroupCommit:
         ticket.error = error
         with self._lock:
             if not self._ended:
-                self._queue.append(Entry(ticket, 0, True, None))
+                self._queue.append(AppendStep(ticket, 0, True, None))
                 self._work.notify()
                 return
         ticket.finish()
 
-    def adopt(self, ended: Ended) -> None:
+    def adopt(self, ended: EndedWal) -> None:
         """Tell the ledger of a WAL that was made elsewhere, once it can be reached; recovery does when that is late."""
         with self._lock:
             if not self._closing and not self._broken:
@@ -123,10 +123,10 @@ class GroupCommit:
         self._thread.join()
         return self._clean
 
-    def _fits(self, entry: Entry) -> bool:
+    def _fits(self, entry: AppendStep) -> bool:
         return self._bytes == 0 or self._bytes + entry.size <= self._buffer_bytes_max
 
-    def _wait_for_space(self, entry: Entry) -> None:
+    def _wait_for_space(self, entry: AppendStep) -> None:
         deadline = time.monotonic() + self._append_timeout_s
         self._waiting += 1
         try:
@@ -149,7 +149,7 @@ class GroupCommit:
             self._break_off(error)
 
     def _write_groups(self) -> None:
-        synced: list[Entry] = []
+        synced: list[AppendStep] = []
         while (entries := self._take(wait=not synced)) is not None:
             if not entries and not synced:
                 self._tick()
@@ -183,14 +183,14 @@ class GroupCommit:
             f"the writer has failed: {self._broken}; what was on its way may be durable or not", "Connect again"
         )
 
-    def _take(self, *, wait: bool) -> list[Entry] | None:
+    def _take(self, *, wait: bool) -> list[AppendStep] | None:
         with self._lock:
             if wait and not self._queue and not self._closing:
                 self._work.wait(IDLE_TICK_S)
             if not self._queue:
                 self._ended = wait and self._closing
                 return None if self._ended else []
-            taken: list[Entry] = []
+            taken: list[AppendStep] = []
             size = 0
             while self._queue and len(taken) < GROUP_ENTRIES:
                 head = self._queue[0]
@@ -201,13 +201,13 @@ class GroupCommit:
             self._taken += taken
             return taken
 
-    def _release(self, entries: list[Entry]) -> None:
+    def _release(self, entries: list[AppendStep]) -> None:
         with self._lock:
             self._bytes -= sum(entry.size for entry in entries)
             if self._waiting:
                 self._space.notify_all()
 
-    def _merge(self, entries: list[Entry]) -> list[Framed]:
+    def _merge(self, entries: list[AppendStep]) -> list[MergedBatch]:
         try:
             return FrameMerge.frames(entries, self._codec)
         except Exception as error:  # a defect: this group's callers must hear of it, others go on
@@ -215,7 +215,7 @@ class GroupCommit:
             _fail(entries, ReplicationError(f"the append could not be encoded: {error!r}; nothing was written"))
             return []
 
-    def _write(self, entries: list[Entry], framed: list[Framed]) -> None:
+    def _write(self, entries: list[AppendStep], framed: list[MergedBatch]) -> None:
         try:
             self._note(framed, self._series.write([each.part for each in framed]))
         except ReplicationError as error:
@@ -224,7 +224,7 @@ class GroupCommit:
             _log.exception("group_commit_failed")
             _fail(entries, self._series.give_up(error))
 
-    def _ack(self, entries: list[Entry]) -> list[Entry]:
+    def _ack(self, entries: list[AppendStep]) -> list[AppendStep]:
         for entry in entries:
             self._taken.popleft()
             if entry.last:
@@ -233,7 +233,7 @@ class GroupCommit:
                 entry.ticket.finish()
         return []
 
-    def _note(self, framed: list[Framed], written: WrittenGroup) -> None:
+    def _note(self, framed: list[MergedBatch], written: WrittenGroup) -> None:
         for each, placed in zip(framed, written.placed, strict=True):
             position = Position(
                 self._cluster, {written.file: placed.end}, {placed.stream: placed.sequence}, written.commit
@@ -251,6 +251,6 @@ class GroupCommit:
             self._idle_failed = True
 
 
-def _fail(entries: list[Entry], error: ReplicationError) -> None:
+def _fail(entries: list[AppendStep], error: ReplicationError) -> None:
     for entry in entries:
         entry.ticket.error = entry.ticket.error or error

@@ -13,32 +13,32 @@ import pyarrow as pa
 from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import Codec
 from replication.core.rows.batch import LogBatch, deletes, split, upserts_from_rows
+from replication.core.rows.encoded import EncodedBatch
 from replication.errors import ReplicationError, SchemaError
-from replication.writer.part import Part
-from replication.writer.ticket import Entry, Rows, Ticket
+from replication.writer.pending import AppendStep, FewRows, PendingAppend
 
 UNCOMPRESSED_BYTES = 4096  # below this compressing costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class MergedBatch:
     """A part and the appends that have rows in it."""
 
-    part: Part
-    tickets: Sequence[Ticket]
+    part: EncodedBatch
+    tickets: Sequence[PendingAppend]
 
 
 @dataclass(slots=True)
 class _Open:
     version: SchemaVersion
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    tickets: list[Ticket] = field(default_factory=list)
+    tickets: list[PendingAppend] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Run:
-    first: Rows
-    entries: list[Entry] = field(default_factory=list)
+    first: FewRows
+    entries: list[AppendStep] = field(default_factory=list)
 
 
 class FrameMerge:
@@ -48,10 +48,10 @@ class FrameMerge:
         self._codec = codec
         self._runs: dict[UUID, _Run] = {}
         self._open: dict[tuple[UUID, str], _Open] = {}
-        self._framed: list[Framed] = []
+        self._framed: list[MergedBatch] = []
 
     @staticmethod
-    def frames(entries: Iterable[Entry], codec: Codec) -> list[Framed]:
+    def frames(entries: Iterable[AppendStep], codec: Codec) -> list[MergedBatch]:
         """Parts for ``entries``, each stream's in the order of its entries; those of failed tickets are left out."""
         merge = FrameMerge(codec)
         for entry in entries:
@@ -63,13 +63,13 @@ class FrameMerge:
             merge._encode(opened)
         return merge._framed
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: AppendStep) -> None:
         content = entry.content
         if content is None:
             return
         if isinstance(content, Future):
             content = content.result()
-        if isinstance(content, Rows):
+        if isinstance(content, FewRows):
             run = self._runs.get(content.spec.uuid)
             if run is not None and (run.first.spec is not content.spec or run.first.delete != content.delete):
                 self._convert(self._runs.pop(content.spec.uuid))
@@ -87,7 +87,7 @@ class FrameMerge:
         opened = self._open.pop((content.version.table, content.version.group), None)
         if opened is not None:
             self._encode(opened)
-        self._framed.append(Framed(content, (entry.ticket,)))
+        self._framed.append(MergedBatch(content, (entry.ticket,)))
 
     def _convert(self, run: _Run) -> None:
         rows = [row for entry in run.entries for row in _rows(entry)]
@@ -104,7 +104,7 @@ class FrameMerge:
         for log in logs:
             self._merge(log, tickets)
 
-    def _merge(self, log: LogBatch, tickets: Sequence[Ticket]) -> None:
+    def _merge(self, log: LogBatch, tickets: Sequence[PendingAppend]) -> None:
         key = (log.version.table, log.version.group)
         opened = self._open.get(key)
         if opened is not None and opened.version.hash != log.version.hash:
@@ -119,9 +119,11 @@ class FrameMerge:
         batches = opened.batches
         merged = LogBatch(opened.version, batches[0] if len(batches) == 1 else pa.concat_batches(batches))
         if merged.batch.nbytes < UNCOMPRESSED_BYTES:
-            self._framed.append(Framed(Part.encode(merged, Codec.NONE), opened.tickets))
+            self._framed.append(MergedBatch(EncodedBatch.encode(merged, Codec.NONE), opened.tickets))
         else:
-            self._framed += [Framed(Part.encode(piece, self._codec), opened.tickets) for piece in split(merged)]
+            self._framed += [
+                MergedBatch(EncodedBatch.encode(piece, self._codec), opened.tickets) for piece in split(merged)
+            ]
 
 
 def _refused(error: Exception) -> ReplicationError:
@@ -130,10 +132,10 @@ def _refused(error: Exception) -> ReplicationError:
     return SchemaError(f"the rows could not be encoded: {error!r}; nothing of them was written")
 
 
-def _rows(entry: Entry) -> Sequence[Mapping[str, Any]]:
-    assert isinstance(entry.content, Rows)
+def _rows(entry: AppendStep) -> Sequence[Mapping[str, Any]]:
+    assert isinstance(entry.content, FewRows)
     return entry.content.rows
 
 
-def _logs(first: Rows, rows: Sequence[Mapping[str, Any]]) -> list[LogBatch]:
+def _logs(first: FewRows, rows: Sequence[Mapping[str, Any]]) -> list[LogBatch]:
     return deletes(rows, first.spec) if first.delete else upserts_from_rows(rows, first.spec)

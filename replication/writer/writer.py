@@ -32,7 +32,8 @@ from replication.core.rows.batch import (
     upserts_from_arrow,
     upserts_from_rows,
 )
-from replication.core.rows.given import given, kept, sliced
+from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.input import given, kept, sliced
 from replication.core.rows.mutation import Mutation, cells_of, check_history
 from replication.errors import ReplicationError, RequestError, SchemaError, StorageError
 from replication.files.base import Files
@@ -40,15 +41,14 @@ from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.settings import WriterSection
-from replication.writer.batch_ids import BatchIds, check_batch_size
-from replication.writer.commit_clock import CommitClock
 from replication.writer.group_commit import GroupCommit
-from replication.writer.importing import Imported, Importer, Report
-from replication.writer.part import Part
-from replication.writer.registration import WriterRegistration
-from replication.writer.repeatable import Repeatable
-from replication.writer.ticket import Entry, Rows, Ticket
-from replication.writer.wal_series import WalSeries
+from replication.writer.importing.importer import Imported, Importer, Report
+from replication.writer.pending import AppendStep, FewRows, PendingAppend
+from replication.writer.wal.batch_ids import BatchIds, check_batch_size
+from replication.writer.wal.commit_clock import CommitClock
+from replication.writer.wal.idempotent import IdempotentBatch
+from replication.writer.wal.registration import WriterRegistration
+from replication.writer.wal.wal_series import WalSeries
 
 SMALL_ROWS = 64
 SMALL_BYTES = 64 << 10
@@ -221,10 +221,10 @@ class Writer:
             pieces = (piece for log in logs for piece in split(log))
             first = list(islice(pieces, 2))
             if len(first) == 1:
-                part = Part.encode(first[0], self._codec, batch_id)
-                ticket = Ticket(on_done=held.pop_all().close)
+                part = EncodedBatch.encode(first[0], self._codec, batch_id)
+                ticket = PendingAppend(on_done=held.pop_all().close)
                 return self._submit(iter([part]), ticket).result(self._timeout_s)
-            parts = (Part.encode(piece, self._codec) for piece in chain(first, pieces))
+            parts = (EncodedBatch.encode(piece, self._codec) for piece in chain(first, pieces))
             return self._importer.publish(parts, batch_id)
 
     def derived(self, spec: TableSpec, batch_id: str) -> Position | None:
@@ -244,8 +244,8 @@ class Writer:
 
     def flush(self) -> None:
         """Wait until everything appended before, by any thread, is durable or has failed."""
-        ticket = Ticket()
-        self._commit.submit(Entry(ticket, 0, True, None))
+        ticket = PendingAppend()
+        self._commit.submit(AppendStep(ticket, 0, True, None))
         ticket.result(self._timeout_s)
 
     def close(self) -> None:
@@ -257,14 +257,14 @@ class Writer:
 
     def _upsert(
         self, spec: TableSpec, rows: object, batch_id: str | None, future: Future[Position] | None = None
-    ) -> Ticket:
+    ) -> PendingAppend:
         refuse_derived(spec)
         if batch_id is None:
-            return self._start(spec, rows, Ticket(future), delete=False)
+            return self._start(spec, rows, PendingAppend(future), delete=False)
         batch = self._whole(spec, rows, batch_id)
         ids = self._batch_ids
         ids.hold(spec.uuid, batch_id, self._timeout_s)
-        ticket = Ticket(future, on_done=lambda: ids.release(spec.uuid, batch_id))
+        ticket = PendingAppend(future, on_done=lambda: ids.release(spec.uuid, batch_id))
         try:
             missing, there = ids.missing(spec.uuid, batch, self._codec, self._timeout_s)
         except BaseException:
@@ -273,32 +273,32 @@ class Writer:
         ticket.reached(there)
         return self._submit(iter(missing), ticket)
 
-    def _delete(self, spec: TableSpec, keys: object, future: Future[Position] | None = None) -> Ticket:
+    def _delete(self, spec: TableSpec, keys: object, future: Future[Position] | None = None) -> PendingAppend:
         refuse_derived(spec)
-        return self._start(spec, keys, Ticket(future), delete=True)
+        return self._start(spec, keys, PendingAppend(future), delete=True)
 
     def _apply(
         self, spec: TableSpec, mutations: Mutation | Iterable[Mutation], future: Future[Position] | None = None
-    ) -> Ticket:
+    ) -> PendingAppend:
         refuse_derived(spec)
         if spec.kind != "cell":
             raise SchemaError(f"{spec.name} is not a cell table", "Use upsert and delete")
-        return self._submit(self._cells(spec, mutations), Ticket(future))
+        return self._submit(self._cells(spec, mutations), PendingAppend(future))
 
-    def _whole(self, spec: TableSpec, rows: object, batch_id: str) -> Repeatable:
+    def _whole(self, spec: TableSpec, rows: object, batch_id: str) -> IdempotentBatch:
         logs: list[LogBatch] = []
         size = 0
         for log in self._upserts(spec, rows):
             size += log.batch.nbytes
             check_batch_size(batch_id, size)
             logs.append(log)
-        return Repeatable(batch_id, logs)
+        return IdempotentBatch(batch_id, logs)
 
-    def _start(self, spec: TableSpec, rows: object, ticket: Ticket, *, delete: bool) -> Ticket:
+    def _start(self, spec: TableSpec, rows: object, ticket: PendingAppend, *, delete: bool) -> PendingAppend:
         if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):
             size = _size(rows)
             if size <= SMALL_BYTES:
-                self._commit.submit(Entry(ticket, size, True, Rows(spec, rows, delete)))
+                self._commit.submit(AppendStep(ticket, size, True, FewRows(spec, rows, delete)))
                 return ticket
         return self._submit(self._logs(spec, rows, deletes, deletes) if delete else self._upserts(spec, rows), ticket)
 
@@ -328,17 +328,19 @@ class Writer:
             check_history(rows, spec, max(self._now(), self._commit.newest))
             yield from cells(rows, spec)
 
-    def _submit(self, contents: Iterator[LogBatch | Part], ticket: Ticket) -> Ticket:
+    def _submit(self, contents: Iterator[LogBatch | EncodedBatch], ticket: PendingAppend) -> PendingAppend:
         """Queue the steps of one append; the last one lets the ticket finish."""
         try:
-            waiting: Entry | None = None
+            waiting: AppendStep | None = None
             for content in contents:
                 for size, step in self._steps(content, ahead=ticket.is_future):
                     if waiting is not None:
                         self._commit.submit(waiting)
-                    waiting = Entry(ticket, size, False, step)
+                    waiting = AppendStep(ticket, size, False, step)
             self._commit.submit(
-                Entry(ticket, waiting.size, True, waiting.content) if waiting else Entry(ticket, 0, True, None)
+                AppendStep(ticket, waiting.size, True, waiting.content)
+                if waiting
+                else AppendStep(ticket, 0, True, None)
             )
         except BaseException as error:  # Ctrl-C while it waits for room, too
             told = (
@@ -348,14 +350,16 @@ class Writer:
             raise
         return ticket
 
-    def _encode_ahead(self, piece: LogBatch) -> Future[Part]:
+    def _encode_ahead(self, piece: LogBatch) -> Future[EncodedBatch]:
         try:
-            return self._encoders.submit(Part.encode, piece, self._codec)
+            return self._encoders.submit(EncodedBatch.encode, piece, self._codec)
         except RuntimeError:
             raise RequestError("the writer is closed", "Connect again") from None
 
-    def _steps(self, content: LogBatch | Part, *, ahead: bool) -> Iterator[tuple[int, LogBatch | Part | Future[Part]]]:
-        if isinstance(content, Part):
+    def _steps(
+        self, content: LogBatch | EncodedBatch, *, ahead: bool
+    ) -> Iterator[tuple[int, LogBatch | EncodedBatch | Future[EncodedBatch]]]:
+        if isinstance(content, EncodedBatch):
             yield content.size, content
             return
         for piece in split(content):
@@ -365,7 +369,7 @@ class Writer:
             elif ahead:
                 yield size, self._encode_ahead(piece)
             else:
-                part = Part.encode(piece, self._codec)
+                part = EncodedBatch.encode(piece, self._codec)
                 yield part.size, part
 
 

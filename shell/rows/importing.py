@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from peer.client.cluster import Cluster
 from replication.core.position import Position
 from replication.errors import ReplicationError
-from replication.writer.importing import Imported
+from replication.writer.importing.importer import Imported
 from shell.cli.render import Printer, bytes_text
 
 

@@ -19,8 +19,8 @@ from replication.core.position import Position
 from replication.core.rows.batch import convert
 from replication.core.rows.mutation import Mutation
 from replication.errors import NullKeyError, RequestError, SchemaError
-from replication.writer.batch_ids import check_batch_size
-from replication.writer.importing import file_schema
+from replication.writer.importing.importer import file_schema
+from replication.writer.wal.batch_ids import check_batch_size
 from shell.cli.render import Printer, bytes_text
 from shell.rows.files import batches_of
 

@@ -34,7 +34,7 @@ from replication.worker.chunks import ChunkThread
 from replication.worker.limits import ShippingLimits
 from replication.worker.progress import ProgressLog
 from replication.worker.throttle import Throttle
-from replication.writer.importing import Imported
+from replication.writer.importing.importer import Imported
 from replication.writer.writer import Writer
 from tests.bench.shipping_process import started
 from tests.integration.test_shipping import frames_of, provenances, sequences

@@ -23,7 +23,7 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
 from replication.worker import skipped_files
-from replication.writer.registration import lock_path
+from replication.writer.wal.registration import lock_path
 from shell.cli.render import Printer
 from shell.commands.replication import show_status
 from shell.main import run

@@ -23,7 +23,7 @@ from replication.files.boot import boot_id
 from replication.files.frames import frames
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
-from replication.writer.recovery import recover_writers
+from replication.writer.wal.recovery import recover_writers
 from tests.integration.writing import BATCH_ROWS, TABLE, batch, connect, ledger
 
 ROUNDS = 6

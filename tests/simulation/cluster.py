@@ -23,6 +23,7 @@ from replication.core.frame import FILE_HEADER_BYTES, Codec, check_payload, scan
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
 from replication.core.rows.batch import upserts_from_arrow
+from replication.core.rows.encoded import EncodedBatch
 from replication.core.shipping.chunk import Assignment
 from replication.core.shipping.planner import HostView, Limits, PeerView, PlannerInput, Retire, plan
 from replication.errors import (
@@ -35,10 +36,9 @@ from replication.ledger.base import Ledger, Peer, ReplayCheckpoint
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.memory import LinkFaults
 from replication.master.retire import retire
-from replication.writer.commit_clock import CommitClock
-from replication.writer.part import Part
-from replication.writer.registration import lock_path
-from replication.writer.wal_series import Place, WalSeries
+from replication.writer.wal.commit_clock import CommitClock
+from replication.writer.wal.registration import lock_path
+from replication.writer.wal.wal_series import Place, WalSeries
 from tests.simulation.faulty_files import FaultyFiles, lose
 from tests.simulation.worker import HOST, Worker
 
@@ -160,7 +160,7 @@ class Cluster:
         spec = self.chance.choice(self.tables)
         ids = [self.chance.randrange(50) for _ in range(self.chance.randint(1, 3))]
         rows = pa.table({"id": ids, "text": [f"{self.clock()}" for _ in ids]}, schema=SCHEMA)
-        written = self.series.write([Part.encode(log, Codec.NONE) for log in upserts_from_arrow(rows, spec)])
+        written = self.series.write([EncodedBatch.encode(log, Codec.NONE) for log in upserts_from_arrow(rows, spec)])
         for placed in written.placed:
             self.acked[placed.stream] = placed.sequence
         self.did("acked")

@@ -25,7 +25,7 @@ from replication.worker.register import Registrar
 from replication.worker.routes import Destination, open_shipment
 from replication.worker.ship import ShipLimits, Shipment
 from replication.worker.throttle import Throttle
-from replication.writer.recovery import recover_file, recover_writers
+from replication.writer.wal.recovery import recover_file, recover_writers
 from tests.simulation.faulty_files import FaultyFiles
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from peer.client.cluster import Cluster
 from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.errors import FormatError
-from replication.writer.importing import Imported, Report
+from replication.writer.importing.importer import Imported, Report
 from shell.cli.render import Printer
 from shell.rows.importing import import_files
 

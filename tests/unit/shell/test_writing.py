@@ -18,7 +18,7 @@ from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.rows.mutation import Mutation, cells_of
 from replication.errors import RequestError, SchemaError, UnknownPeerError, WaitTimeoutError
-from replication.writer import batch_ids
+from replication.writer.wal import batch_ids
 from shell.cli.awaiting import await_written, look_for
 from shell.cli.render import Printer
 from shell.rows.writing import write_file

@@ -14,7 +14,7 @@ from replication.errors import CoordinationError, NoSpaceError, StorageError
 from replication.files.memory import MemoryFiles
 from replication.ledger.sql.memory import MemoryLedger
 from replication.worker.control_log import ControlLog
-from replication.writer.durable_length import DurableLength
+from replication.writer.wal.durable_length import DurableLength
 from tests.contract.ledger_stores import at
 
 

@@ -25,8 +25,8 @@ from replication.files.memory import MemoryFiles
 from replication.ledger.base import BatchPart, Claim, FileRow
 from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import WriterSection
-from replication.writer.durable_length import DurableLength
-from replication.writer.recovery import Recovered, recover_writers
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.recovery import Recovered, recover_writers
 from replication.writer.writer import Writer
 
 EAST = ClusterId("east", UUID(int=1))

@@ -29,8 +29,8 @@ from replication.errors import (
 )
 from replication.writer.group_commit import GroupCommit
 from replication.writer.merge import FrameMerge
-from replication.writer.recovery import recover_file
-from replication.writer.ticket import Entry, Rows, Ticket
+from replication.writer.pending import AppendStep, FewRows, PendingAppend
+from replication.writer.wal.recovery import recover_file
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
@@ -231,7 +231,10 @@ def nested(site: Site) -> TableSpec:
 def test_few_rows_with_much_in_a_list_become_frames_that_can_be_written_and_harm_no_other(
     site: Site, nested: TableSpec
 ) -> None:
-    entries = [Entry(Ticket(), 9, True, Rows(nested, [{"k": k, "v": ["x" * (31 << 20)]}], False)) for k in range(3)]
+    entries = [
+        AppendStep(PendingAppend(), 9, True, FewRows(nested, [{"k": k, "v": ["x" * (31 << 20)]}], False))
+        for k in range(3)
+    ]
     for framed in FrameMerge.frames(entries, Codec.NONE):
         assert encode_envelope((EAST,), framed.part.size + 1000)
     with site.writer(codec="none") as writer:

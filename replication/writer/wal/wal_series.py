@@ -13,12 +13,12 @@ from typing import Protocol
 import structlog
 
 from replication.core.ids import FileId
+from replication.core.rows.encoded import EncodedBatch
 from replication.errors import CoordinationError, NoSpaceError, PoisonedFileError, ReplicationError, StorageError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.writer.commit_clock import CommitClock
-from replication.writer.part import Part
-from replication.writer.wal_file import Placed, WalFile
+from replication.writer.wal.commit_clock import CommitClock
+from replication.writer.wal.wal_file import Placed, WalFile
 
 RETRY_S = 1.0
 _RETRIES = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
@@ -54,7 +54,7 @@ class WrittenGroup:
     placed: tuple[Placed, ...]
 
 
-class Ended(Protocol):
+class EndedWal(Protocol):
     """A WAL that gets nothing more, though the ledger may not know yet (``wal_file.py``, ``bulk_file.py``)."""
 
     file: FileId
@@ -98,7 +98,7 @@ class WalSeries:
         self._age_max_us = int(age_max_s * 1e6)
         self._now = now
         self._clock = clock
-        self._closing: list[Ended] = []
+        self._closing: list[EndedWal] = []
         self._retry_s = self._number_s = 0.0
         self._row: FileRow | None = None  # allocated, but its file could not be made yet
         self._current: WalFile | None = self._create()
@@ -108,7 +108,7 @@ class WalSeries:
         """The newest commit time given or promised; later ones are above it."""
         return self._clock.last
 
-    def write(self, parts: Sequence[Part]) -> WrittenGroup:
+    def write(self, parts: Sequence[EncodedBatch]) -> WrittenGroup:
         """Append ``parts``, make them durable and publish them.
 
         Raises:
@@ -151,7 +151,7 @@ class WalSeries:
         assert self._current is not None
         self._current.watermark(self._clock.tick())
 
-    def adopt(self, ended: Ended) -> None:
+    def adopt(self, ended: EndedWal) -> None:
         """Tell the ledger of a WAL that was made elsewhere, once it can be reached. For any thread."""
         self._closing.append(ended)
 

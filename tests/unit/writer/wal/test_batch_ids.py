@@ -14,15 +14,15 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
 from replication.core.rows.batch import FRAME_ROWS_MAX, upserts_from_arrow
+from replication.core.rows.encoded import EncodedBatch
 from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
-from replication.writer import batch_ids
 from replication.writer.group_commit import GroupCommit
-from replication.writer.part import Part
-from replication.writer.ticket import Entry
+from replication.writer.pending import AppendStep
+from replication.writer.wal import batch_ids
 from replication.writer.writer import Writer
 from tests.unit.writer.site import Site, eventually, some
-from tests.unit.writer.test_recovery import kill
+from tests.unit.writer.wal.test_recovery import kill
 
 
 def test_a_repeated_batch_adds_nothing_and_gives_a_position_that_includes_it(site: Site) -> None:
@@ -91,7 +91,7 @@ def test_rows_that_are_equal_are_the_same_batch_whatever_lies_beneath_their_null
         (frame,) = site.frames()
         assert [row["v"] for row in site.logged(spec)] == one.column("v").to_pylist()
         (log,) = upserts_from_arrow(two, spec)
-        earlier = Part.encode(log, Codec.LZ4).sha256
+        earlier = EncodedBatch.encode(log, Codec.LZ4).sha256
         assert earlier != frame[0].header.payload_sha256
         there = BatchPart("default", 0, 1, earlier, site.rows()[0].file, 0, site.published(site.rows()[0]))
         site.ledger.batches.put(spec.uuid, "earlier", [there], 1)
@@ -253,7 +253,7 @@ def test_a_batch_interrupted_while_it_is_queued_gives_its_id_back(
     rows, submit = some(0, FRAME_ROWS_MAX * 2), GroupCommit.submit
     steps = itertools.count()
 
-    def interrupted(commit: GroupCommit, entry: Entry) -> None:
+    def interrupted(commit: GroupCommit, entry: AppendStep) -> None:
         if next(steps) == step:
             if queued:
                 submit(commit, entry)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from replication.writer.durable_length import DurableLength
-from replication.writer.notifier import NotificationListener, Notifier
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.notifier import NotificationListener, Notifier
 
 pytestmark = [
     pytest.mark.linux,

@@ -23,11 +23,11 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import FileId, StreamId
+from replication.core.rows.encoded import EncodedBatch
 from replication.errors import FormatError, NoSpaceError, StorageError
 from replication.files.base import AppendFile, Buffer, Files, append, reserve
 from replication.ledger.base import FileRow, Ledger
-from replication.writer.durable_length import DurableLength
-from replication.writer.part import Part
+from replication.writer.wal.durable_length import DurableLength
 
 INDEX_BYTES = 1 << 20
 RESERVE_BYTES = 16 << 20
@@ -141,7 +141,7 @@ class WalFile:
         """Whether no frame was published."""
         return self._published == FILE_HEADER_BYTES
 
-    def append(self, parts: Sequence[Part], commit: int, role_epoch: int) -> list[Placed]:
+    def append(self, parts: Sequence[EncodedBatch], commit: int, role_epoch: int) -> list[Placed]:
         """Seal ``parts`` as frames of commit time ``commit`` and write them, not yet durably.
 
         Raises:

@@ -19,9 +19,10 @@ from replication.errors import (
     ReplicationError,
     StorageError,
 )
-from replication.writer import commit_clock, group_commit, wal_series
-from replication.writer.durable_length import DurableLength
-from replication.writer.wal_file import make, refuse_others
+from replication.writer import group_commit
+from replication.writer.wal import commit_clock, wal_series
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.wal_file import make, refuse_others
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replication.core.rows.given import kept
+from replication.core.rows.input import kept
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from replication.coordination.membership import Membership
 from replication.coordination.paths import MemberKind
 from replication.core.roles import Role
 from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
-from replication.writer.registration import WriterRegistration
+from replication.writer.wal.registration import WriterRegistration
 from tests.unit.writer.site import DIRECTORY, Site, eventually
 
 

@@ -29,7 +29,7 @@ from replication.core.rows.batch import (
     upserts_from_arrow,
     upserts_from_rows,
 )
-from replication.core.rows.given import given as given_rows
+from replication.core.rows.input import given as given_rows
 from replication.core.rows.mutation import Mutation, cells_of, check_history
 from replication.errors import ConditionalMutationError, HistoryError, NullKeyError, SchemaError
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from replication.core.definition.schema import TableSpec
-from replication.writer.importing import Imported
+from replication.writer.importing.importer import Imported
 from replication.writer.writer import Writer
 from tests.unit.writer.site import Site, some
 

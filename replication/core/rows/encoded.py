@@ -14,7 +14,7 @@ from replication.core.rows.batch import LogBatch, encode_payload
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class EncodedBatch:
     """All of a frame that does not depend on where it goes. Encoding it is the costly step and needs no lock."""
 
     version: SchemaVersion
@@ -27,10 +27,12 @@ class Part:
     parts: int = 1
 
     @staticmethod
-    def encode(log: LogBatch, codec: Codec, batch_id: str = "", part: int = 0, parts: int = 1) -> Part:
+    def encode(log: LogBatch, codec: Codec, batch_id: str = "", part: int = 0, parts: int = 1) -> EncodedBatch:
         """Compress and hash ``log``; both let other threads run."""
         payload = encode_payload(log.batch, codec)
-        return Part(log.version, codec, payload, sha256(payload).digest(), log.batch.num_rows, batch_id, part, parts)
+        return EncodedBatch(
+            log.version, codec, payload, sha256(payload).digest(), log.batch.num_rows, batch_id, part, parts
+        )
 
     def sealed(self, file: FileId, sequence: int, previous: bytes, commit: int, role_epoch: int, size: int) -> bytes:
         """The sealed header of this part as a frame of ``file``, whose payload has ``size`` bytes."""

@@ -20,9 +20,9 @@ from replication.errors import CorruptFrameError, LockedFileError, MissingFileEr
 from replication.files.base import AppendFile, Files, append
 from replication.files.frames import frames
 from replication.ledger.base import FileRow, Ledger, WriterRow
-from replication.writer.durable_length import DurableLength
-from replication.writer.registration import lock_path
-from replication.writer.wal_file import INDEX_BYTES
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.registration import lock_path
+from replication.writer.wal.wal_file import INDEX_BYTES
 
 _REWRITE_BYTES = 4 << 20
 _RETRIES = 10  # so many times as long as it took to fail at a writer, others go on before it is tried again

@@ -31,7 +31,7 @@ from replication.errors import (
 from replication.files.base import AppendFile, Files
 from replication.files.boot import boottime_ns
 from replication.ledger.base import Ledger
-from replication.writer.wal_series import Place
+from replication.writer.wal.wal_series import Place
 
 _log = structlog.get_logger(__name__)
 

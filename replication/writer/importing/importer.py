@@ -24,6 +24,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.frame import Codec
 from replication.core.position import Position
 from replication.core.rows.batch import LogBatch, cells, split, upserts_from_arrow
+from replication.core.rows.encoded import EncodedBatch
 from replication.core.rows.mutation import check_history
 from replication.errors import (
     CoordinationError,
@@ -36,14 +37,13 @@ from replication.errors import (
 from replication.files.base import Files
 from replication.files.rows.row_files import RowFile
 from replication.ledger.base import FileKind, Ledger
-from replication.writer.batch_ids import BatchIds
-from replication.writer.bulk_file import BulkFile
-from replication.writer.commit_clock import CommitClock
-from replication.writer.file_digest import FileDigest, FileFingerprint
-from replication.writer.part import Part
-from replication.writer.registration import WriterRegistration
-from replication.writer.wal_file import make
-from replication.writer.wal_series import Ended
+from replication.writer.importing.file_digest import FileDigest, FileFingerprint
+from replication.writer.wal.batch_ids import BatchIds
+from replication.writer.wal.bulk_file import BulkFile
+from replication.writer.wal.commit_clock import CommitClock
+from replication.writer.wal.registration import WriterRegistration
+from replication.writer.wal.wal_file import make
+from replication.writer.wal.wal_series import EndedWal
 
 ENCODERS = 2
 _AHEAD = 3 * ENCODERS
@@ -88,7 +88,7 @@ class Importer:
         clock: CommitClock,
         batch_ids: BatchIds,
         codec: Codec,
-        adopt: Callable[[Ended], None],
+        adopt: Callable[[EndedWal], None],
         now: Callable[[], int],
         timeout_s: float,
     ) -> None:
@@ -160,7 +160,7 @@ class Importer:
                     self._refuse(bulk, error)
                 raise
 
-    def publish(self, parts: Iterable[Part], batch_id: str) -> Position:
+    def publish(self, parts: Iterable[EncodedBatch], batch_id: str) -> Position:
         """Write parts, in order, as a file of their own under one commit time: all of them or none; the id is held.
 
         Raises:
@@ -196,12 +196,12 @@ class Importer:
 
     def _encoded(
         self, spec: TableSpec, source: RowFile, oldest: list[dict[str, Any]]
-    ) -> Iterator[tuple[int, Sequence[Part]]]:
+    ) -> Iterator[tuple[int, Sequence[EncodedBatch]]]:
         """Row counts and parts, batch by batch in the file's order, encoded ahead by a few threads.
 
         ``oldest`` gets the cell of each batch that has the oldest user timestamp.
         """
-        waiting: deque[tuple[int, Future[list[Part]]]] = deque()
+        waiting: deque[tuple[int, Future[list[EncodedBatch]]]] = deque()
         first = 0
         encoders = ThreadPoolExecutor(ENCODERS, "import")
         try:
@@ -220,10 +220,12 @@ class Importer:
         finally:
             encoders.shutdown(cancel_futures=True)
 
-    def _encode(self, spec: TableSpec, batch: pa.RecordBatch, where: str, oldest: list[dict[str, Any]]) -> list[Part]:
+    def _encode(
+        self, spec: TableSpec, batch: pa.RecordBatch, where: str, oldest: list[dict[str, Any]]
+    ) -> list[EncodedBatch]:
         try:
             logs = self._cells(spec, batch, oldest) if spec.kind == "cell" else upserts_from_arrow(batch, spec)
-            return [Part.encode(piece, self._codec) for log in logs for piece in split(log)]
+            return [EncodedBatch.encode(piece, self._codec) for log in logs for piece in split(log)]
         except (FormatError, RequestError) as error:
             raise type(error)(f"{where}: {error.what}", error.hint) from None
 

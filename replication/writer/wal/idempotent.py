@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from replication.core.frame import Codec
 from replication.core.rows.batch import LogBatch, split
 from replication.core.rows.canonical import canonical
-from replication.writer.part import Part
+from replication.core.rows.encoded import EncodedBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Repeatable:
+class IdempotentBatch:
     """All rows that one table gets under a batch id, in order."""
 
     batch_id: str
     logs: Sequence[LogBatch]
 
-    def paths(self, codec: Codec) -> Iterator[list[Part]]:
+    def paths(self, codec: Codec) -> Iterator[list[EncodedBatch]]:
         """Its parts as they are written now, then as they were with another codec or by an earlier version.
 
         Raises:
@@ -28,6 +28,6 @@ class Repeatable:
             yield self._parts((canonical(log) for log in self.logs), each)
         yield self._parts(self.logs, codec)
 
-    def _parts(self, logs: Iterable[LogBatch], codec: Codec) -> list[Part]:
+    def _parts(self, logs: Iterable[LogBatch], codec: Codec) -> list[EncodedBatch]:
         pieces = [piece for log in logs for piece in split(log)]
-        return [Part.encode(piece, codec, self.batch_id, at, len(pieces)) for at, piece in enumerate(pieces)]
+        return [EncodedBatch.encode(piece, codec, self.batch_id, at, len(pieces)) for at, piece in enumerate(pieces)]

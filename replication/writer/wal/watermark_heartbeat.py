@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from replication.writer.commit_clock import CommitClock
+from replication.writer.wal.commit_clock import CommitClock
 
 EVERY_S = 0.2
 

@@ -29,14 +29,14 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.files.memory import MemoryFile
-from replication.writer import importing
-from replication.writer.bulk_file import BulkFile
-from replication.writer.file_digest import FileDigest
-from replication.writer.importing import Imported, Importer
+from replication.writer.importing import importer as importing
+from replication.writer.importing.file_digest import FileDigest
+from replication.writer.importing.importer import Imported, Importer
+from replication.writer.wal.bulk_file import BulkFile
 from replication.writer.writer import Writer
-from tests.unit.writer.imports import ROWS, bulk_rows, load, parquet
+from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, eventually, some
-from tests.unit.writer.test_recovery import kill
+from tests.unit.writer.wal.test_recovery import kill
 
 
 @pytest.mark.parametrize("machine", [False, True])

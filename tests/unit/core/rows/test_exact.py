@@ -16,7 +16,7 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
 from replication.core.rows.batch import upserts_from_arrow, upserts_from_rows
-from replication.core.rows.given import given
+from replication.core.rows.input import given
 from replication.errors import SchemaError
 
 NOON = dt.datetime(2020, 1, 1, 12)

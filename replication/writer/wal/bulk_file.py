@@ -24,14 +24,14 @@ from replication.core.frame import (
 )
 from replication.core.ids import FileId, StreamId
 from replication.core.position import Position
+from replication.core.rows.encoded import EncodedBatch
 from replication.files.base import AppendFile, append, reserve
 from replication.ledger.base import FileRow, Ledger
-from replication.writer.commit_clock import CommitClock
-from replication.writer.durable_length import DurableLength
-from replication.writer.part import Part
-from replication.writer.wal_file import INDEX_BYTES, RESERVE_BYTES
-from replication.writer.wal_series import WriterLease
-from replication.writer.watermark_heartbeat import WatermarkHeartbeat
+from replication.writer.wal.commit_clock import CommitClock
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.wal_file import INDEX_BYTES, RESERVE_BYTES
+from replication.writer.wal.wal_series import WriterLease
+from replication.writer.wal.watermark_heartbeat import WatermarkHeartbeat
 
 _NOTHING = pa.py_buffer(b"")
 SYNC_BYTES = 64 << 20  # so that the last sync has not everything to do
@@ -43,7 +43,7 @@ class _Frame:
 
     at: int
     head_bytes: int
-    part: Part  # without its payload, which has ``size`` bytes
+    part: EncodedBatch  # without its payload, which has ``size`` bytes
     size: int
 
 
@@ -70,7 +70,7 @@ class BulkFile:
         self.ended = False
         self._is_doubtful = False
         self._frames: list[_Frame] = []
-        self._last: dict[tuple[UUID, str], Part] = {}  # each group's last part, which carries the batch id
+        self._last: dict[tuple[UUID, str], EncodedBatch] = {}  # each group's last part, which carries the batch id
         self._heartbeat = WatermarkHeartbeat(counters.raise_watermark, clock)
 
     @property
@@ -78,7 +78,7 @@ class BulkFile:
         """Durable bytes that other processes were told of: the file header until ``publish``, then all."""
         return self._published
 
-    def add(self, part: Part) -> None:
+    def add(self, part: EncodedBatch) -> None:
         """Take the next part of a group, in order; it is in the file when the group's next one comes.
 
         Raises:
@@ -153,7 +153,7 @@ class BulkFile:
         self._handle.close()
         self._counters.close()
 
-    def _put(self, part: Part) -> None:
+    def _put(self, part: EncodedBatch) -> None:
         head_bytes = len(part.sealed(self.file, 0, ZERO_HASH, 0, 0, part.size))
         head_bytes += len(encode_envelope((self.file.cluster,), head_bytes + part.size))
         end = self._written + head_bytes + part.size

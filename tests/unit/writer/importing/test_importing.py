@@ -25,11 +25,11 @@ from replication.errors import (
     SchemaError,
 )
 from replication.files.rows.row_files import BATCH_ROWS, RowFile
-from replication.writer import watermark_heartbeat
-from replication.writer.durable_length import DurableLength
-from replication.writer.file_digest import FileDigest
-from replication.writer.importing import Imported
-from tests.unit.writer.imports import ROWS, bulk_rows, load, parquet
+from replication.writer.importing.file_digest import FileDigest
+from replication.writer.importing.importer import Imported
+from replication.writer.wal import watermark_heartbeat
+from replication.writer.wal.durable_length import DurableLength
+from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, eventually, some
 
 

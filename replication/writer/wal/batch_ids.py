@@ -15,15 +15,15 @@ from uuid import UUID
 from replication.core.frame import FILE_HEADER_BYTES, Codec, SealedHeader
 from replication.core.ids import ClusterId, FileId
 from replication.core.position import Position
+from replication.core.rows.encoded import EncodedBatch
 from replication.errors import BatchConflictError, MissingFileError, RequestError
 from replication.files.base import Files
 from replication.files.frames import frames
 from replication.ledger.base import BatchPart, FileKind, FileRow, Ledger
-from replication.writer.durable_length import DurableLength
-from replication.writer.part import Part
-from replication.writer.recovery import Recovery
-from replication.writer.repeatable import Repeatable
-from replication.writer.wal_series import Place
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.idempotent import IdempotentBatch
+from replication.writer.wal.recovery import Recovery
+from replication.writer.wal.wal_series import Place
 
 BATCH_ID_BYTES_MAX = 255
 BATCH_BYTES_MAX = 256 << 20  # of rows: all of a batch is in memory, to be compared with what is there
@@ -87,7 +87,9 @@ class BatchIds:
             self._busy.discard((table, batch_id))
             self._changed.notify_all()
 
-    def missing(self, table: UUID, batch: Repeatable, codec: Codec, timeout_s: float) -> tuple[list[Part], Position]:
+    def missing(
+        self, table: UUID, batch: IdempotentBatch, codec: Codec, timeout_s: float
+    ) -> tuple[list[EncodedBatch], Position]:
         """The parts of a batch that are not there yet, and a position that includes those that are.
 
         They are encoded with ``codec``, or as those are that are there. When some are missing, the id is this writer's
@@ -108,8 +110,8 @@ class BatchIds:
         raise conflict
 
     def _missing(
-        self, table: UUID, batch_id: str, parts: Sequence[Part], deadline: float
-    ) -> tuple[list[Part], Position]:
+        self, table: UUID, batch_id: str, parts: Sequence[EncodedBatch], deadline: float
+    ) -> tuple[list[EncodedBatch], Position]:
         while True:
             missing, position = self._compare(table, batch_id, parts)
             if not missing:
@@ -161,7 +163,9 @@ class BatchIds:
             )
         time.sleep(_POLL_S)
 
-    def _compare(self, table: UUID, batch_id: str, parts: Sequence[Part]) -> tuple[list[Part], Position]:
+    def _compare(
+        self, table: UUID, batch_id: str, parts: Sequence[EncodedBatch]
+    ) -> tuple[list[EncodedBatch], Position]:
         there = self._find(table, batch_id)
         wanted = {(part.version.group, part.part): (part.parts, part.sha256) for part in parts}
         if any(wanted.get((part.group, part.part)) != part.content for part in there):

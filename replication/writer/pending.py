@@ -12,11 +12,11 @@ from typing import Any
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
 from replication.core.rows.batch import LogBatch
+from replication.core.rows.encoded import EncodedBatch
 from replication.errors import ReplicationError, WaitTimeoutError
-from replication.writer.part import Part
 
 
-class Ticket:
+class PendingAppend:
     """One append; acked or failed exactly once, by the commit thread, when its last entry is dealt with.
 
     A future costs much more than a lock, so there is one only when it is asked for.
@@ -79,7 +79,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FewRows:
     """A few rows as given, to be made one batch together with others."""
 
     spec: TableSpec
@@ -88,16 +88,16 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AppendStep:
     """One step of an append in the queue: rows or a small batch to merge, or a part, maybe still being encoded.
 
     A flush has no content.
     """
 
-    ticket: Ticket
+    ticket: PendingAppend
     size: int
     last: bool
-    content: Rows | LogBatch | Part | Future[Part] | None
+    content: FewRows | LogBatch | EncodedBatch | Future[EncodedBatch] | None
 
     @property
     def ready(self) -> bool:

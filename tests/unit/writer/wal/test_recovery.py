@@ -14,10 +14,10 @@ from replication.core.ids import FileId
 from replication.errors import CoordinationError, CorruptFrameError, LeaseLostError, PoisonedFileError, StorageError
 from replication.files.base import append
 from replication.files.memory import MemoryFile
-from replication.writer import recovery
-from replication.writer.durable_length import DurableLength
-from replication.writer.recovery import Recovered, Recovery, recover_file
-from replication.writer.registration import lock_path
+from replication.writer.wal import recovery
+from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.recovery import Recovered, Recovery, recover_file
+from replication.writer.wal.registration import lock_path
 from replication.writer.writer import Writer
 from tests.unit.writer.site import DIRECTORY, Site, eventually, some
 

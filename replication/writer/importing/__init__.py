@@ -1,0 +1,1 @@
+"""Importing a file whole: it becomes visible under one commit time, or not at all."""
