@@ -35,10 +35,10 @@ from replication.core.ids import StreamId
 from replication.core.routes.bootstrap import Coverage, bootstrap_schema
 from replication.core.rows.batch import FRAME_PAYLOAD_BYTES, encode_payload
 from replication.files.base import AppendFile, Files, append
+from replication.files.frames import refuse_occupied
 from replication.ledger.base import Bootstrap, FileRow, Ledger
 from replication.tables.base import Tables
 from replication.writer.importing.importer import ENCODERS
-from replication.writer.wal.wal_file import refuse_others
 
 _INDEX_BYTES = 1 << 20
 _NO_SCHEMA = bytes(32)
@@ -57,7 +57,7 @@ def export(
     """
     coverages, commit = ledger.bootstraps.covered(wanted)
     directory = str(PurePath(row.path).parent)
-    refuse_others(files, row, unfinished=True)
+    refuse_occupied(files, row.path, row.file, unfinished=True)
     files.remove(row.path)
     handle = files.create(row.path)
     try:

@@ -20,8 +20,8 @@ from replication.core.frame import (
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.errors import ClosedFileError, NoSpaceError
 from replication.files.base import AppendFile, Files, append, reserve
+from replication.files.frames import refuse_occupied
 from replication.ledger.base import Claim, FileRow, Landed, Ledger
-from replication.writer.wal.wal_file import refuse_others
 
 _RESERVE_BYTES = 32 << 20
 _INDEX_BYTES = 1 << 20
@@ -47,7 +47,7 @@ class LandingFile:
         Raises:
             StorageError: it could not be made, or another file is there.
         """
-        refuse_others(files, row)
+        refuse_occupied(files, row.path, row.file)
         files.remove(row.path)
         handle = files.create(row.path)
         try:

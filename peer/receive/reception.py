@@ -41,8 +41,8 @@ from replication.link.base import (
     Refusal,
     Reply,
     Route,
+    id_clash,
 )
-from replication.worker.routes import ID_CLASH_REMEDY, id_clash
 
 _SETTLE_S = 1.0
 _log = structlog.get_logger(__name__)
@@ -216,7 +216,7 @@ class Reception:
         clash = self._ledger.terms.recognise(hello.source, hello.term_history)
         if clash:
             _log.error("id_clash", source=str(hello.source), error=clash)
-            raise Refusal(Reason.ID_CLASH, id_clash(hello.source, clash), ID_CLASH_REMEDY).error()
+            raise id_clash(hello.source, clash).error()
 
     def _check_epoch(self, hello: Hello) -> None:
         highest = self._ledger.landing.keep_epoch(hello.source, hello.role_epoch)

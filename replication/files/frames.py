@@ -1,11 +1,13 @@
-"""Frames of a file, read piece by piece."""
+"""Files of frames: read piece by piece, and never made where another lies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from replication.core.frame import FrameView, scan
-from replication.files.base import AppendFile
+from replication.core.frame import FILE_HEADER_BYTES, FrameView, read_file_header, scan
+from replication.core.ids import FileId
+from replication.errors import FormatError, StorageError
+from replication.files.base import AppendFile, Files
 
 _READ_BYTES = 4 << 20
 
@@ -31,3 +33,38 @@ def frames(file: AppendFile, begin: int, end: int) -> Iterator[tuple[FrameView, 
             return
         else:
             step *= 4
+
+
+def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool = False) -> None:
+    """Raise StorageError when another file lies at ``path``, where ``file``, just allocated, is to be made.
+
+    Hosts that share a directory by mistake, and a ledger that is older than its files, must not replace what is acked.
+
+    Args:
+        files: this host's file system.
+        path: where the file is to be.
+        file: its id.
+        unfinished: an earlier try may have left frames, too.
+    """
+    if not files.exists(path):
+        return
+    handle = files.open(path)
+    try:
+        size = handle.size()
+        found = str(read_file_header(handle.read(0, FILE_HEADER_BYTES))[0])
+    except FormatError:
+        if unfinished or size <= FILE_HEADER_BYTES:  # an earlier try was cut short
+            return
+        found = "something else"
+    finally:
+        handle.close()
+    if found != str(file):
+        raise StorageError(
+            f"{path} cannot be {file}: {found} is there",
+            "Give every host and cluster a data_dir of its own; to begin a cluster anew, move the old one's files away",
+        )
+    if size > FILE_HEADER_BYTES and not unfinished:
+        raise StorageError(
+            f"{path} is there already, with {size} bytes: the ledger is older than the files beside it",
+            "Stop the cluster: walship down. Then walship up says how the ledger is to know them",
+        )

@@ -24,6 +24,7 @@ from replication.core.routes.freshness import Reach
 from replication.errors import PeerRefusedError
 
 PROTOCOL = 2
+_CLASH_REMEDY = "Stop the copy; a cluster that was restored gets a new id: walship reincarnate, on it"
 
 
 class Reason(StrEnum):
@@ -72,6 +73,11 @@ class Refusal:
         """The same as a value to send."""
         reason = Reason(error.reason) if error.reason else Reason.NOT_READY
         return Refusal(reason, error.what, error.hint, expected=error.expected)
+
+
+def id_clash(cluster: ClusterId, why: str, remedy: str = _CLASH_REMEDY) -> Refusal:
+    """That two clusters speak under one id."""
+    return Refusal(Reason.ID_CLASH, f"two clusters are called {cluster}, one a copy of the other: {why}", remedy)
 
 
 @dataclass(frozen=True, slots=True)

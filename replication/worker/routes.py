@@ -26,22 +26,16 @@ from replication.core.shipping.chunk import Tail
 from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger, PassedOn, PeerProgress, Phase, Rule
-from replication.link.base import Hello, Loss, PeerLink, Reason, Route, ShipSession
+from replication.link.base import Hello, Loss, PeerLink, Reason, Route, ShipSession, id_clash
 from replication.worker.selection import FrameFilter
 from replication.worker.ship import ShipLimits, Shipment
 from replication.worker.throttle import Throttle
 
-ID_CLASH_REMEDY = "Stop the copy; a cluster that was restored gets a new id: walship reincarnate, on it"
 OLDER_COPY_REMEDY = (
     "{} are from a backup, or the original runs elsewhere. Stop it, then{}: walship reincarnate; if the"
     " ledger alone was put back: walship rebuildledger"
 )
 _log = structlog.get_logger(__name__)
-
-
-def id_clash(cluster: ClusterId, why: str) -> str:
-    """That two clusters speak under one id, in words."""
-    return f"two clusters are called {cluster}, one a copy of the other: {why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +171,7 @@ def _try(
     clash = ledger.terms.recognise(opened.cluster, opened.term_history) if opened.cluster == to.cluster else ""
     if clash:
         session.close()
-        raise PeerRefusedError(id_clash(opened.cluster, clash), ID_CLASH_REMEDY, reason="ID_CLASH")
+        raise id_clash(opened.cluster, clash).error()
     if opened.cluster != to.cluster:
         session.close()
         raise PeerRefusedError(
@@ -190,14 +184,14 @@ def _try(
         session.close()
         why = f"a peer had heard of file {ahead.local} when the ledger here had not given that number yet"
         remedy = OLDER_COPY_REMEDY.format("This cluster's data", "")
-        raise PeerRefusedError(id_clash(ledger.cluster, why), remedy, reason="ID_CLASH")
+        raise id_clash(ledger.cluster, why, remedy).error()
     newest = {file.slot: file for file in opened.newest}
     forgotten = next((file for file in acked if file.slot not in newest or newest[file.slot] < file), None)
     if forgotten is not None:
         session.close()
         why = f"it acked bytes of file {forgotten.local} and has not heard of that file"
         remedy = OLDER_COPY_REMEDY.format(f"The data of {opened.cluster.name}", " on it")
-        raise PeerRefusedError(id_clash(opened.cluster, why), remedy, reason="ID_CLASH")
+        raise id_clash(opened.cluster, why, remedy).error()
     return session
 
 

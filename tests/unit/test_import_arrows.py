@@ -183,6 +183,14 @@ def test_a_loop_of_folders_is_found_though_no_module_is_in_one(tmp_path: Path) -
     assert set(loop_in(folder_arrows(graph, tmp_path))) == {"peer/replay", "peer/tables"}
 
 
+def test_the_receiver_imports_nothing_of_the_workers_or_writers() -> None:
+    graph = import_graph(ROOT)
+    assert any(module.startswith("peer.receive.") for module in graph)
+    senders = ("replication.worker", "replication.writer")
+    found = [(module, name) for module in graph if module.startswith("peer.receive") for name in graph[module]]
+    assert [f"{module} -> {name}" for module, name in found if name.startswith(senders)] == []
+
+
 def test_every_floor_names_what_is_there() -> None:
     places = [ROOT / name.replace(".", "/") for name in FLOORS]
     assert [place.name for place in places if not place.is_dir() and not place.with_suffix(".py").is_file()] == []

@@ -19,13 +19,13 @@ from replication.core.frame import (
     encode_end_record,
     encode_envelope,
     encode_file_header,
-    read_file_header,
     stream_hash,
 )
 from replication.core.ids import FileId, StreamId
 from replication.core.rows.encoded import EncodedBatch
-from replication.errors import FormatError, NoSpaceError, StorageError
+from replication.errors import NoSpaceError, StorageError
 from replication.files.base import AppendFile, Buffer, Files, append, reserve
+from replication.files.frames import refuse_occupied
 from replication.ledger.base import FileRow, Ledger
 from replication.writer.wal.durable_length import DurableLength
 
@@ -52,7 +52,7 @@ def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[Appe
     """
     directory = dirname(row.path)
     files.make_directory(directory)
-    refuse_others(files, row)
+    refuse_occupied(files, row.path, row.file)
     making = row.path + ".new"
     files.remove(making)
     handle = files.create(making)
@@ -70,40 +70,6 @@ def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[Appe
             files.remove(making)
         raise
     return handle, counters
-
-
-def refuse_others(files: Files, row: FileRow, *, unfinished: bool = False) -> None:
-    """Raise StorageError when another file is where that of ``row``, just allocated, is to be made.
-
-    Hosts that share a directory by mistake, and a ledger that is older than its files, must not replace what is acked.
-
-    Args:
-        files: this host's file system.
-        row: of the file.
-        unfinished: an earlier try may have left frames, too.
-    """
-    if not files.exists(row.path):
-        return
-    handle = files.open(row.path)
-    try:
-        size = handle.size()
-        found = str(read_file_header(handle.read(0, FILE_HEADER_BYTES))[0])
-    except FormatError:
-        if unfinished or size <= FILE_HEADER_BYTES:  # an earlier try was cut short
-            return
-        found = "something else"
-    finally:
-        handle.close()
-    if found != str(row.file):
-        raise StorageError(
-            f"{row.path} cannot be {row.file}: {found} is there",
-            "Give every host and cluster a data_dir of its own; to begin a cluster anew, move the old one's files away",
-        )
-    if size > FILE_HEADER_BYTES and not unfinished:
-        raise StorageError(
-            f"{row.path} is there already, with {size} bytes: the ledger is older than the files beside it",
-            "Stop the cluster: walship down. Then walship up says how the ledger is to know them",
-        )
 
 
 class WalFile:

@@ -19,10 +19,11 @@ from replication.errors import (
     ReplicationError,
     StorageError,
 )
+from replication.files.frames import refuse_occupied
 from replication.writer import group_commit
 from replication.writer.wal import commit_clock, wal_series
 from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.wal_file import make, refuse_others
+from replication.writer.wal.wal_file import make
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, eventually, some
 
@@ -178,7 +179,7 @@ def test_a_ledger_that_is_older_than_its_files_replaces_none_of_them(site: Site)
         content = handle.read(0, handle.size())
         with pytest.raises(StorageError, match=r"older than the files beside it.*walship up says"):
             make(site.files, row, 1, 0)
-        refuse_others(site.files, row, unfinished=True)
+        refuse_occupied(site.files, row.path, row.file, unfinished=True)
         assert handle.read(0, len(content) + 1) == content
         handle.truncate(FILE_HEADER_BYTES)
         make(site.files, row, 1, 0)[0].close()
