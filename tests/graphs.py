@@ -15,6 +15,7 @@ from peer.client.peering import Peering
 from peer.client.waiting import Waiting
 from peer.frames.quarantine import Quarantine
 from peer.receive.receiver import Receiver
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.tables.read import read
 from peer.verify.digest import content_hash
@@ -62,10 +63,12 @@ class Node(Site):
 
         def replay() -> None:
             replayer = Replayer(
-                self.ledger,
-                self.tables,
-                Quarantine(self.config.data_dir / "quarantine", self.ledger.replay),
-                self.ledger.replay.raise_epoch(),
+                ReplayContext(
+                    self.ledger,
+                    self.tables,
+                    Quarantine(self.config.data_dir / "quarantine", self.ledger.replay),
+                    self.ledger.replay.raise_epoch(),
+                ),
                 parallel=1,
             )
             while not stop.wait(0.02):

@@ -11,6 +11,7 @@ from typing import Any
 
 from peer.bootstrap.keeper import BootstrapKeeper
 from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer, RoundResult
 from peer.tables.fold import merge_changes
 from peer.tables.read import read
@@ -44,7 +45,7 @@ class TableSite(Site):
         """As a new replay process: nothing is remembered but what is durable."""
         quarantine = Quarantine(self.config.data_dir / "quarantine", self.ledger.replay)
         epoch = self.ledger.replay.raise_epoch()
-        self.replayer = Replayer(self.ledger, self.tables, quarantine, epoch, parallel=1)
+        self.replayer = Replayer(ReplayContext(self.ledger, self.tables, quarantine, epoch), parallel=1)
         self.keeper = BootstrapKeeper(self.tables, self.ledger, self.files, "h0", str(self.config.wal_dir), self.boot)
 
     def register(self) -> None:

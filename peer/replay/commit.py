@@ -18,7 +18,7 @@ import structlog
 
 from peer.frames.decode import FrameRef, Poison, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
-from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import show_late, show_latest
 from replication.core.definition.schema import OP, TableSpec
@@ -30,8 +30,8 @@ from replication.errors import (
     StorageError,
     SupersededError,
 )
-from replication.ledger.base import Ledger, ReplayCheckpoint
-from replication.tables.base import LABEL, Decode, History, Snapshot, Tables
+from replication.ledger.base import ReplayCheckpoint
+from replication.tables.base import LABEL, Decode, History, Snapshot
 from replication.tables.layout import landing_name
 
 _RETRIES = 3
@@ -49,32 +49,26 @@ class TableReplay:
 
     Args:
         spec: the table, which is there.
-        tables: the warehouse.
-        ledger: where positions are marked after each commit.
-        quarantine: where frames go that cannot be decoded.
-        epoch: this replayer's replay epoch; a higher one in the table ends it.
-        tasks: how many executor tasks a commit may use.
+        context: where rows and positions go, under which epoch.
     """
 
-    def __init__(
-        self, spec: TableSpec, tables: Tables, ledger: Ledger, quarantine: Quarantine, epoch: int, tasks: int
-    ) -> None:
+    def __init__(self, spec: TableSpec, context: ReplayContext) -> None:
         self.spec = spec
         self.name = landing_name(spec)
         self.number = 0
-        self._tables = tables
-        self._ledger = ledger
-        self._quarantine = quarantine
-        self._epoch = epoch
-        self._tasks = tasks
+        self._tables = context.tables
+        self._ledger = context.ledger
+        self._quarantine = context.quarantine
+        self._epoch = context.epoch
+        self._tasks = context.tasks
         self._expect: int | None = None
         self._owned = False
 
     def open(self) -> bool:
         """Settle where the table stands, then take the replay epoch.
 
-        After this everything that the table's snapshots hold is marked in the ledger, and nothing more. Returns whether
-        what is pending had to change for that, so that what was selected before is void.
+        After this the ledger's checkpoint is what the table's snapshots hold, and nothing more. Returns whether what is
+        pending had to change for that, so that what was selected before is void.
 
         Raises:
             SupersededError: a newer replayer has the table.
@@ -92,34 +86,34 @@ class TableReplay:
         raise CommitConflictError(f"{self.name} changes faster than this replayer can take it over")
 
     def apply(self, frames: Sequence[FrameRef], ranges: Mapping[FileId, tuple[int, int]], hosts: Hosts) -> int:
-        """Commit the rows of ``frames``, all that the table has in ``ranges``, and mark them; return how many frames.
+        """Commit the rows of ``frames``, all that the table has in ``ranges``; return how many frames.
 
         ``hosts`` says how to read those that lie on other hosts. Frames that cannot be decoded are quarantined on the
-        way. Without frames nothing is committed, only marked.
+        way. Without frames only the checkpoint moves.
 
         Raises:
             CommitConflictError: somebody else committed rows meanwhile. Nothing was changed; ``open`` and select
                 again.
             HostAwayError: a host with some of the frames does not answer. Nothing was changed.
             StorageError: a frame that a peer sent was damaged since; says what to do. All but it and what follows it
-                in its file is committed and marked.
+                in its file is committed.
         """
         left, ranges = list(frames), dict(ranges)
         snapshot = 0
         damage: StorageError | None = None
         while left:
-            stamp = CommitMetadata(self._epoch, self.number + 1, _spanned(left, ranges))
+            commit = CommitMetadata(self._epoch, self.number + 1, _spanned(left, ranges))
             decode = plan_decode(
                 self.spec,
                 self._ledger.tables.schemas(self.spec.uuid),
                 left,
-                stamp.number,
+                commit.number,
                 self._tasks,
                 time.time_ns() // 1000,
                 hosts,
             )
             try:
-                snapshot = self._append(decode, stamp)
+                snapshot = self._append(decode, commit)
                 break
             except PoisonFrameError as error:
                 poison = find_poison(decode, left)
@@ -136,7 +130,7 @@ class TableReplay:
                             self._quarantine.add(each.frame, each.reason, reader)
                 gone = {each.frame for each in poison}
                 left = [frame for frame in left if frame not in gone and frame.end <= ranges[frame.file][1]]
-        self._mark(snapshot, ranges)
+        self._checkpoint(snapshot, ranges)
         if left and self.spec.key:
             show_late(self._tables, self.spec, min(frame.oldest for frame in left))
         if damage is not None:
@@ -144,7 +138,7 @@ class TableReplay:
         return len(left)
 
     def take(self, plan: Callable[[int], Decode], ranges: Mapping[FileId, tuple[int, int]]) -> None:
-        """Commit a bootstrap's rows, all in one, and mark ``ranges``, all that is received of it.
+        """Commit a bootstrap's rows, all in one; ``ranges``, all that is received of it, then count as applied.
 
         Args:
             plan: what to decode, given the commit's number.
@@ -154,8 +148,8 @@ class TableReplay:
             CommitConflictError: as ``apply``.
             PoisonFrameError: a frame cannot be decoded; nothing was changed.
         """
-        stamp = CommitMetadata(self._epoch, self.number + 1, ranges)
-        self._mark(self._append(plan(stamp.number), stamp), ranges)
+        commit = CommitMetadata(self._epoch, self.number + 1, ranges)
+        self._checkpoint(self._append(plan(commit.number), commit), ranges)
         show_latest(self._tables, self.spec)
 
     def write_tombstones(self, tombstones: pa.Table) -> None:
@@ -178,73 +172,73 @@ class TableReplay:
         row = self._ledger.files.get(frame.file)
         return row is not None and row.source is not None
 
-    def _append(self, rows: Decode, stamp: CommitMetadata) -> int:
+    def _append(self, rows: Decode, commit: CommitMetadata) -> int:
         """Commit; 0 where there is no row, and so no commit: its number could not be told from the rows."""
-        snapshot = self._tables.append(self.name, rows, self._expect, stamp.to_summary())
+        snapshot = self._tables.append(self.name, rows, self._expect, commit.to_summary())
         if snapshot is None:
             return 0
-        self.number, self._expect = stamp.number, snapshot
+        self.number, self._expect = commit.number, snapshot
         return snapshot
 
-    def _mark(self, snapshot: int, ranges: Mapping[FileId, tuple[int, int]], number: int | None = None) -> None:
+    def _checkpoint(self, snapshot: int, ranges: Mapping[FileId, tuple[int, int]], number: int | None = None) -> None:
         positions = {file: end for file, (_, end) in ranges.items()}
         at = self.number if number is None else number
         self._ledger.replay.checkpoint_applied(ReplayCheckpoint(self.spec.uuid, self._epoch, at, snapshot, positions))
 
     def _settle(self) -> bool:
-        mark = self._ledger.replay.mark(self.spec.uuid)  # first: another replayer may commit and mark meanwhile
+        checkpoint = self._ledger.replay.mark(self.spec.uuid)  # first: another replayer may commit meanwhile
         history = self._tables.history(self.name)
-        stamped = []
+        commits = []
         for snapshot in history.chain():
             if (metadata := CommitMetadata.of(snapshot)) is not None:
-                stamped.append((snapshot, metadata))
-        marked = mark.commit if mark is not None else 0
-        newest = max((stamp.number for _, stamp in stamped), default=0)
-        for _, stamp in stamped:
-            if stamp.epoch > self._epoch:
+                commits.append((snapshot, metadata))
+        checkpointed = checkpoint.commit if checkpoint is not None else 0
+        newest = max((commit.number for _, commit in commits), default=0)
+        for _, commit in commits:
+            if commit.epoch > self._epoch:
                 raise SupersededError(
-                    f"a newer replayer (epoch {stamp.epoch}) has taken {self.name} from this one (epoch {self._epoch})"
+                    f"a newer replayer (epoch {commit.epoch}) has taken {self.name} from this one (epoch {self._epoch})"
                 )
-        self._owned = any(stamp.number == newest and stamp.epoch == self._epoch for _, stamp in stamped)
+        self._owned = any(commit.number == newest and commit.epoch == self._epoch for _, commit in commits)
         self._expect = history.current
         every = [made for s in history.snapshots.values() if (made := CommitMetadata.of(s)) is not None]
-        self.number = max([newest, marked, *(stamp.number for stamp in every)])
-        if not stamped:
-            if marked:
-                self._check_ledger_holds(marked)
+        self.number = max([newest, checkpointed, *(commit.number for commit in every)])
+        if not commits:
+            if checkpointed:
+                self._check_ledger_holds(checkpointed)
             return False
-        if newest < marked:
-            self._rewind(history, every, newest, marked)
-            marked = 0
-            self._restore_checkpoint(stamped, marked)
+        if newest < checkpointed:
+            self._rewind(history, every, newest, checkpointed)
+            checkpointed = 0
+            self._restore_checkpoint(commits, checkpointed)
             return True
-        self._restore_checkpoint(stamped, marked)
-        return newest > marked
+        self._restore_checkpoint(commits, checkpointed)
+        return newest > checkpointed
 
-    def _restore_checkpoint(self, stamped: Sequence[tuple[Snapshot, CommitMetadata]], marked: int) -> None:
-        """Mark commits whose replayer died before it could, once the disk has them: then their WALs may go."""
-        if any(stamp.number > marked for _, stamp in stamped):
+    def _restore_checkpoint(self, commits: Sequence[tuple[Snapshot, CommitMetadata]], checkpointed: int) -> None:
+        """Add commits whose replayer died before it could, once the disk has them: then their WALs may go."""
+        if any(commit.number > checkpointed for _, commit in commits):
             self._tables.settle(self.name)
-        for snapshot, stamp in reversed(stamped):
-            if stamp.number > marked:
-                self._mark(snapshot.id, stamp.applied, stamp.number)
+        for snapshot, commit in reversed(commits):
+            if commit.number > checkpointed:
+                self._checkpoint(snapshot.id, commit.applied, commit.number)
 
-    def _check_ledger_holds(self, marked: int) -> None:
+    def _check_ledger_holds(self, checkpointed: int) -> None:
         """All replay snapshots have expired: the ledger's positions count if the rows it knows of are still there."""
         found = (
             self._tables.query(f"select max(_replay) as newest from {self._tables.ref(self.name)}").column(0)[0].as_py()
         )
-        if found != marked:
+        if found != checkpointed:
             raise ForeignMaintenanceError(
-                f"{self.name} has rows up to replay commit {found or 0}, but {marked} was applied: it was rolled back,"
-                " and its snapshots have expired since",
+                f"{self.name} has rows up to replay commit {found or 0}, but {checkpointed} was applied: it was rolled"
+                " back, and its snapshots have expired since",
                 _ROLLED_BACK,
             )
 
-    def _rewind(self, history: History, every: Sequence[CommitMetadata], newest: int, marked: int) -> None:
-        """The table was rolled back to before marked commits: have their ranges pending again."""
-        lost = [stamp for stamp in every if stamp.number > newest]
-        missing = set(range(newest + 1, marked + 1)) - {stamp.number for stamp in lost}
+    def _rewind(self, history: History, every: Sequence[CommitMetadata], newest: int, checkpointed: int) -> None:
+        """The table was rolled back to before commits of the checkpoint: have their ranges pending again."""
+        lost = [commit for commit in every if commit.number > newest]
+        missing = set(range(newest + 1, checkpointed + 1)) - {commit.number for commit in lost}
         if missing:
             raise ForeignMaintenanceError(
                 f"{self.name} was rolled back to replay commit {newest}, and what commit {min(missing)} applied can no"
@@ -252,8 +246,8 @@ class TableReplay:
                 _ROLLED_BACK,
             )
         starts: dict[FileId, int] = {}
-        for stamp in lost:
-            for file, (begin, _) in stamp.applied.items():
+        for commit in lost:
+            for file, (begin, _) in commit.applied.items():
                 starts[file] = min(begin, starts.get(file, begin))
         gone = [file for file in starts if self._ledger.files.get(file) is None]
         if gone:
@@ -261,7 +255,7 @@ class TableReplay:
                 f"{self.name} was rolled back to replay commit {newest}, but {gone[0]} with what it lost is deleted",
                 _ROLLED_BACK,
             )
-        _log.warning("table was rolled back, replaying again", table=self.name, commit=newest, lost=len(lost))
+        _log.warning("table_rolled_back", table=self.name, commit=newest, lost=len(lost))
         self._ledger.replay.rewind(self.spec.uuid, starts)
 
     def _take_epoch(self) -> None:
@@ -269,10 +263,10 @@ class TableReplay:
         self._commit_own(_control_rows, _CONTROL, {})
 
     def _commit_own(self, run: _Run, schema: pa.Schema, constants: Mapping[str, int]) -> None:
-        stamp = CommitMetadata(self._epoch, self.number + 1, {})
-        given = {"_replay": stamp.number, **constants}
+        commit = CommitMetadata(self._epoch, self.number + 1, {})
+        given = {"_replay": commit.number, **constants}
         rows = Decode(pa.table({"row": [0]}), run, schema, (), ((),), given, size=0)
-        self._mark(self._append(rows, stamp), {})
+        self._checkpoint(self._append(rows, commit), {})
 
 
 def _damage(poison: Poison) -> StorageError:

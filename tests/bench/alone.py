@@ -17,6 +17,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.tables.read import Reader
 from replication import config as configuration
@@ -102,7 +103,7 @@ def alone(name: str = "east", *, driver_memory: str = "1g") -> Iterator[Alone]:
             spark = open_session(given, home / "spark", driver_memory=driver_memory)
             tables = IcebergTables(IcebergCatalog(given), spark)
             quarantine = Quarantine(home / "quarantine", ledger.replay)
-            replayer = Replayer(ledger, tables, quarantine, ledger.replay.raise_epoch())
+            replayer = Replayer(ReplayContext(ledger, tables, quarantine, ledger.replay.raise_epoch()))
             reader = Reader(config, ledger)
             try:
                 yield Alone(file, config, ledger, coordination, spark, tables, reader, replayer)

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from peer.replay.loop import Housekeeping
+from peer.replay.housekeeping import Housekeeping
 from replication.files.local import LocalFiles
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar

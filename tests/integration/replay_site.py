@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer, RoundResult
 from peer.tables.latest import latest_query, show_latest
 from peer.tables.read import read
@@ -36,7 +37,9 @@ class Site:
 
     def replayer(self, **more: Any) -> Replayer:
         quarantine = Quarantine(self.directory / "quarantine", self.ledger.replay)
-        return Replayer(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch(), parallel=1, **more)
+        return Replayer(
+            ReplayContext(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch()), parallel=1, **more
+        )
 
     def put(self, *values: tuple[str, int], spec: TableSpec | None = None) -> None:
         self.wal.upsert(spec or self.spec, [{"k": k, "v": v} for k, v in values])

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from peer.frames.quarantine import Quarantine
-from peer.replay.loop import Housekeeping
+from peer.replay.context import ReplayContext
+from peer.replay.housekeeping import Housekeeping
 from peer.replay.rounds import Replayer
 from peer.tables.fold import fold, merge_changes
 from peer.tables.latest import latest_query, show_latest
@@ -50,7 +51,9 @@ class Site:
         self.spec = spec or keyed(f"{warehouse.namespace}.t{uuid4().hex[:6]}", SCHEMA)
         self.ledger.tables.create(self.spec)
         quarantine = Quarantine(directory / "quarantine", self.ledger.replay)
-        self.replayer = Replayer(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch(), parallel=1)
+        self.replayer = Replayer(
+            ReplayContext(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch()), parallel=1
+        )
 
     def alter(self, *changes: Any) -> TableSpec:
         for change in changes:
@@ -208,7 +211,7 @@ def test_frames_that_are_ahead_of_the_definition_wait_for_it_and_hold_no_other_t
     assert not site.ledger.replay.quarantined()
     assert read(site.tables, other).read_all().num_rows == 1
     site.alter(lambda s: join(s, ahead))
-    site.replayer._held[site.spec.uuid].again = 0.0  # not to wait for the back-off
+    site.replayer.held.retry_now(site.spec.uuid)  # not to wait for the back-off
     assert not site.replay()
     assert site.rows() == [{"k": "a", "v": 1, "note": None, "extra": "kept"}]
 

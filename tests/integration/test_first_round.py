@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.tables.read import read
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
@@ -30,7 +31,7 @@ def test_the_first_rounds_of_a_table_ask_nothing_of_spark(tmp_path: Path) -> Non
     for n in range(2):  # the second replayer takes the table over from the first
         wal.upsert(spec, [{"k": f"key {n}", "v": n}])
         wal.register()
-        replayer = Replayer(ledger, tables, quarantine, ledger.replay.raise_epoch())
+        replayer = Replayer(ReplayContext(ledger, tables, quarantine, ledger.replay.raise_epoch()))
         result = replayer.round()
         replayer.close()
         assert (result.frames, dict(result.held)) == (1, {})

@@ -19,6 +19,7 @@ import pytest
 from peer.client.contacts import Contacts
 from peer.client.waiting import Waiting
 from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.tables.read import read
 from replication.core.definition.define import cell_table, typed_table
@@ -47,10 +48,12 @@ class World:
         self.wal: Wal = self.east.wal()
         self.replayers = {
             site.cluster.name: Replayer(
-                site.ledger,
-                self.tables[site.cluster.name],
-                Quarantine(Path(site.config.data_dir) / "quarantine", site.ledger.replay),
-                site.ledger.replay.raise_epoch(),
+                ReplayContext(
+                    site.ledger,
+                    self.tables[site.cluster.name],
+                    Quarantine(Path(site.config.data_dir) / "quarantine", site.ledger.replay),
+                    site.ledger.replay.raise_epoch(),
+                )
             )
             for site in (self.east, self.west)
         }

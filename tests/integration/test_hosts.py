@@ -16,6 +16,7 @@ from peer.frames.host_watch import HostWatch
 from peer.frames.hosts import HostReader
 from peer.frames.quarantine import Quarantine
 from peer.repair.salvage_own import salvage_own, told
+from peer.replay.context import ReplayContext
 from peer.replay.election import await_turn
 from peer.replay.rounds import Replayer
 from peer.status.collect import collect
@@ -25,7 +26,7 @@ from peer.tables.read import read
 from replication.coordination.host import host_record
 from replication.coordination.paths import Election, MemberKind
 from replication.core.frame import FILE_HEADER_BYTES, scan
-from replication.core.frame import MemberKind as FrameKind
+from replication.core.frame import FrameKind
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import (
@@ -82,13 +83,7 @@ class Hosted:
         ledger = self.one.ledger
         quarantine = Quarantine(self.one.config.data_dir / "quarantine", ledger.replay)
         self.replayer = Replayer(
-            ledger,
-            self.tables,
-            quarantine,
-            ledger.replay.raise_epoch(),
-            hosts=self.watch.hosts,
-            failed=self.watch.failed,
-            parallel=1,
+            ReplayContext(ledger, self.tables, quarantine, ledger.replay.raise_epoch()), self.watch, parallel=1
         )
 
     def register(self, site: Site) -> None:

@@ -13,6 +13,7 @@ from peer.frames.host_watch import HostWatch
 from peer.frames.quarantine import Quarantine
 from peer.repair.salvage import give_up
 from peer.repair.salvage_own import own_loss, salvage_own
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.status.collect import collect
 from peer.status.members import Members
@@ -85,9 +86,7 @@ class TwoByTwo:
         stack.callback(self.watch.close)
         ledger = self.w1.ledger
         quarantine = Quarantine(self.w1.config.data_dir / "quarantine", ledger.replay)
-        self.replayer = Replayer(
-            ledger, self.tables, quarantine, 1, hosts=self.watch.hosts, failed=self.watch.failed, parallel=1
-        )
+        self.replayer = Replayer(ReplayContext(ledger, self.tables, quarantine, 1), self.watch, parallel=1)
 
     def shown(self) -> list[int]:
         self.replayer.round()

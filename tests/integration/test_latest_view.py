@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.tables.fold import fold
 from peer.tables.latest import show_latest
@@ -88,7 +89,7 @@ def test_rows_that_come_late_are_shown_as_soon_as_they_are_replayed(
     ledger.tables.create(spec)
     early, late = OriginWal(ledger, tmp_path / "wal"), OriginWal(ledger, tmp_path / "wal")
     quarantine = Quarantine(tmp_path / "quarantine", ledger.replay)
-    replayer = Replayer(ledger, spark_tables, quarantine, ledger.replay.raise_epoch(), parallel=1)
+    replayer = Replayer(ReplayContext(ledger, spark_tables, quarantine, ledger.replay.raise_epoch()), parallel=1)
 
     def shown() -> dict[str, int]:
         rows = spark_tables.query(f"select * from {spark_tables.ref(spec.name + LATEST)}").to_pylist()

@@ -11,6 +11,7 @@ import pytest
 
 from peer.frames.check import check_file
 from peer.frames.quarantine import Quarantine
+from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.status.collect import TableHere, collect
 from peer.status.members import Members
@@ -46,7 +47,9 @@ class World:
             if not knows_schema:
                 patch.setattr(self.ledger.tables, "schemas", lambda _: [])
             quarantine = Quarantine(self.config.data_dir / "quarantine", self.ledger.replay)
-            replayer = Replayer(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch(), parallel=1)
+            replayer = Replayer(
+                ReplayContext(self.ledger, self.tables, quarantine, self.ledger.replay.raise_epoch()), parallel=1
+            )
             for _ in range(3):
                 replayer.round()
             replayer.close()

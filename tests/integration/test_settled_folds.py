@@ -19,13 +19,13 @@ class Folding:
 
     def __init__(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site, self.settled, self.looked = site, Settled(), 0
-        opened = peer.fold.open_duckdb
+        opened = peer.tables.fold.open_duckdb
 
         def counted(*given: Any) -> Any:
             self.looked += 1
             return opened(*given)
 
-        monkeypatch.setattr(peer.fold, "open_duckdb", counted)
+        monkeypatch.setattr(peer.tables.fold, "open_duckdb", counted)
 
     def fold(self, hold_s: float = 600) -> bool:
         site = self.site

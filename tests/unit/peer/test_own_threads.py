@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from peer.bootstrap.keeper import BootstrapKeeper
-from peer.replay.loop import Housekeeping
+from peer.replay.housekeeping import Housekeeping
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.files.local import LocalFiles
@@ -83,8 +83,8 @@ def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_int
             housekeeping.turn(lambda: False)
         return clock.now - began
 
-    monkeypatch.setattr("peer.replay.loop.fold", fold)
-    monkeypatch.setattr("peer.replay.loop.time", clock)
+    monkeypatch.setattr("peer.replay.housekeeping.fold", fold)
+    monkeypatch.setattr("peer.replay.housekeeping.time", clock)
     for spec in ledger.tables.all():
         tables.create(spec)
     housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=5.0))
@@ -104,7 +104,7 @@ def test_what_failed_is_tried_again_soon_though_its_interval_is_long(
     ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, tables = Clock(), FlakyCatalog()
-    monkeypatch.setattr("peer.replay.loop.time", clock)
+    monkeypatch.setattr("peer.replay.housekeeping.time", clock)
     for spec in ledger.tables.all():
         tables.create(spec)
     housekeeping = Housekeeping(tables, ledger, ReplaySection(maintenance_interval_s=3600.0))

@@ -1,0 +1,31 @@
+"""What every part of one replayer shares: where rows and positions go, and under which replay epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from peer.frames.quarantine import Quarantine
+from replication.ledger.base import Ledger
+from replication.tables.base import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayContext:
+    """One replayer's ledger, warehouse and epoch.
+
+    Attributes:
+        ledger: what is registered and applied.
+        tables: the warehouse.
+        quarantine: where frames go that cannot be decoded.
+        epoch: from ``ledger.replay.raise_epoch``; a table that carries a higher one ends this replayer.
+        tasks: how many executor tasks a commit may use.
+        scratch: a directory for comparisons that do not fit into memory; None when all of them are to.
+    """
+
+    ledger: Ledger
+    tables: Tables
+    quarantine: Quarantine
+    epoch: int
+    tasks: int = 2
+    scratch: Path | None = None

@@ -1,0 +1,90 @@
+"""Tables that are held back: each is tried again with backoff on a pass of its own, and never holds the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+
+from replication.errors import (
+    CommitConflictError,
+    EngineLostError,
+    ForeignMaintenanceError,
+    HostAwayError,
+    ReplicationError,
+    SupersededError,
+    one_line,
+)
+
+_RETRY_MAX_S = 60.0
+_AT_ONCE = 3  # so often a conflict is tried again without a wait
+_log = structlog.get_logger(__name__)
+
+
+class PositionsMovedError(ReplicationError):
+    """Settling a table changed what is pending of it; select again."""
+
+    retryable = True
+
+
+@dataclass(slots=True)
+class _Held:
+    reason: str
+    tries: int
+    retry_at_s: float  # monotonic
+
+
+class HeldTables:
+    """Which tables are held back and why; for one thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[UUID, _Held] = {}
+
+    def __contains__(self, table: UUID) -> bool:
+        """Whether a table is held back."""
+        return table in self._held
+
+    def __bool__(self) -> bool:
+        """Whether any table is."""
+        return bool(self._held)
+
+    def __iter__(self) -> Iterator[UUID]:
+        """The tables that are held back."""
+        return iter(list(self._held))
+
+    def reasons(self) -> dict[UUID, str]:
+        """Why each table is held back."""
+        return {table: held.reason for table, held in self._held.items()}
+
+    def due(self) -> list[UUID]:
+        """Those to try again now."""
+        now = time.monotonic()
+        return [table for table, held in self._held.items() if held.retry_at_s <= now]
+
+    def hold(self, table: UUID, name: str, error: Exception) -> None:
+        """Hold a table back for as long as it has failed before.
+
+        Raises:
+            SupersededError, EngineLostError: ``error`` itself, which ends the replayer.
+        """
+        if isinstance(error, EngineLostError | SupersededError):
+            raise error
+        tries = self._held[table].tries + 1 if table in self._held else 0
+        passing = isinstance(error, CommitConflictError | HostAwayError | PositionsMovedError)
+        delay_s = 0.0 if passing and tries < _AT_ONCE else min(2.0**tries, _RETRY_MAX_S)
+        known = isinstance(error, ReplicationError)
+        reason = str(error) if known else one_line(error)
+        self._held[table] = _Held(reason, tries, time.monotonic() + delay_s)
+        report = _log.error if isinstance(error, ForeignMaintenanceError) or not known else _log.warning
+        report("table_held", table=name, reason=reason, retry_s=round(delay_s, 1))
+
+    def retry_now(self, table: UUID) -> None:
+        """Have a held table's next pass come at once."""
+        self._held[table].retry_at_s = time.monotonic()
+
+    def release(self, table: UUID) -> None:
+        """A table rejoins the shared pass."""
+        self._held.pop(table, None)

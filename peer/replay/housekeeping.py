@@ -1,0 +1,135 @@
+"""Folds, compaction and expiry of all tables, each when it is due.
+
+Intervals stretch with cost, so that folds take at most half of their thread's time. A slow fold puts off the next fold
+of its own table and no other's. The intervals in force, and the errors, go into the ledger for ``status``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+
+from peer.tables.establish import establish
+from peer.tables.fold import Settled, fold
+from peer.tables.maintenance import Retention, tidy, trim
+from replication.core.definition.schema import TableSpec
+from replication.errors import CommitConflictError, EngineLostError, ReplicationError, one_line
+from replication.ledger.base import Ledger
+from replication.settings import ReplaySection
+from replication.tables.base import Tables
+from replication.tables.layout import landing_name
+
+_log = structlog.get_logger(__name__)
+_ALTER_RETRY_S = 10.0
+_FAILED_RETRY_S = 30.0  # what failed is tried again so soon, however long its interval is
+
+
+class Housekeeping:
+    """Folds, compaction and expiry of all tables, each when it is due. Its methods are for one thread.
+
+    Args:
+        tables: the warehouse.
+        ledger: the cluster's.
+        settings: intervals and retention.
+    """
+
+    def __init__(self, tables: Tables, ledger: Ledger, settings: ReplaySection) -> None:
+        self._tables = tables
+        self._ledger = ledger
+        self._settings = settings
+        self._due: dict[tuple[UUID, str], float] = {}
+        self._shaped: dict[UUID, TableSpec] = {}
+        self._costs: dict[UUID, tuple[float, float]] = {}  # of the last two folds
+        self._settled = Settled()
+        self.errors: dict[str, str] = {}
+        self.fold_interval_s = settings.fold_interval_s
+
+    def turn(self, stop: Callable[[], bool]) -> None:
+        """Do what is due for every table.
+
+        Raises:
+            EngineLostError: the Spark session is gone.
+        """
+        specs = self._ledger.tables.all()
+        known = {spec.uuid for spec in specs}
+        self._due = {key: due for key, due in self._due.items() if key[0] in known}
+        self._costs = {table: costs for table, costs in self._costs.items() if table in known}
+        self._settled.keep(known)
+        for spec in specs:
+            if stop():
+                return
+            self._shape(spec)
+            if spec.key:
+                self._count(spec, self._when_due(spec, "fold", self.fold_interval_s, self._fold))
+            self._when_due(spec, "tidy", min(10.0, self._settings.maintenance_interval_s), self._tidy)
+            self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
+
+    def _count(self, spec: TableSpec, took: float) -> None:
+        """Stretch the interval to twice what folding every table takes, of each the faster of its last two folds."""
+        if took:
+            _, before = self._costs.get(spec.uuid, (0.0, 0.0))
+            self._costs[spec.uuid] = (before, took)
+            cost = sum(min(costs) for costs in self._costs.values())
+            self.fold_interval_s = max(self._settings.fold_interval_s, 2 * cost)
+
+    def _shape(self, spec: TableSpec) -> None:
+        """Have the Iceberg tables follow an altered definition, also when no frames come that would."""
+        due = (spec.uuid, "alter")
+        if self._shaped.get(spec.uuid) == spec or time.monotonic() < self._due.get(due, 0.0):
+            return
+        self._shaped[spec.uuid] = spec
+        self._when_due(spec, "alter", 0.0, self._made)
+        if f"{spec.name} alter" in self.errors:
+            del self._shaped[spec.uuid]
+            self._due[due] = time.monotonic() + _ALTER_RETRY_S
+
+    def _when_due(self, spec: TableSpec, what: str, interval_s: float, act: Callable[[TableSpec], None]) -> float:
+        key = (spec.uuid, what)
+        started = time.monotonic()
+        if key not in self._due:  # a new table, or a start: however far intervals are stretched
+            self._due[key] = started + min(interval_s, self._settings.fold_interval_s)
+        if started < self._due[key]:
+            return 0.0
+        try:
+            if not self._tables.exists(landing_name(spec)):
+                return 0.0
+            act(spec)
+            self.errors.pop(f"{spec.name} {what}", None)
+        except EngineLostError:
+            raise
+        except CommitConflictError:
+            pass  # another part of walship was faster; the next turn will do
+        except ReplicationError as error:
+            self.errors[f"{spec.name} {what}"] = str(error)
+            _log.warning("housekeeping_postponed", table=spec.name, what=what, reason=error.what)
+        except Exception as error:  # one table's trouble never stops another
+            self.errors[f"{spec.name} {what}"] = one_line(error)
+            _log.error("housekeeping_failed", table=spec.name, what=what, reason=self.errors[f"{spec.name} {what}"])
+        took = time.monotonic() - started
+        if f"{spec.name} {what}" in self.errors:
+            interval_s = min(interval_s, max(_FAILED_RETRY_S, 10 * took))
+        self._due[key] = time.monotonic() + max(interval_s, took)
+        return took
+
+    def _made(self, spec: TableSpec) -> None:
+        try:
+            establish(self._tables, self._ledger, spec)
+        except CommitConflictError:
+            del self._shaped[spec.uuid]
+            raise
+
+    def _fold(self, spec: TableSpec) -> None:
+        fold(self._tables, self._ledger, spec, _now(), self._settings.fold_hold_s, self._settled)
+
+    def _tidy(self, spec: TableSpec) -> None:
+        tidy(self._tables, self._ledger, spec, _now())
+
+    def _trim(self, spec: TableSpec) -> None:
+        trim(self._tables, self._ledger, spec, _now(), Retention(self._settings.changes_retention_s))
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
