@@ -27,11 +27,13 @@ from replication.config import Config
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.core.definition.alter import set_properties
+from replication.core.definition.choice import full_name
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
+from replication.core.roles import Role
 from replication.core.rows.mutation import Mutation
-from replication.errors import CoordinationError, RequestError
+from replication.errors import CoordinationError, ReadOnlyClusterError, RequestError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 class Cluster:
     """One cluster, on one of its hosts. Close it, or use it as a context; ``walship.connect`` makes it.
 
-    An append is durable on this host's disk when it returns; other clusters follow.
+    An append is durable on this host's disk when it returns; other clusters follow. Tables are named
+    ``namespace.name``; a name without a namespace is in ``default``.
 
     Args:
         config: the host's configuration.
@@ -133,7 +136,10 @@ class Cluster:
             TableExistsError: the name is taken.
             UnknownTableError, PeerUnavailableError: the cluster ``like`` has no such table, or does not answer.
             SchemaError: columns, key or groups that do not fit; all problems in one message.
+            ReadOnlyClusterError: the cluster is STANDBY; so it is of every call that defines, alters or drops a table.
         """
+        self._check_active()
+        name = full_name(name)
         refuse_system_name(name)
         if like:
             if schema is not None or key or groups or partition or sort or kind != "typed" or history_s is not None:
@@ -175,6 +181,7 @@ class Cluster:
         Raises:
             SchemaError: it cannot be; says why and what to do. UnknownTableError: there is no such table.
         """
+        self._check_active()
         change = alteration(add, group, rename, widen, drop, add_group, time.time_ns() // 1000)
         return self.ledger.tables.alter(self.table(name).uuid, change)
 
@@ -189,6 +196,7 @@ class Cluster:
         Raises:
             SchemaError: there is no such property, or the value does not fit. UnknownTableError: no such table.
         """
+        self._check_active()
         given, now = {key: str(value) for key, value in properties.items()}, time.time_ns() // 1000
         return self.ledger.tables.alter(self.table(name).uuid, lambda spec: set_properties(spec, given, now))
 
@@ -212,19 +220,30 @@ class Cluster:
         """
         from peer.derive.define import derive_table
 
+        self._check_active()
+        name = full_name(name)
         refuse_system_name(name)
         given = {key: str(value) for key, value in (options or {}).items()}
-        return derive_table(self.ledger, name, source, hook, given, int(self.config.replay.history_s)).spec
+        return derive_table(self.ledger, name, full_name(source), hook, given, int(self.config.replay.history_s)).spec
 
     def drop_table(self, name: str) -> None:
         """Drop a table here; its rules end once peers have the rest. UnknownTableError when there is none."""
-        self.ledger.tables.drop(self.ledger.tables.get(name).uuid)
+        self._check_active()
+        self.ledger.tables.drop(self.table(name).uuid)
         if self.ledger.rules.peers():
             self.coordination.announce()
 
+    def _check_active(self) -> None:
+        """Raise ReadOnlyClusterError on a STANDBY: tables are defined where they are written."""
+        if self.ledger.terms.role().role is not Role.ACTIVE:
+            raise ReadOnlyClusterError(
+                f"{self.name} is STANDBY; its tables were not changed",
+                "Change them on the ACTIVE cluster, or make this one ACTIVE: walship readonly off",
+            )
+
     def table(self, name: str) -> TableSpec:
         """A table's definition; UnknownTableError lists near names."""
-        return self.ledger.tables.get(name)
+        return self.ledger.tables.get(full_name(name))
 
     def tables(self) -> list[TableSpec]:
         """Every table, by name."""
@@ -252,7 +271,9 @@ class Cluster:
             PeerRefusedError: only tables that are held are left; says why. WaitTimeoutError: not in time; it goes on.
         """
         host = self.config.cluster.host
-        return drain(self.ledger, cluster, table, lambda: durable_lengths(self.ledger, host), timeout_s, tell, host)
+        return drain(
+            self.ledger, cluster, full_name(table), lambda: durable_lengths(self.ledger, host), timeout_s, tell, host
+        )
 
     def upsert(self, table: str, rows: object, batch_id: str | None = None) -> Position:
         """Write rows, replacing those of the same key; returns where they are, for :meth:`wait`.

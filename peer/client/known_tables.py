@@ -6,6 +6,7 @@ import time
 
 import structlog
 
+from replication.core.definition.choice import full_name
 from replication.core.definition.schema import TableSpec
 from replication.errors import CoordinationError, UnknownTableError
 from replication.ledger.base import Ledger
@@ -30,6 +31,7 @@ class KnownTables:
         Raises:
             UnknownTableError: there is none. CoordinationError: the ledger is out of reach, and said nothing of it yet.
         """
+        name = full_name(name)
         known = self._known.get(name)
         begun_s = time.monotonic()
         if known is not None and begun_s < self._retry_s:

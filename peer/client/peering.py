@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from peer.client.contacts import Contacts, known_peer, with_root
-from replication.core.definition.define import unusable_name
+from replication.core.definition.choice import full_name
+from replication.core.definition.define import is_system_table, unusable_name
 from replication.core.definition.evolution import join
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
@@ -148,6 +149,9 @@ class Peering:
             PeerRefusedError: the peer has another table of that name, or wants none; the hint is the remedy.
             PeerUnavailableError: no receiver of the peer answers.
         """
+        table, remote_table = full_name(table), full_name(remote_table)
+        if is_system_table(table):
+            raise RequestError(f"{table} is walship's own table and is not replicated", "Enable its table")
         spec, peer = self.ledger.tables.get(table), known_peer(self.ledger, peer_name)
         there = {rule.group: rule for rule in self._rules(spec, peer)}
         remote = remote_table or next((rule.remote_table for rule in there.values()), table)
@@ -228,6 +232,7 @@ class Peering:
             RequestError: a name that no table can have, or a table that was dropped here.
             PeerUnavailableError: the cluster does not answer.
         """
+        table = full_name(table)
         if unusable := unusable_name(table):
             raise RequestError(f"No table can be made of that name: {unusable}", "Choose another")
         with self.contacts.link_by(cluster) as link:
@@ -253,7 +258,7 @@ class Peering:
         Returns:
             The groups that were sent until now, and whether the peer knows; else workers tell it when it is back.
         """
-        peer = known_peer(self.ledger, peer_name)
+        table, peer = full_name(table), known_peer(self.ledger, peer_name)
         spec = self._sent(table, peer) or self.ledger.tables.get(table)
         sent = [rule.group for rule in self._rules(spec, peer)]
         ended = [group for group in sent if not groups or group in groups]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, now_us
 from replication.config import Config
 from replication.core.definition.aging import horizon
+from replication.core.definition.choice import DEFAULT_NAMESPACE
 from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
 from replication.ledger.base import Ledger
@@ -142,6 +143,8 @@ class Reader:
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
         """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``, ``ops.flights__latest``).
 
+        Those of the namespace ``default`` are named without it: ``default`` is a word of SQL.
+
         Tables in ``system``, ``temp`` and ``memory`` are asked for as ``walship.system.…``; those in DuckDB's own
         ``information_schema`` and ``pg_catalog`` by ``read`` alone.
 
@@ -152,7 +155,8 @@ class Reader:
             return pa.table({"name": [spec.name for spec in specs]}).to_reader()
         connection = open_duckdb()
         try:
-            connection.execute("attach ':memory:' as walship; use walship")  # as Spark calls the catalog
+            home = f"walship.{DUCKDB.name(DEFAULT_NAMESPACE)}"
+            connection.execute(f"attach ':memory:' as walship; create schema {home}; use {home}")  # as Spark has it
             for spec in named_in(query, specs):
                 self._check(spec)
                 namespace, _, name = spec.name.partition(".")

@@ -22,7 +22,8 @@ from replication.core.ids import check_name
 from replication.errors import ConfigError
 
 NODE_BYTES_MAX = 256 * 1024
-_SERVERS = re.compile(r"[^\s/,]+:\d{1,5}(,[^\s/,]+:\d{1,5})*\Z")
+PORT = 2181  # of a server that is named without one
+_SERVER = re.compile(r"(?:(?P<whole>[^\s/,]+:\d{1,5})|[^\s/,:\[\]]+|\[[^\s/,\[\]]+\])\Z")
 _ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]*)+\Z")
 
 
@@ -55,15 +56,16 @@ class Quorum:
 
     @staticmethod
     def parse(text: str) -> Quorum:
-        """Read ``host:port[,host:port…]/root``; ConfigError when it is none."""
+        """Read ``host[:port][,host[:port]…]/root``, the port 2181 where none is given; ConfigError when it is none."""
         servers, slash, root = text.strip().partition("/")
         root = (slash + root).rstrip("/")
-        if not _SERVERS.match(servers) or not _ROOT.match(root):
+        hosts = [_SERVER.match(host) for host in servers.split(",")]
+        if not all(hosts) or not _ROOT.match(root):
             raise ConfigError(
                 f"{text!r} names no cluster in ZooKeeper",
-                "Write host:port[,host:port...]/root, for example zk1:2181/walship/east",
+                "Write host:port[,host:port...]/root, for example zk1:2181,zk2:2181,zk3:2181/walship/east",
             )
-        return Quorum(servers, root)
+        return Quorum(",".join(host["whole"] or f"{host[0]}:{PORT}" for host in hosts if host), root)
 
 
 @dataclass(frozen=True, slots=True)

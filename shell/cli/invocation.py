@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from replication.core.definition.choice import full_name, full_pattern
 from shell.cli.find import FoundCluster, find_cluster
 from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, say
 from shell.cli.render import Printer
@@ -35,6 +36,9 @@ UntilOption = Annotated[
     Literal["durable", "applied", "visible"], typer.Option("--until", help="How far it has to be there.")
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+TableArgument = Annotated[
+    str, typer.Argument(metavar="TABLE", parser=full_name, help="NAMESPACE.NAME, or NAME for default.NAME.")
+]
 
 
 _TIMEOUT_S_MAX = 1e9
@@ -43,6 +47,21 @@ _TIMEOUT_S_MAX = 1e9
 def timeout_option(help_text: str, *names: str, metavar: str = "SECONDS") -> Any:
     """An option of so many seconds to wait at most, from 0 on; anything else is a wrong command line."""
     return typer.Option(*(names or ("--timeout-s",)), parser=_seconds, metavar=metavar, help=help_text)
+
+
+def table_option(help_text: str, *names: str, metavar: str = "TABLE") -> Any:
+    """An option that names a table; the namespace may be left out where it is ``default``."""
+    return typer.Option(*(names or ("-t", "--table")), metavar=metavar, parser=full_name, help=help_text)
+
+
+def tables_option(help_text: str, *names: str) -> Any:
+    """An option that names tables, or patterns of them, and may be repeated."""
+    return typer.Option(*names, metavar="TABLE", parser=full_pattern, help=help_text)
+
+
+def tables_argument(help_text: str) -> Any:
+    """Any number of tables' names."""
+    return typer.Argument(metavar="[TABLE]…", parser=full_name, help=help_text)
 
 
 def _seconds(given: str | float) -> float:

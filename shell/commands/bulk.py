@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from shell.cli.invocation import Invocation, UntilOption, add_verb, timeout_option
+from shell.cli.invocation import Invocation, UntilOption, add_verb, table_option, timeout_option
 from shell.cli.render import bytes_text
 
 
@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 def import_(
     invocation: Invocation,
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Parquet, Arrow, ORC or CSV.")],
-    table: Annotated[str, typer.Option("--table", "-t", metavar="TABLE", help="Where their rows go.")],
+    table: Annotated[str, table_option("Where their rows go.", "--table", "-t")],
     form: Annotated[str, typer.Option("--format", help="parquet, arrow, orc or csv; else by each suffix.")] = "",
     again: Annotated[bool, typer.Option("--again", help="Also what was imported before, as newer versions.")] = False,
     wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,

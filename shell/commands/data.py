@@ -11,9 +11,9 @@ import typer
 
 from replication.errors import RequestError
 from shell.cli.interrupting import GRACE_S, detached
-from shell.cli.invocation import Invocation, UntilOption, add_verb, timeout_option
+from shell.cli.invocation import Invocation, TableArgument, UntilOption, add_verb, timeout_option
 from shell.cli.render import bytes_text
-from shell.commands.tables import TableArgument, listed
+from shell.commands.tables import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

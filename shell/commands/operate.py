@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from replication.core.phase import Phase
 from replication.core.shipping.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
-from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.invocation import Invocation, add_verb, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def removehost(
 def drain(
     invocation: Invocation,
     cluster_name: PeerArgument,
-    table: Annotated[str, typer.Option("-t", "--table", metavar="TABLE", help="Only this table.")] = "",
+    table: Annotated[str, table_option("Only this table.")] = "",
     timeout_s: Annotated[
         float, timeout_option("Give up waiting after S seconds.", "--timeout-s", "--timeout", metavar="S")
     ] = 3600,

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.errors import RequestError
 from shell.cli.interrupting import detached
-from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.invocation import Invocation, add_verb, tables_argument, timeout_option
 from shell.cli.render import bytes_text, moment_text
 
 
@@ -54,7 +54,7 @@ def replay(
 def fold(
     invocation: Invocation,
     tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]…", help="Which; all keyed ones if none.")
+        list[str] | None, tables_argument("Tables to fold; every keyed table when none is named.")
     ] = None,
 ) -> None:
     """Merge changes into the tables that other engines read, now (in a Spark session here)."""

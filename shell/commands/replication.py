@@ -17,7 +17,7 @@ from replication.core.definition.choice import chosen, is_chosen, is_pattern
 from replication.core.roles import Role
 from replication.errors import CoordinationError, ReplicationError, RequestError
 from replication.ledger.base import PatternRule
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, add_verb, table_option, tables_option
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 from shell.commands.bootstrap import WaitOption, await_rows, room_for
 from shell.commands.derived import show_derived, show_pattern_rules
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from replication.ledger.base import Rule
 
 TablesOption = Annotated[
-    list[str], typer.Option("-t", "--table", metavar="TABLE", help="namespace.name, or a pattern: ops.*; repeatable.")
+    list[str], tables_option("A table, or a pattern such as ops.*; may be repeated.", "-t", "--table")
 ]
-ExcludeOption = Annotated[
-    list[str] | None, typer.Option("--exclude", metavar="TABLE", help="Not this table, or these: ops.tmp_*.")
-]
+ExcludeOption = Annotated[list[str] | None, tables_option("Leave out this table or pattern: ops.tmp_*.", "--exclude")]
 GroupOption = Annotated[list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group.")]
 AllGroupsOption = Annotated[
     bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group; the default.")
@@ -65,7 +63,9 @@ def enablereplication(
     group: GroupOption = None,
     all_loc_groups: AllGroupsOption = False,
     exclude: ExcludeOption = None,
-    remote_table: Annotated[str, typer.Option("--remote-table", metavar="T", help="Its name there.")] = "",
+    remote_table: Annotated[
+        str, table_option("The table's name at the peer, if it is another.", "--remote-table")
+    ] = "",
     with_properties: Annotated[
         bool | None,
         typer.Option(

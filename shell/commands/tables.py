@@ -9,15 +9,13 @@ import typer
 
 from replication.core.definition.evolution import clashes
 from replication.errors import RequestError, SchemaError
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, TableArgument, add_verb, table_option
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from peer.client.cluster import Cluster
     from replication.core.definition.schema import TableSpec
-
-TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="namespace.name")]
 
 
 def register(app: typer.Typer) -> None:
@@ -144,7 +142,7 @@ def settable(
 def derivetable(
     invocation: Invocation,
     table: TableArgument,
-    source: Annotated[str, typer.Option("--from", metavar="TABLE", help="The table it is made of.")] = "",
+    source: Annotated[str, table_option("The table it is made of.", "--from")] = "",
     hook: Annotated[
         str, typer.Option("--hook", metavar="NAME", help="select, or one of an installed package (walship.hooks).")
     ] = "",

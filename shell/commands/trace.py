@@ -12,7 +12,7 @@ import typer
 
 from replication.core.rows.escaped import unescaped
 from replication.errors import FormatError, RequestError
-from shell.cli.invocation import Invocation, add_verb
+from shell.cli.invocation import Invocation, TableArgument, add_verb
 from shell.cli.versions import show_trace
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def trace(
     invocation: Invocation,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="namespace.name")],
+    table: TableArgument,
     key: Annotated[
         list[str],
         typer.Argument(

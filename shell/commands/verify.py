@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from replication import config as configuration
 from replication.errors import DivergenceError, RequestError, WaitTimeoutError
 from shell.cli.find import find_cluster
-from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.invocation import Invocation, add_verb, tables_argument, timeout_option
 from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
 
@@ -32,7 +32,7 @@ def verify(
     invocation: Invocation,
     other: Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer, or another cluster's name or file.")],
     tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]…", help="Which; all that both have if none.")
+        list[str] | None, tables_argument("Tables to compare; all that both have when none is named.")
     ] = None,
     timeout_s: Annotated[float, timeout_option("How long to wait for what is on its way.")] = 60.0,
     list_max: Annotated[int, typer.Option("--list", min=0, help="At most so many differing keys are listed.")] = 20,

@@ -47,7 +47,7 @@ def test_peers_are_listed_and_checked_when_defined(east, west):  # scenario 10: 
     assert "is west, not north" in other
     nobody = east.shell("definecluster", "north", "127.0.0.1:1/north", code=6)
     assert "did not answer" in nobody
-    assert "hint" in east.shell("definecluster", "north", "nonsense", code=2)
+    assert "hint" in east.shell("definecluster", "north", "non:sense", code=2)
     servers = peer["zookeepers"].partition("/")[0]
     assert "not at 127.0.0.1:1" in east.shell("deletecluster", "west", "127.0.0.1:1/walship/west", code=4)
     elsewhere = servers.replace(

@@ -9,6 +9,17 @@ from fnmatch import fnmatchcase
 from replication.errors import RequestError
 
 _WILD = "*?["
+DEFAULT_NAMESPACE = "default"
+
+
+def full_name(name: str) -> str:
+    """A table's name with its namespace: ``foo`` is ``default.foo``. Empty text stays empty."""
+    return name if not name or "." in name else f"{DEFAULT_NAMESPACE}.{name}"
+
+
+def full_pattern(text: str) -> str:
+    """The same for a name or pattern: ``foo_*`` is ``default.foo_*``; ``*`` alone stays, and means every table."""
+    return text if text == "*" else full_name(text)
 
 
 def is_pattern(text: str) -> bool:

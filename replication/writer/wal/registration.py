@@ -184,7 +184,7 @@ class WriterRegistration:
             return RequestError("the writer is closed", "Connect again")
         return ReadOnlyClusterError(
             "the cluster is STANDBY; nothing was published",
-            "Write to the ACTIVE one, or make this one ACTIVE: readonly off",
+            "Write to the ACTIVE cluster, or make this one ACTIVE: walship readonly off",
         )
 
     def _run(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.core.definition.choice import chosen
+from replication.core.definition.choice import chosen, full_name, full_pattern
 from replication.errors import RequestError
 
 NAMES = ["ops.flights", "ops.tmp_a", "ops.tmp_b", "shop.orders"]
@@ -39,3 +39,14 @@ def test_a_bracket_that_is_not_closed_is_told():
         with pytest.raises(RequestError, match="is not closed"):
             chosen(NAMES, [text])
     assert chosen(NAMES, ["ops.tmp_[!b]", "ops.tmp_[]b]"]) == ["ops.tmp_a", "ops.tmp_b"]
+
+
+def test_a_name_without_a_namespace_is_in_default() -> None:
+    assert [full_name(name) for name in ("foo", "ops.foo", "default.foo", "")] == [
+        *("default.foo", "ops.foo", "default.foo", "")
+    ]
+
+
+def test_a_pattern_without_a_namespace_is_of_default_and_a_star_alone_is_every_table() -> None:
+    patterns = ["foo_*", "ops.*", "*", "*_day"]
+    assert [full_pattern(text) for text in patterns] == ["default.foo_*", "ops.*", "*", "default.*_day"]

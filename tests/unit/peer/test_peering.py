@@ -29,7 +29,7 @@ from tests.contract.ledger_stores import NORTH, WEST
 from tests.sites import Site, rows, table, until
 
 UNUSABLE = [
-    "flights_w",
+    "flights-w",
     "a.b.c",
     "../ops.x",
     "ops/x.y",

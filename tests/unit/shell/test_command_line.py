@@ -1,5 +1,6 @@
 """The command line itself: verbs, help, errors and exit codes, without a cluster."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 
 from replication import __version__
 from replication import config as configuration
-from replication.errors import ConfigError, FormatError, ReplicationError, RequestError
+from replication.core.roles import Role, RoleState
+from replication.errors import ConfigError, FormatError, ReadOnlyClusterError, ReplicationError, RequestError
+from replication.ledger.sql.ledger import open_ledger
 from shell import main
 from shell.commands.tables import _groups, _settings
 from shell.processes.roles import make_ledger
@@ -269,17 +272,54 @@ def test_a_file_that_is_none_of_walships_is_neither_dumped_nor_called_open(tmp_p
     assert checked["size"] == 4 and len(checked["problems"]) == 1
 
 
-def test_a_table_is_created_with_its_groups_partition_and_sort_order(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def walship(tmp_path, monkeypatch, capsys):
+    """A cluster whose verbs print JSON; its ledger is there, and none of its processes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WALSHIP_CLUSTER", raising=False)
     assert main.run(["init", "east"]) == 0
     make_ledger(configuration.load(tmp_path / "east" / "walship.toml"))
     capsys.readouterr()
 
-    def walship(*words):
-        assert main.run(["--json", *words]) == 0
-        return json.loads(capsys.readouterr().out)
+    def run(*words, code=0):
+        assert main.run(["--json", *words]) == code
+        out, err = capsys.readouterr()
+        return [json.loads(line) for line in (err if code else out).splitlines()][0]
 
+    return run
+
+
+def test_a_table_without_a_namespace_is_in_default(walship):
+    assert walship("createtable", "foo", "k long, a int", "-k", "k", "-g", "cf1=a")["table"] == "default.foo"
+    assert walship("altertable", "foo", "--add", "b int", "-g", "cf1")["table"] == "default.foo"
+    assert walship("settable", "foo", "max_age_s=60")["table"] == "default.foo"
+    assert walship("describetable", "default.foo")["groups"] == "cf1(a, b)"
+    assert walship("sql", "select count(*) n from foo") == {"n": 0}
+    assert walship("droptable", "foo")["dropped"] == "default.foo"
+
+
+def test_tables_of_a_standby_are_changed_on_the_active_cluster(walship, tmp_path):
+    walship("createtable", "foo", "k long, a int", "-k", "k")
+    before = walship("describetable", "foo")
+    with contextlib.closing(open_ledger(configuration.load(tmp_path / "east" / "walship.toml").ledger_url)) as ledger:
+        ledger.terms.keep_role(RoleState(Role.STANDBY, 2))
+    for words in (
+        ("createtable", "bar", "k long", "-k", "k"),
+        ("createtable", "bar", "--like", "127.0.0.1:1/west"),
+        ("altertable", "foo", "--add", "b int"),
+        ("settable", "foo", "max_age_s=60"),
+        ("derivetable", "bar", "--from", "foo", "--hook", "select"),
+        ("droptable", "foo"),
+    ):
+        refused = walship(*words, code=ReadOnlyClusterError.exit_code)
+        assert "readonly off" in refused["hint"], words
+    assert walship("describetable", "foo") == before and [t["name"] for t in walship("listtables")] == ["default.foo"]
+    with contextlib.closing(open_ledger(configuration.load(tmp_path / "east" / "walship.toml").ledger_url)) as ledger:
+        ledger.terms.keep_role(RoleState(Role.ACTIVE, 3))
+    assert walship("droptable", "foo")["dropped"] == "default.foo"
+
+
+def test_a_table_is_created_with_its_groups_partition_and_sort_order(walship):
     columns = "id long, at timestamp, note string, price double, tax double"
     groups = ["--group", "text=note", "--group", "money=price, tax"]
     order = ["--partition", "day(at)", "--partition", "bucket(4, id)", "--sort", "at, id"]

@@ -131,3 +131,18 @@ def test_tables_that_were_disabled_are_told_as_json_though_another_was_not(
     with pytest.raises(RequestError, match=r"left as they are: ops\.b"):
         disablereplication(east.call(as_json=True), "west", ["ops.*"], ["more"])
     assert json.loads(east.out.getvalue()) == [{"table": "ops.a", "peer": "west", "groups": ["more"], "knows": True}]
+
+
+@pytest.mark.parametrize("name", ["ops.a__changes", "ops.a__tombstones", "ops.a__latest", "walship.of_its_own"])
+def test_a_system_table_is_refused(east: Shell, name: str) -> None:  # 004-28
+    with pytest.raises(RequestError, match="own table and is not replicated"):
+        east.enable(name)
+    with pytest.raises(RequestError, match="keeps for tables of its own"):
+        east.enable("ops.a", remote_table=name)
+    assert east.ledger.rules.all() == []
+
+
+def test_no_pattern_means_a_system_table(east: Shell) -> None:  # 004-28
+    with pytest.raises(RequestError, match=r"No table matches ops\.a__\*"):
+        east.enable("ops.a__*", once=True)
+    assert east.ledger.rules.all() == []
