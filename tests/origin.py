@@ -23,7 +23,8 @@ from replication.core.frame import (
 )
 from replication.core.ids import ClusterId, StreamId
 from replication.core.routes.freshness import ClosedNotice
-from replication.core.rows.batch import LogBatch, cells, deletes, encode_payload, upserts_from_rows
+from replication.core.rows.batch import LogBatch, encode_payload
+from replication.core.rows.convert import cells, deletes, upserts_from_rows
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
 from tests.ledgers import ledger_url

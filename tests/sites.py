@@ -33,8 +33,8 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.core.rows.batch import LogBatch, cells, deletes, upserts_from_arrow
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch, LogBatch
+from replication.core.rows.convert import cells, deletes, upserts_from_arrow
 from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
 from replication.files.base import append
 from replication.files.boot import boot_id

@@ -20,7 +20,8 @@ from peer.tables.latest import Folded, MergeQuery, now_us
 from peer.tables.read import attach_latest
 from replication.core.definition.aging import horizon
 from replication.core.definition.schema import TableSpec
-from replication.core.rows.batch import FRAME_ROWS_MAX, LogBatch, deletes, upserts_from_arrow
+from replication.core.rows.batch import FRAME_ROWS_MAX, LogBatch
+from replication.core.rows.convert import deletes, upserts_from_arrow
 from replication.errors import HookError
 from replication.ledger.base import Derivation
 from replication.tables.base import DUCKDB, Catalog

@@ -16,7 +16,7 @@ import pyarrow as pa
 from replication.core.definition.evolution import widened
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.types import storable_type
-from replication.core.rows.batch import convert
+from replication.core.rows.columns import convert
 from replication.errors import HookError, SchemaError
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import sha256
+from typing import Any
 from uuid import UUID
 
 import google_crc32c
@@ -255,54 +256,46 @@ def _read_sealed(buffer: Buffer, at: int, base: int) -> tuple[SealedHeader, int]
         raise CorruptFrameError(f"impossible header length at offset {base + at}", offset=base + at)
     if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, header_bytes - _CRC.size)[0]:
         raise CorruptFrameError(f"header checksum at offset {base + at} is wrong", offset=base + at)
+    try:
+        return _sealed_header(fields, _names(raw)), header_bytes
+    except ValueError as error:
+        raise VersionError(f"unknown kind or codec in the frame header at offset {base + at}: {error}") from None
+
+
+def _names(raw: bytes) -> list[bytes]:
+    """The four texts behind a sealed header's fixed fields: cluster, host slot, group, batch id."""
     names: list[bytes] = []
     cursor = _SEALED.size
     for _ in range(4):
         stop = cursor + 1 + raw[cursor]
         names.append(raw[cursor + 1 : stop])
         cursor = stop
-    (
-        _,
-        kind,
-        codec,
-        payload_bytes,
-        rows,
-        part,
-        parts,
-        sequence,
-        epoch,
-        lo,
-        hi,
-        number,
-        table,
-        inc,
-        schema,
-        prev,
-        sha,
-    ) = fields
-    try:
-        header = SealedHeader(
-            kind=FrameKind(kind),
-            codec=Codec(codec),
-            table=_uuid(table),
-            group=names[2].decode(),
-            wal=_file(names[0], inc, names[1], number),
-            sequence=sequence,
-            role_epoch=epoch,
-            commit_lo=lo,
-            commit_hi=hi,
-            row_count=rows,
-            schema=schema,
-            previous=prev,
-            payload_sha256=sha,
-            payload_bytes=payload_bytes,
-            batch_id=names[3].decode(),
-            part=part,
-            parts=parts,
-        )
-    except ValueError as error:
-        raise VersionError(f"unknown kind or codec in the frame header at offset {base + at}: {error}") from None
-    return header, header_bytes
+    return names
+
+
+def _sealed_header(fields: tuple[Any, ...], names: Sequence[bytes]) -> SealedHeader:
+    """From the fields in the order of ``_SEALED``."""
+    _, kind, codec, payload_bytes, rows, part, parts, sequence, epoch, lo, hi, number = fields[:12]
+    table, incarnation, schema, previous, digest = fields[12:]
+    return SealedHeader(
+        kind=FrameKind(kind),
+        codec=Codec(codec),
+        table=_uuid(table),
+        group=names[2].decode(),
+        wal=_file(names[0], incarnation, names[1], number),
+        sequence=sequence,
+        role_epoch=epoch,
+        commit_lo=lo,
+        commit_hi=hi,
+        row_count=rows,
+        schema=schema,
+        previous=previous,
+        payload_sha256=digest,
+        payload_bytes=payload_bytes,
+        batch_id=names[3].decode(),
+        part=part,
+        parts=parts,
+    )
 
 
 def scan(buffer: Buffer, at: int = 0, base: int = 0) -> Iterator[FrameView]:

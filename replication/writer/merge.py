@@ -1,19 +1,18 @@
-"""Small appends to the same stream become one frame; what order they came in, they keep."""
+"""Small appends to the same stream become one frame. They keep the order they came in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 
 from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import Codec
-from replication.core.rows.batch import LogBatch, deletes, split, upserts_from_rows
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch, LogBatch, split
+from replication.core.rows.convert import deletes, upserts_from_rows
 from replication.errors import ReplicationError, SchemaError
 from replication.writer.pending import AppendStep, FewRows, PendingAppend
 
@@ -22,89 +21,95 @@ UNCOMPRESSED_BYTES = 4096  # below this compressing costs more than it saves
 
 @dataclass(frozen=True, slots=True)
 class MergedBatch:
-    """A part and the appends that have rows in it."""
+    """An encoded batch and the appends that have rows in it."""
 
-    part: EncodedBatch
-    tickets: Sequence[PendingAppend]
+    encoded: EncodedBatch
+    appends: Sequence[PendingAppend]
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Few rows of one table that are converted together."""
+
+    first: FewRows
+    steps: list[tuple[PendingAppend, FewRows]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Open:
+    """Log batches of one stream that become one payload."""
+
     version: SchemaVersion
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    tickets: list[PendingAppend] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Run:
-    first: FewRows
-    entries: list[AppendStep] = field(default_factory=list)
+    appends: list[PendingAppend] = field(default_factory=list)
 
 
 class FrameMerge:
-    """One group of entries on its way to frames. Entries that cannot be converted get their error; the others go on."""
+    """One group of steps on its way to frames. Rows that cannot be converted fail their append; the others go on."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._runs: dict[UUID, _Run] = {}
+        self._rows: dict[UUID, _Rows] = {}
         self._open: dict[tuple[UUID, str], _Open] = {}
-        self._framed: list[MergedBatch] = []
+        self._merged: list[MergedBatch] = []
 
     @staticmethod
-    def frames(entries: Iterable[AppendStep], codec: Codec) -> list[MergedBatch]:
-        """Parts for ``entries``, each stream's in the order of its entries; those of failed tickets are left out."""
+    def frames(steps: Iterable[AppendStep], codec: Codec) -> list[MergedBatch]:
+        """Batches for ``steps``, each stream's in the order of its steps; those of failed appends are left out."""
         merge = FrameMerge(codec)
-        for entry in entries:
-            if entry.ticket.error is None:
-                merge._add(entry)
-        for run in merge._runs.values():
-            merge._convert(run)
+        for step in steps:
+            if step.append.error is None:
+                merge._add(step)
+        for rows in merge._rows.values():
+            merge._convert(rows)
         for opened in merge._open.values():
             merge._encode(opened)
-        return merge._framed
+        return merge._merged
 
-    def _add(self, entry: AppendStep) -> None:
-        content = entry.content
+    def _add(self, step: AppendStep) -> None:
+        content = step.content.result() if isinstance(step.content, Future) else step.content
         if content is None:
             return
-        if isinstance(content, Future):
-            content = content.result()
         if isinstance(content, FewRows):
-            run = self._runs.get(content.spec.uuid)
-            if run is not None and (run.first.spec is not content.spec or run.first.delete != content.delete):
-                self._convert(self._runs.pop(content.spec.uuid))
-                run = None
-            if run is None:
-                run = self._runs[content.spec.uuid] = _Run(content)
-            run.entries.append(entry)
+            self._add_rows(step.append, content)
             return
-        run = self._runs.pop(content.version.table, None)
-        if run is not None:
-            self._convert(run)
+        rows = self._rows.pop(content.version.table, None)
+        if rows is not None:
+            self._convert(rows)
         if isinstance(content, LogBatch):
-            self._merge(content, (entry.ticket,))
+            self._add_log(content, (step.append,))
             return
         opened = self._open.pop((content.version.table, content.version.group), None)
         if opened is not None:
             self._encode(opened)
-        self._framed.append(MergedBatch(content, (entry.ticket,)))
+        self._merged.append(MergedBatch(content, (step.append,)))
 
-    def _convert(self, run: _Run) -> None:
-        rows = [row for entry in run.entries for row in _rows(entry)]
+    def _add_rows(self, append: PendingAppend, few: FewRows) -> None:
+        rows = self._rows.get(few.spec.uuid)
+        if rows is not None and (rows.first.spec is not few.spec or rows.first.delete != few.delete):
+            self._convert(self._rows.pop(few.spec.uuid))
+            rows = None
+        if rows is None:
+            rows = self._rows[few.spec.uuid] = _Rows(few)
+        rows.steps.append((append, few))
+
+    def _convert(self, rows: _Rows) -> None:
+        spec = rows.first.spec
+        given = [row for _, few in rows.steps for row in few.rows]
         try:
-            logs = _logs(run.first, rows)
-        except Exception as error:  # of one entry's rows: whatever they raise, the others go on
-            if len(run.entries) == 1:
-                run.entries[0].ticket.error = _refused(error)
+            logs = deletes(given, spec) if rows.first.delete else upserts_from_rows(given, spec)
+        except Exception as error:  # of one append's rows: whatever they raise, the others go on
+            if len(rows.steps) == 1:
+                rows.steps[0][0].error = _refused(error)
                 return
-            for entry in run.entries:
-                self._convert(_Run(run.first, [entry]))
+            for step in rows.steps:
+                self._convert(_Rows(rows.first, [step]))
             return
-        tickets = [entry.ticket for entry in run.entries]
+        appends = [append for append, _ in rows.steps]
         for log in logs:
-            self._merge(log, tickets)
+            self._add_log(log, appends)
 
-    def _merge(self, log: LogBatch, tickets: Sequence[PendingAppend]) -> None:
+    def _add_log(self, log: LogBatch, appends: Sequence[PendingAppend]) -> None:
         key = (log.version.table, log.version.group)
         opened = self._open.get(key)
         if opened is not None and opened.version.hash != log.version.hash:
@@ -113,29 +118,18 @@ class FrameMerge:
         if opened is None:
             opened = self._open[key] = _Open(log.version)
         opened.batches.append(log.batch)
-        opened.tickets += tickets
+        opened.appends += appends
 
     def _encode(self, opened: _Open) -> None:
         batches = opened.batches
-        merged = LogBatch(opened.version, batches[0] if len(batches) == 1 else pa.concat_batches(batches))
-        if merged.batch.nbytes < UNCOMPRESSED_BYTES:
-            self._framed.append(MergedBatch(EncodedBatch.encode(merged, Codec.NONE), opened.tickets))
-        else:
-            self._framed += [
-                MergedBatch(EncodedBatch.encode(piece, self._codec), opened.tickets) for piece in split(merged)
-            ]
+        log = LogBatch(opened.version, batches[0] if len(batches) == 1 else pa.concat_batches(batches))
+        small = log.batch.nbytes < UNCOMPRESSED_BYTES
+        codec = Codec.NONE if small else self._codec
+        for piece in (log,) if small else split(log):
+            self._merged.append(MergedBatch(EncodedBatch.encode(piece, codec), opened.appends))
 
 
 def _refused(error: Exception) -> ReplicationError:
     if isinstance(error, ReplicationError):
         return error
     return SchemaError(f"the rows could not be encoded: {error!r}; nothing of them was written")
-
-
-def _rows(entry: AppendStep) -> Sequence[Mapping[str, Any]]:
-    assert isinstance(entry.content, FewRows)
-    return entry.content.rows
-
-
-def _logs(first: FewRows, rows: Sequence[Mapping[str, Any]]) -> list[LogBatch]:
-    return deletes(rows, first.spec) if first.delete else upserts_from_rows(rows, first.spec)

@@ -1,4 +1,4 @@
-"""Tickets: appends on their way to the disk, and what they become when they are there."""
+"""Appends on their way to the disk, and the steps that they are queued in."""
 
 from __future__ import annotations
 
@@ -11,50 +11,44 @@ from typing import Any
 
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
-from replication.core.rows.batch import LogBatch
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch, LogBatch
 from replication.errors import ReplicationError, WaitTimeoutError
 
 
 class PendingAppend:
-    """One append; acked or failed exactly once, by the commit thread, when its last entry is dealt with.
+    """One append. The commit thread acks or fails it, once, when its last step is dealt with.
 
-    A future costs much more than a lock, so there is one only when it is asked for.
+    A future costs much more than a lock, so there is one only for callers that do not wait.
     """
 
-    __slots__ = ("_done", "_future", "_is_finished", "_on_done", "error", "position")
+    __slots__ = ("_done", "_is_finished", "error", "future", "on_done", "position")
 
-    def __init__(self, future: Future[Position] | None = None, on_done: Callable[[], None] | None = None) -> None:
+    def __init__(self, future: Future[Position] | None = None) -> None:
         self._done = threading.Lock()
         self._done.acquire()
-        self._future = future
-        self._on_done = on_done
         self._is_finished = False
+        self.future = future
+        self.on_done: Callable[[], None] | None = None
         self.position: Position | None = None
         self.error: ReplicationError | None = None
 
-    @property
-    def is_future(self) -> bool:
-        """Whether the caller goes on without waiting."""
-        return self._future is not None
-
     def reached(self, position: Position) -> None:
-        """A part of the append is durable at ``position``."""
+        """A step of the append is durable at ``position``."""
         self.position = position if self.position is None else self.position.join(position)
 
     def finish(self) -> None:
-        """Ack, or fail with ``error`` when any part did. Idempotent: one cut short as it was queued may end twice."""
+        """Ack, or fail with ``error`` when any step did. Idempotent: one cut short as it was queued may end twice."""
         if self._is_finished:
             return
         self._is_finished = True
-        if self._on_done is not None:
-            self._on_done()
-        if self._future is not None:
+        if self.on_done is not None:
+            self.on_done()
+        if self.future is not None:
             with contextlib.suppress(InvalidStateError):  # the caller has set it
                 if self.error is not None:
-                    self._future.set_exception(self.error)
+                    self.future.set_exception(self.error)
                 else:
-                    self._future.set_result(self._result())
+                    self.future.set_result(self._result())
         self._done.release()
 
     def result(self, timeout_s: float) -> Position:
@@ -80,7 +74,7 @@ class PendingAppend:
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """A few rows as given, to be made one batch together with others."""
+    """A few rows as given. The commit thread converts them together with those of other callers."""
 
     spec: TableSpec
     rows: Sequence[Mapping[str, Any]]
@@ -89,17 +83,18 @@ class FewRows:
 
 @dataclass(frozen=True, slots=True)
 class AppendStep:
-    """One step of an append in the queue: rows or a small batch to merge, or a part, maybe still being encoded.
+    """One step of an append in the queue; ``size`` is about its bytes.
 
-    A flush has no content.
+    Its content is rows or a small log batch to merge with others, or an encoded batch, maybe still being encoded. A
+    flush, and the end of an append that was cut short, have no content.
     """
 
-    ticket: PendingAppend
+    append: PendingAppend
     size: int
-    last: bool
     content: FewRows | LogBatch | EncodedBatch | Future[EncodedBatch] | None
+    is_last: bool = False
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether it can be merged without waiting for an encoder."""
         return not isinstance(self.content, Future) or self.content.done()

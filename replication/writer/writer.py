@@ -11,29 +11,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from replication.coordination.session import Coordination
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import Codec
 from replication.core.position import Position
-from replication.core.rows.batch import (
-    FRAME_ROWS_MAX,
-    LogBatch,
-    cells,
-    deletes,
-    split,
-    upserts_from_arrow,
-    upserts_from_rows,
-)
-from replication.core.rows.encoded import EncodedBatch
-from replication.core.rows.input import given, kept, sliced
+from replication.core.rows.batch import EncodedBatch, LogBatch, split
+from replication.core.rows.convert import cells, log_batches
+from replication.core.rows.input import copied, sliced
 from replication.core.rows.mutation import Mutation, cells_of, check_history
 from replication.errors import ReplicationError, RequestError, SchemaError, StorageError
 from replication.files.base import Files
@@ -42,11 +34,11 @@ from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.settings import WriterSection
 from replication.writer.group_commit import GroupCommit
+from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.importing.importer import Imported, Importer, Report
 from replication.writer.pending import AppendStep, FewRows, PendingAppend
-from replication.writer.wal.batch_ids import BatchIds, check_batch_size
+from replication.writer.wal.batch_ids import BatchIds, IdempotentBatch, check_batch_size
 from replication.writer.wal.commit_clock import CommitClock
-from replication.writer.wal.idempotent import IdempotentBatch
 from replication.writer.wal.registration import WriterRegistration
 from replication.writer.wal.wal_series import WalSeries
 
@@ -93,35 +85,21 @@ class Writer:
     ) -> None:
         files, boot = files or LocalFiles(), boot or boot_id()
         self._timeout_s = settings.append_timeout_s
-        self._codec = _CODECS[settings.codec]
-        self._now = now
+        self._codec = codec = _CODECS[settings.codec]
         registration = WriterRegistration(ledger, coordination, files, directory, host, boot, settings.lease_s)
         self._registration = registration
-
-        clock = CommitClock(ledger, host, registration.floor, now)
-
-        def series() -> WalSeries:
-            sizes = (settings.wal_bytes_max, settings.wal_age_max_s)
-            return WalSeries(ledger, files, registration.place, registration, clock, *sizes, now)
-
+        self._clock = clock = CommitClock(ledger, host, registration.floor, now)
         try:
-            self._commit = GroupCommit(ledger.cluster, series, self._codec, settings.buffer_bytes_max, self._timeout_s)
+            sizes = (settings.wal_bytes_max, settings.wal_age_max_s)
+            series = WalSeries(ledger, files, registration.place, registration, clock, *sizes, now)
+            self._commit = GroupCommit(ledger.cluster, series, codec, settings.buffer_bytes_max, self._timeout_s)
         except BaseException:
             registration.close(clean=False)
             raise
         self._encoders = ThreadPoolExecutor(min(ENCODERS_MAX, os.cpu_count() or 1), "encoder")
-        self._batch_ids = BatchIds(ledger.cluster, ledger, files, registration.place)
-        self._importer = Importer(
-            ledger,
-            files,
-            registration,
-            clock,
-            self._batch_ids,
-            self._codec,
-            self._commit.adopt,
-            now,
-            settings.append_timeout_s,
-        )
+        self._batch_ids = BatchIds(ledger, files, registration.place)
+        self._bulk = BulkWals(ledger, files, registration, clock, series.ended, now)
+        self._importer = Importer(ledger, self._bulk, self._batch_ids, clock, codec, self._timeout_s)
 
     def __enter__(self) -> Writer:
         """The writer itself."""
@@ -138,11 +116,11 @@ class Writer:
 
     @property
     def waiting(self) -> int:
-        """How many appends, or parts of large ones, wait for the disk; for metrics."""
+        """How many steps of appends wait for the disk; for metrics."""
         return self._commit.waiting
 
     def upsert(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Position:
-        """Append rows (see ``core/given.py`` for what they may be) and wait until they are durable here.
+        """Append rows (see ``core/rows/input.py`` for what they may be) and wait until they are durable here.
 
         Columns left out of a touched group become NULL; untouched groups keep their values. A repeated ``batch_id``
         adds only what is missing; such a batch is held in memory, and may be ``BATCH_BYTES_MAX`` large (256 MiB).
@@ -155,11 +133,10 @@ class Writer:
             BackpressureError: what waits for the disk filled the buffer for ``append_timeout_s``; earlier frames of an
                 append of several may have been written.
             ReadOnlyClusterError, CoordinationError, LeaseLostError, StorageError: nothing that was not acked is
-                published, but
-                earlier frames of an append of several may have been.
+                published, but earlier frames of an append of several may have been.
             WaitTimeoutError: no ack within ``append_timeout_s``; the outcome is unknown.
         """
-        return self._upsert(spec, rows, batch_id).result(self._timeout_s)
+        return self._upsert(PendingAppend(), spec, rows, batch_id).result(self._timeout_s)
 
     def upsert_async(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Future[Position]:
         """The same, but return as soon as the rows are queued; the future has the position or the error.
@@ -168,7 +145,7 @@ class Writer:
         future run in the commit thread: one that waits, as for an append, holds everybody up.
         """
         future = _future()
-        self._upsert(spec, kept(rows), batch_id, future)
+        self._upsert(PendingAppend(future), spec, copied(rows), batch_id)
         return future
 
     def delete(self, spec: TableSpec, keys: object) -> Position:
@@ -177,12 +154,12 @@ class Writer:
         Raises:
             SchemaError: the table has no key, or ``keys`` does not name exactly the key; otherwise as ``upsert``.
         """
-        return self._delete(spec, keys).result(self._timeout_s)
+        return self._delete(PendingAppend(), spec, keys).result(self._timeout_s)
 
     def delete_async(self, spec: TableSpec, keys: object) -> Future[Position]:
         """The same, with a future as of ``upsert_async``."""
         future = _future()
-        self._delete(spec, kept(keys), future)
+        self._delete(PendingAppend(future), spec, copied(keys))
         return future
 
     def apply(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Position:
@@ -193,12 +170,12 @@ class Writer:
             HistoryError: a timestamp is older than the table's ``history_s``.
             SchemaError: it is not a cell table; otherwise as ``upsert``.
         """
-        return self._apply(spec, mutations).result(self._timeout_s)
+        return self._apply(PendingAppend(), spec, mutations).result(self._timeout_s)
 
     def apply_async(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Future[Position]:
         """The same, with a future as of ``upsert_async``."""
         future = _future()
-        self._apply(spec, mutations, future)
+        self._apply(PendingAppend(future), spec, mutations)
         return future
 
     def derive(self, spec: TableSpec, logs: Iterable[LogBatch], batch_id: str) -> Position:
@@ -221,11 +198,12 @@ class Writer:
             pieces = (piece for log in logs for piece in split(log))
             first = list(islice(pieces, 2))
             if len(first) == 1:
-                part = EncodedBatch.encode(first[0], self._codec, batch_id)
-                ticket = PendingAppend(on_done=held.pop_all().close)
-                return self._submit(iter([part]), ticket).result(self._timeout_s)
-            parts = (EncodedBatch.encode(piece, self._codec) for piece in chain(first, pieces))
-            return self._importer.publish(parts, batch_id)
+                append = PendingAppend()
+                append.on_done = held.pop_all().close
+                encoded = EncodedBatch.encode(first[0], self._codec, batch_id)
+                return self._queue(append, [AppendStep(append, encoded.size, encoded)]).result(self._timeout_s)
+            batches = (EncodedBatch.encode(piece, self._codec) for piece in chain(first, pieces))
+            return self._bulk.publish_all(batches, batch_id)
 
     def derived(self, spec: TableSpec, batch_id: str) -> Position | None:
         """Where a derived table's batch is; None: it is not there, and by nobody else will it ever be.
@@ -244,111 +222,76 @@ class Writer:
 
     def flush(self) -> None:
         """Wait until everything appended before, by any thread, is durable or has failed."""
-        ticket = PendingAppend()
-        self._commit.submit(AppendStep(ticket, 0, True, None))
-        ticket.result(self._timeout_s)
+        append = PendingAppend()
+        self._commit.submit(AppendStep(append, 0, None, is_last=True))
+        append.result(self._timeout_s)
 
     def close(self) -> None:
         """Write what waits, refuse imports that are not done, close the WAL, leave. Idempotent."""
-        self._importer.close()
+        self._bulk.close()
         clean = self._commit.close()
         self._encoders.shutdown()
         self._registration.close(clean=clean)
 
-    def _upsert(
-        self, spec: TableSpec, rows: object, batch_id: str | None, future: Future[Position] | None = None
-    ) -> PendingAppend:
+    def _upsert(self, append: PendingAppend, spec: TableSpec, rows: object, batch_id: str | None) -> PendingAppend:
         refuse_derived(spec)
-        if batch_id is None:
-            return self._start(spec, rows, PendingAppend(future), delete=False)
-        batch = self._whole(spec, rows, batch_id)
-        ids = self._batch_ids
-        ids.hold(spec.uuid, batch_id, self._timeout_s)
-        ticket = PendingAppend(future, on_done=lambda: ids.release(spec.uuid, batch_id))
-        try:
-            missing, there = ids.missing(spec.uuid, batch, self._codec, self._timeout_s)
-        except BaseException:
-            ids.release(spec.uuid, batch_id)
-            raise
-        ticket.reached(there)
-        return self._submit(iter(missing), ticket)
+        if batch_id is not None:
+            return self._upsert_once(append, spec, rows, batch_id)
+        if few := _few_rows(append, spec, rows, delete=False):
+            self._commit.submit(few)
+            return append
+        return self._queue(append, self._encoded(append, log_batches(rows, spec)))
 
-    def _delete(self, spec: TableSpec, keys: object, future: Future[Position] | None = None) -> PendingAppend:
+    def _delete(self, append: PendingAppend, spec: TableSpec, keys: object) -> PendingAppend:
         refuse_derived(spec)
-        return self._start(spec, keys, PendingAppend(future), delete=True)
+        if few := _few_rows(append, spec, keys, delete=True):
+            self._commit.submit(few)
+            return append
+        return self._queue(append, self._encoded(append, log_batches(keys, spec, delete=True)))
 
-    def _apply(
-        self, spec: TableSpec, mutations: Mutation | Iterable[Mutation], future: Future[Position] | None = None
-    ) -> PendingAppend:
+    def _apply(self, append: PendingAppend, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> PendingAppend:
         refuse_derived(spec)
         if spec.kind != "cell":
             raise SchemaError(f"{spec.name} is not a cell table", "Use upsert and delete")
-        return self._submit(self._cells(spec, mutations), PendingAppend(future))
-
-    def _whole(self, spec: TableSpec, rows: object, batch_id: str) -> IdempotentBatch:
-        logs: list[LogBatch] = []
-        size = 0
-        for log in self._upserts(spec, rows):
-            size += log.batch.nbytes
-            check_batch_size(batch_id, size)
-            logs.append(log)
-        return IdempotentBatch(batch_id, logs)
-
-    def _start(self, spec: TableSpec, rows: object, ticket: PendingAppend, *, delete: bool) -> PendingAppend:
-        if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):
-            size = _size(rows)
-            if size <= SMALL_BYTES:
-                self._commit.submit(AppendStep(ticket, size, True, FewRows(spec, rows, delete)))
-                return ticket
-        return self._submit(self._logs(spec, rows, deletes, deletes) if delete else self._upserts(spec, rows), ticket)
-
-    def _upserts(self, spec: TableSpec, rows: object) -> Iterator[LogBatch]:
-        return self._logs(spec, rows, upserts_from_arrow, upserts_from_rows)
-
-    def _logs(
-        self,
-        spec: TableSpec,
-        rows: object,
-        from_arrow: Callable[[pa.Table, TableSpec], list[LogBatch]],
-        from_rows: Callable[[Sequence[Mapping[str, Any]], TableSpec], list[LogBatch]],
-    ) -> Iterator[LogBatch]:
-        for piece in given(rows):
-            made: list[LogBatch] = []
-            size = piece.num_rows if isinstance(piece, pa.Table) else len(piece)
-            for begin in range(0, size, FRAME_ROWS_MAX):
-                if isinstance(piece, pa.Table):
-                    made += from_arrow(piece.slice(begin, FRAME_ROWS_MAX), spec)
-                else:
-                    made += from_rows(piece[begin : begin + FRAME_ROWS_MAX], spec)
-            yield from made
+        return self._queue(append, self._encoded(append, self._cells(spec, mutations)))
 
     def _cells(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Iterator[LogBatch]:
         for piece in sliced([mutations] if isinstance(mutations, Mutation) else mutations):
             rows = cells_of(piece, spec.name)
-            check_history(rows, spec, max(self._now(), self._commit.newest))
+            check_history(rows, spec, self._clock.now())
             yield from cells(rows, spec)
 
-    def _submit(self, contents: Iterator[LogBatch | EncodedBatch], ticket: PendingAppend) -> PendingAppend:
-        """Queue the steps of one append; the last one lets the ticket finish."""
+    def _upsert_once(self, append: PendingAppend, spec: TableSpec, rows: object, batch_id: str) -> PendingAppend:
+        """Queue what is missing of a batch. Its id is held from before the look until the ack."""
+        logs: list[LogBatch] = []
+        size = 0
+        for log in log_batches(rows, spec):
+            size += log.batch.nbytes
+            check_batch_size(batch_id, size)
+            logs.append(log)
+        ids = self._batch_ids
+        ids.hold(spec.uuid, batch_id, self._timeout_s)
+        append.on_done = partial(ids.release, spec.uuid, batch_id)
         try:
-            waiting: AppendStep | None = None
-            for content in contents:
-                for size, step in self._steps(content, ahead=ticket.is_future):
-                    if waiting is not None:
-                        self._commit.submit(waiting)
-                    waiting = AppendStep(ticket, size, False, step)
-            self._commit.submit(
-                AppendStep(ticket, waiting.size, True, waiting.content)
-                if waiting
-                else AppendStep(ticket, 0, True, None)
-            )
-        except BaseException as error:  # Ctrl-C while it waits for room, too
-            told = (
-                error if isinstance(error, ReplicationError) else StorageError(f"the append was cut short: {error!r}")
-            )
-            self._commit.give_up(ticket, told)
+            missing, there = ids.missing(spec.uuid, IdempotentBatch(batch_id, logs), self._codec, self._timeout_s)
+        except BaseException:
+            append.on_done()
             raise
-        return ticket
+        append.reached(there)
+        return self._queue(append, [AppendStep(append, encoded.size, encoded) for encoded in missing])
+
+    def _encoded(self, append: PendingAppend, logs: Iterable[LogBatch]) -> Iterator[AppendStep]:
+        """Steps of an append: small log batches as they are, others encoded, ahead where nobody waits."""
+        for log in logs:
+            for piece in split(log):
+                size = int(piece.batch.nbytes)
+                if piece.batch.num_rows <= SMALL_ROWS and size <= SMALL_BYTES:
+                    yield AppendStep(append, size, piece)
+                elif append.future is not None:
+                    yield AppendStep(append, size, self._encode_ahead(piece))
+                else:
+                    encoded = EncodedBatch.encode(piece, self._codec)
+                    yield AppendStep(append, encoded.size, encoded)
 
     def _encode_ahead(self, piece: LogBatch) -> Future[EncodedBatch]:
         try:
@@ -356,21 +299,22 @@ class Writer:
         except RuntimeError:
             raise RequestError("the writer is closed", "Connect again") from None
 
-    def _steps(
-        self, content: LogBatch | EncodedBatch, *, ahead: bool
-    ) -> Iterator[tuple[int, LogBatch | EncodedBatch | Future[EncodedBatch]]]:
-        if isinstance(content, EncodedBatch):
-            yield content.size, content
-            return
-        for piece in split(content):
-            size = int(piece.batch.nbytes)
-            if piece.batch.num_rows <= SMALL_ROWS and size <= SMALL_BYTES:
-                yield size, piece
-            elif ahead:
-                yield size, self._encode_ahead(piece)
-            else:
-                part = EncodedBatch.encode(piece, self._codec)
-                yield part.size, part
+    def _queue(self, append: PendingAppend, steps: Iterable[AppendStep]) -> PendingAppend:
+        """Queue the steps of one append; the last one lets it finish."""
+        try:
+            last: AppendStep | None = None
+            for step in steps:
+                if last is not None:
+                    self._commit.submit(last)
+                last = step
+            self._commit.submit(replace(last or AppendStep(append, 0, None), is_last=True))
+        except ReplicationError as error:
+            self._commit.cut_short(append, error)
+            raise
+        except BaseException as error:  # Ctrl-C while it waits for room, too
+            self._commit.cut_short(append, StorageError(f"the append was cut short: {error!r}"))
+            raise
+        return append
 
 
 def _future() -> Future[Position]:
@@ -386,6 +330,15 @@ def refuse_derived(spec: TableSpec) -> None:
             f"{spec.name} is derived from another table at cluster {spec.derived}, so nobody else writes to it",
             f"Write to the table it is derived from (walship status at {spec.derived} says which)",
         )
+
+
+def _few_rows(append: PendingAppend, spec: TableSpec, rows: object, *, delete: bool) -> AppendStep | None:
+    """The only step of an append of a few rows, which are converted together with others; None when they are more."""
+    if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):
+        size = _size(rows)
+        if size <= SMALL_BYTES:
+            return AppendStep(append, size, FewRows(spec, rows, delete), is_last=True)
+    return None
 
 
 def _size(rows: Sequence[Mapping[str, Any]]) -> int:

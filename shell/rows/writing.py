@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from peer.client.cluster import Cluster
 from replication.core.definition.schema import TableSpec
 from replication.core.position import Position
-from replication.core.rows.batch import convert
+from replication.core.rows.columns import convert
 from replication.core.rows.mutation import Mutation
 from replication.errors import NullKeyError, RequestError, SchemaError
 from replication.writer.importing.importer import file_schema

@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import Codec
-from replication.core.rows.batch import (
-    LogBatch,
-    decode_payload,
-    encode_payload,
-    split,
-    upserts_from_arrow,
-    upserts_from_rows,
-)
+from replication.core.rows.batch import LogBatch, decode_payload, encode_payload, split
+from replication.core.rows.convert import upserts_from_arrow, upserts_from_rows
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
     (pa.bool_(), st.booleans()),

@@ -22,8 +22,8 @@ from replication.core.definition.schema import TableSpec
 from replication.core.frame import FILE_HEADER_BYTES, Codec, check_payload, scan
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
-from replication.core.rows.batch import upserts_from_arrow
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch
+from replication.core.rows.convert import upserts_from_arrow
 from replication.core.shipping.chunk import Assignment
 from replication.core.shipping.planner import HostView, Limits, PeerView, PlannerInput, Retire, plan
 from replication.errors import (

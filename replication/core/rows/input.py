@@ -15,12 +15,12 @@ from replication.core.rows.batch import FRAME_ROWS_MAX
 from replication.core.rows.exact import check_exact
 from replication.errors import SchemaError
 
-Given: TypeAlias = pa.Table | list[Mapping[str, Any]]
+RowPiece: TypeAlias = pa.Table | list[Mapping[str, Any]]
 _T = TypeVar("_T")
 _FIXED = (str, bytes, int, float, date, Decimal, type(None))
 
 
-def given(rows: object) -> Iterator[Given]:
+def row_pieces(rows: object) -> Iterator[RowPiece]:
     """``rows`` as Arrow tables or lists of mappings, piece by piece where they stream in.
 
     Taken are anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (values as they are: NaN stays NaN), pandas
@@ -46,20 +46,20 @@ def given(rows: object) -> Iterator[Given]:
         yield from _from_mappings(rows)
 
 
-def kept(rows: object) -> object:
+def copied(rows: object) -> object:
     """``rows`` for an append that goes on when the caller has them back: copied where those can be changed in place."""
     if isinstance(rows, list) and all(type(row) is dict for row in rows):
-        return [{name: _kept(value) for name, value in row.items()} for row in rows]
+        return [{name: _copied(value) for name, value in row.items()} for row in rows]
     if _is_pandas(rows) and hasattr(rows, "copy"):
         return rows.copy()
     return rows
 
 
-def _kept(value: object) -> object:
+def _copied(value: object) -> object:
     if isinstance(value, _FIXED):
         return value
     if type(value) is list:
-        return [_kept(each) for each in value]
+        return [_copied(each) for each in value]
     if isinstance(value, memoryview):
         return value.tobytes()
     try:

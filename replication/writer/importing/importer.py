@@ -6,49 +6,35 @@ that the same content is there once however often it is imported, by whomever, a
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import structlog
 
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import Codec
 from replication.core.position import Position
-from replication.core.rows.batch import LogBatch, cells, split, upserts_from_arrow
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch, LogBatch, split
+from replication.core.rows.convert import cells, upserts_from_arrow
 from replication.core.rows.mutation import check_history
-from replication.errors import (
-    CoordinationError,
-    FormatError,
-    NoSpaceError,
-    RequestError,
-    SchemaError,
-    StorageError,
-)
-from replication.files.base import Files
+from replication.errors import FormatError, RequestError, SchemaError
 from replication.files.rows.row_files import RowFile
-from replication.ledger.base import FileKind, Ledger
+from replication.ledger.base import Ledger
+from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.importing.file_digest import FileDigest, FileFingerprint
 from replication.writer.wal.batch_ids import BatchIds
 from replication.writer.wal.bulk_file import BulkFile
 from replication.writer.wal.commit_clock import CommitClock
-from replication.writer.wal.registration import WriterRegistration
-from replication.writer.wal.wal_file import make
-from replication.writer.wal.wal_series import EndedWal
 
 ENCODERS = 2
 _AHEAD = 3 * ENCODERS
 _CELL_FIELDS = (pa.field("timestamp", pa.int64()), pa.field("delete", pa.bool_()))
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,44 +56,59 @@ class Imported:
 Report = Callable[[Imported], None]
 
 
+@dataclass(slots=True)
+class _Import:
+    """One import as it goes on.
+
+    ``oldest`` is the cell of each batch that has the oldest user timestamp.
+    """
+
+    spec: TableSpec
+    source: RowFile
+    fingerprint: FileFingerprint
+    report: Report
+    done: Imported
+    bulk: BulkFile | None = None
+    oldest: list[dict[str, Any]] = field(default_factory=list)
+
+    def ends(self, position: Position, *, repeated: bool = False) -> Imported:
+        """Report that it is done."""
+        return self.goes_on(replace(self.done, position=position, repeated=repeated))
+
+    def goes_on(self, done: Imported) -> Imported:
+        """Report how far it is."""
+        self.done = done
+        self.report(done)
+        return done
+
+
 class Importer:
     """Imports files for one writer. Safe for threads.
 
     Args:
-        clock: gives commit times, the same as for the writer's appends.
-        adopt: takes a WAL of which the ledger could not be told.
-        now: the wall clock in microseconds since 1970.
+        ledger: knows the tables.
+        bulk: the WALs that files are imported into.
+        batch_ids: what has been imported before.
+        clock: gives commit times.
+        codec: how frames are compressed.
         timeout_s: how long to wait while another writer imports the same content.
     """
 
     def __init__(
         self,
         ledger: Ledger,
-        files: Files,
-        registration: WriterRegistration,
-        clock: CommitClock,
+        bulk: BulkWals,
         batch_ids: BatchIds,
+        clock: CommitClock,
         codec: Codec,
-        adopt: Callable[[EndedWal], None],
-        now: Callable[[], int],
         timeout_s: float,
     ) -> None:
         self._ledger = ledger
-        self._files = files
-        self._registration = registration
-        self._clock = clock
+        self._bulk = bulk
         self._batch_ids = batch_ids
+        self._clock = clock
         self._codec = codec
-        self._adopt = adopt
-        self._now = now
         self._timeout_s = timeout_s
-        self._beginning = threading.Lock()
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Let no import begin a file any more; one that has is refused when it comes to its next rows."""
-        with self._beginning:
-            self._is_closed = True
 
     def run(self, spec: TableSpec, path: str | Path, form: str, report: Report, *, again: bool) -> Imported:
         """Import one file; when this returns all its rows are durable here, and other clusters follow.
@@ -126,90 +127,82 @@ class Importer:
             ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: it could not be written.
             After any of them nothing of the file is visible anywhere, nor will be.
         """
-        self._registration.epoch()  # refuses before any work where nothing may be written
+        self._bulk.check_role()  # refuses before any work where nothing may be written
         with RowFile(path, form, file_schema(spec)) as source, ExitStack() as stack:
-            stamp = FileFingerprint.of(source.fileno())
+            fingerprint = FileFingerprint.of(source.fileno())
             digest = None if again else stack.enter_context(FileDigest(source.path))
-            done = Imported(str(path), stamp.size, rows_total=source.row_count())
-            bulk: BulkFile | None = None
-            oldest: list[dict[str, Any]] = []
-            check = partial(self._check, spec, source, stamp, oldest)
+            done = Imported(str(path), fingerprint.size, rows_total=source.row_count())
+            one = _Import(spec, source, fingerprint, report, done)
             try:
-                looked = digest is None
-                for rows, parts in self._encoded(spec, source, oldest):
-                    if digest is not None and not looked and digest.is_ready:
-                        looked = True
-                        there = self._batch_ids.whole(spec.uuid, digest.batch_id())
-                        if there is not None:
-                            return self._repeated(bulk, done, there, report)
-                    if bulk is None:
-                        bulk = self._begin()
-                    self._check_open()
-                    for part in parts:
-                        bulk.add(part)
-                    size = sum(part.size for part in parts)
-                    done = replace(done, rows=done.rows + rows, wal_bytes=done.wal_bytes + size)
-                    report(done)
-                if bulk is None:  # a file without rows
-                    done = replace(done, position=Position(self._ledger.cluster))
-                    report(done)
-                    return done
-                return self._finish(spec, bulk, digest, check, done, report)
+                there = self._write(one, digest)
+                if there is not None:
+                    return self._repeated(one, there)
+                if one.bulk is None:  # a file without rows
+                    return one.ends(Position(self._ledger.cluster))
+                return self._publish(one, one.bulk, digest)
             except BaseException as error:
-                if bulk is not None:
-                    self._refuse(bulk, error)
+                if one.bulk is not None:
+                    self._bulk.refuse(one.bulk, error)
                 raise
 
-    def publish(self, parts: Iterable[EncodedBatch], batch_id: str) -> Position:
-        """Write parts, in order, as a file of their own under one commit time: all of them or none; the id is held.
+    def _write(self, one: _Import, digest: FileDigest | None) -> Position | None:
+        """Write the rows, not yet visibly; where they are, as soon as it shows that they were imported before."""
+        looked = digest is None
+        for rows, batches in self._encoded(one):
+            if digest is not None and not looked and digest.is_ready:
+                looked = True
+                there = self._batch_ids.whole(one.spec.uuid, digest.batch_id())
+                if there is not None:
+                    return there
+            if one.bulk is None:
+                one.bulk = self._bulk.begin()
+            self._bulk.check_open()
+            for batch in batches:
+                one.bulk.add(batch)
+            size = sum(batch.size for batch in batches)
+            one.goes_on(replace(one.done, rows=one.done.rows + rows, wal_bytes=one.done.wal_bytes + size))
+        return None
 
-        Raises:
-            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: as ``run``, and whatever ``parts``
-                raises; nothing is visible then.
-        """
-        self._registration.epoch()
-        bulk = self._begin()
+    def _publish(self, one: _Import, bulk: BulkFile, digest: FileDigest | None) -> Imported:
+        """Make it visible, unless somebody else has imported the same content meanwhile."""
+        if digest is None:
+            self._check(one)
+            return one.ends(self._bulk.publish(bulk, "", one.done.path, one.done.rows))
+        table, batch_id = one.spec.uuid, digest.batch_id()
+        self._batch_ids.hold(table, batch_id, self._timeout_s)
         try:
-            rows = 0
-            for part in parts:
-                bulk.add(part)
-                rows += part.row_count
-            done = self._publish(bulk, batch_id, Imported("", 0, rows), lambda _: None)
-        except BaseException as error:
-            self._refuse(bulk, error)
-            raise
-        assert done.position is not None, "what is published is somewhere"
-        return done.position
+            there = self._batch_ids.take(table, batch_id, self._timeout_s)
+            self._check(one)
+            if there is not None:
+                return self._repeated(one, there)
+            return one.ends(self._bulk.publish(bulk, batch_id, one.done.path, one.done.rows))
+        finally:
+            self._batch_ids.release(table, batch_id)
 
-    def _begin(self) -> BulkFile:
-        place = self._registration.place
-        with self._beginning:  # what closes the writer looks for files afterwards
-            self._check_open()
-            row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
-        handle, counters = make(self._files, row, self._now(), self._clock.last)
-        _log.info("import_opened", file=str(row.file), path=row.path)
-        return BulkFile(row, handle, counters, self._clock)
+    def _check(self, one: _Import) -> None:
+        """What must hold at the end of what may have taken hours: file, table and timestamps are still good."""
+        spec = one.spec
+        one.fingerprint.check(one.source.path)
+        check_history(one.oldest, spec, self._clock.now())
+        if self._ledger.tables.get(spec.name).uuid != spec.uuid:
+            raise RequestError(f"{spec.name} was dropped and made anew meanwhile", "Import into the new one")
 
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise RequestError("the writer is closed", "Connect again")
+    def _repeated(self, one: _Import, there: Position) -> Imported:
+        if one.bulk is not None:
+            self._bulk.drop(one.bulk)
+        return one.ends(there, repeated=True)
 
-    def _encoded(
-        self, spec: TableSpec, source: RowFile, oldest: list[dict[str, Any]]
-    ) -> Iterator[tuple[int, Sequence[EncodedBatch]]]:
-        """Row counts and parts, batch by batch in the file's order, encoded ahead by a few threads.
-
-        ``oldest`` gets the cell of each batch that has the oldest user timestamp.
-        """
+    def _encoded(self, one: _Import) -> Iterator[tuple[int, Sequence[EncodedBatch]]]:
+        """Row counts and encoded batches, in the file's order, encoded ahead by a few threads."""
         waiting: deque[tuple[int, Future[list[EncodedBatch]]]] = deque()
-        first = 0
+        first, path = 0, one.source.path
         encoders = ThreadPoolExecutor(ENCODERS, "import")
         try:
-            for batch in source.batches(empty=True):
+            for batch in one.source.batches(empty=True):
                 if not batch.num_rows:
-                    self._encode(spec, batch, str(source.path), oldest)  # for its columns, which must be the table's
+                    self._encode(one, batch, str(path))  # for its columns, which must be the table's
                     continue
-                encoded = encoders.submit(self._encode, spec, batch, f"{source.path}, from row {first:,}", oldest)
+                encoded = encoders.submit(self._encode, one, batch, f"{path}, from row {first:,}")
                 waiting.append((batch.num_rows, encoded))
                 first += batch.num_rows
                 while len(waiting) > _AHEAD or waiting and waiting[0][1].done():
@@ -220,17 +213,16 @@ class Importer:
         finally:
             encoders.shutdown(cancel_futures=True)
 
-    def _encode(
-        self, spec: TableSpec, batch: pa.RecordBatch, where: str, oldest: list[dict[str, Any]]
-    ) -> list[EncodedBatch]:
+    def _encode(self, one: _Import, batch: pa.RecordBatch, where: str) -> list[EncodedBatch]:
         try:
-            logs = self._cells(spec, batch, oldest) if spec.kind == "cell" else upserts_from_arrow(batch, spec)
+            logs = self._cells(one, batch) if one.spec.kind == "cell" else upserts_from_arrow(batch, one.spec)
             return [EncodedBatch.encode(piece, self._codec) for log in logs for piece in split(log)]
         except (FormatError, RequestError) as error:
             raise type(error)(f"{where}: {error.what}", error.hint) from None
 
-    def _cells(self, spec: TableSpec, batch: pa.RecordBatch, oldest: list[dict[str, Any]]) -> list[LogBatch]:
-        known = [field.name for field in file_schema(spec)]
+    def _cells(self, one: _Import, batch: pa.RecordBatch) -> list[LogBatch]:
+        spec = one.spec
+        known = [column.name for column in file_schema(spec)]
         unknown = [name for name in batch.schema.names if name not in known]
         missing = [name for name in ("row", "family", "qualifier") if name not in batch.schema.names]
         if unknown or missing:
@@ -239,76 +231,9 @@ class Importer:
         rows = [{**cell, "visibility": cell.get("visibility") or ""} for cell in batch.to_pylist()]
         dated = [cell for cell in rows if cell.get("timestamp") is not None]
         first = sorted(dated, key=itemgetter("timestamp"))[:1]
-        check_history(first, spec, max(self._now(), self._clock.last))
-        oldest += first
+        check_history(first, spec, self._clock.now())
+        one.oldest += first
         return cells(rows, spec)
-
-    def _check(
-        self, spec: TableSpec, source: RowFile, stamp: FileFingerprint, oldest: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """What must hold at the end of what may have taken hours: file, table and timestamps are still good."""
-        stamp.check(source.path)
-        check_history(oldest, spec, max(self._now(), self._clock.last))
-        if self._ledger.tables.get(spec.name).uuid != spec.uuid:
-            raise RequestError(f"{spec.name} was dropped and made anew meanwhile", "Import into the new one")
-
-    def _finish(
-        self,
-        spec: TableSpec,
-        bulk: BulkFile,
-        digest: FileDigest | None,
-        check: Callable[[], None],
-        done: Imported,
-        report: Report,
-    ) -> Imported:
-        batch_id = "" if digest is None else digest.batch_id()
-        if not batch_id:
-            check()
-            return self._publish(bulk, batch_id, done, report)
-        self._batch_ids.hold(spec.uuid, batch_id, self._timeout_s)
-        try:
-            there = self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
-            check()
-            if there is not None:
-                return self._repeated(bulk, done, there, report)
-            return self._publish(bulk, batch_id, done, report)
-        finally:
-            self._batch_ids.release(spec.uuid, batch_id)
-
-    def _publish(self, bulk: BulkFile, batch_id: str, done: Imported, report: Report) -> Imported:
-        position = bulk.publish(batch_id, self._registration)
-        _log.info("file_imported", file=str(bulk.file), path=done.path, rows=done.rows, end=bulk.published)
-        self._end(bulk)
-        done = replace(done, position=position)
-        report(done)
-        return done
-
-    def _repeated(self, bulk: BulkFile | None, done: Imported, there: Position, report: Report) -> Imported:
-        if bulk is not None:
-            self._drop(bulk, keep=False)
-        done = replace(done, position=there, repeated=True)
-        report(done)
-        return done
-
-    def _refuse(self, bulk: BulkFile, error: BaseException) -> None:
-        if bulk.ended:
-            return  # published, or dropped: what failed came after
-        _log.warning("import_refused", file=str(bulk.file), error=str(error))
-        failed = isinstance(error, StorageError) and not isinstance(error, NoSpaceError)  # a full disk wants its room
-        self._drop(bulk, keep=failed)
-
-    def _drop(self, bulk: BulkFile, *, keep: bool) -> None:
-        try:
-            bulk.refuse(keep=keep)
-        except StorageError as error:
-            _log.warning("import_left_behind", file=str(bulk.file), error=str(error))
-        self._end(bulk)
-
-    def _end(self, bulk: BulkFile) -> None:
-        try:
-            bulk.close(self._ledger)
-        except CoordinationError:
-            self._adopt(bulk)
 
 
 def file_schema(spec: TableSpec) -> pa.Schema:

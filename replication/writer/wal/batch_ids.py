@@ -1,4 +1,4 @@
-"""Repeating an append is harmless when it has a batch id: only parts that are missing are written again.
+"""Idempotent batches: an append that has a batch id may be repeated, and only what is missing is written again.
 
 What is there already is known from the ledger and, for frames that no worker has registered yet, from the published
 bytes of this host's WALs, each of which is read once. While parts are added, the ledger keeps the id for one writer.
@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from replication.core.frame import FILE_HEADER_BYTES, Codec, SealedHeader
-from replication.core.ids import ClusterId, FileId
+from replication.core.ids import FileId
 from replication.core.position import Position
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch, LogBatch, split
+from replication.core.rows.canonical import canonical
 from replication.errors import BatchConflictError, MissingFileError, RequestError
 from replication.files.base import Files
 from replication.files.frames import frames
 from replication.ledger.base import BatchPart, FileKind, FileRow, Ledger
 from replication.writer.wal.durable_length import DurableLength
-from replication.writer.wal.idempotent import IdempotentBatch
 from replication.writer.wal.recovery import Recovery
 from replication.writer.wal.wal_series import Place
 
@@ -40,6 +40,28 @@ def check_batch_size(batch_id: str, size: int) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class IdempotentBatch:
+    """All rows that one table gets under a batch id, in order."""
+
+    batch_id: str
+    logs: Sequence[LogBatch]
+
+    def encodings(self, codec: Codec) -> Iterator[list[EncodedBatch]]:
+        """As it is written now, then as it was with another codec or by an earlier version.
+
+        Raises:
+            SchemaError: as ``split``.
+        """
+        for each in (codec, *(other for other in Codec if other is not codec)):
+            yield self._encoded((canonical(log) for log in self.logs), each)
+        yield self._encoded(self.logs, codec)
+
+    def _encoded(self, logs: Iterable[LogBatch], codec: Codec) -> list[EncodedBatch]:
+        pieces = [piece for log in logs for piece in split(log)]
+        return [EncodedBatch.encode(piece, codec, self.batch_id, at, len(pieces)) for at, piece in enumerate(pieces)]
+
+
 @dataclass(slots=True)
 class _Unregistered:
     """Frames with batch ids in one WAL's bytes ``[registered, at)``, by their end."""
@@ -51,8 +73,8 @@ class _Unregistered:
 class BatchIds:
     """Which batches are there, and whose turn it is to add to one. Safe for threads, processes and hosts."""
 
-    def __init__(self, cluster: ClusterId, ledger: Ledger, files: Files, place: Place) -> None:
-        self._cluster = cluster
+    def __init__(self, ledger: Ledger, files: Files, place: Place) -> None:
+        self._cluster = ledger.cluster
         self._ledger = ledger
         self._files = files
         self._place = place
@@ -101,12 +123,12 @@ class BatchIds:
         """
         deadline = time.monotonic() + timeout_s
         conflict: BatchConflictError | None = None
-        for parts in batch.paths(codec):
+        for encoded in batch.encodings(codec):
             try:
-                return self._missing(table, batch.batch_id, parts, deadline)
+                return self._missing(table, batch.batch_id, encoded, deadline)
             except BatchConflictError as error:
                 conflict = error
-        assert conflict is not None, "there is a way"
+        assert conflict is not None, "there is an encoding"
         raise conflict
 
     def _missing(

@@ -8,7 +8,8 @@ until that first head is there it finds none, and with it all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -24,17 +25,37 @@ from replication.core.frame import (
 )
 from replication.core.ids import FileId, StreamId
 from replication.core.position import Position
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch
 from replication.files.base import AppendFile, append, reserve
 from replication.ledger.base import FileRow, Ledger
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.wal_file import INDEX_BYTES, RESERVE_BYTES
 from replication.writer.wal.wal_series import WriterLease
-from replication.writer.wal.watermark_heartbeat import WatermarkHeartbeat
 
 _NOTHING = pa.py_buffer(b"")
 SYNC_BYTES = 64 << 20  # so that the last sync has not everything to do
+HEARTBEAT_S = 0.2
+
+
+class WatermarkHeartbeat:
+    """Raises a watermark a few times a second until ``stop``, which joins its thread: closed time need not wait."""
+
+    def __init__(self, raise_watermark: Callable[[int], None], clock: CommitClock) -> None:
+        self._raise_watermark = raise_watermark
+        self._clock = clock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="import-watermark", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No watermark is raised after this returns. Idempotent."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            self._raise_watermark(self._clock.tick())
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +64,15 @@ class _Frame:
 
     at: int
     head_bytes: int
-    part: EncodedBatch  # without its payload, which has ``size`` bytes
+    batch: EncodedBatch  # without its payload, which has ``size`` bytes
     size: int
 
 
 class BulkFile:
-    """A WAL in the making. ``add`` parts, then ``publish`` or ``refuse``; then ``close``. Not safe for threads.
+    """A WAL in the making. ``add`` batches, then ``publish`` or ``refuse``; then ``close``. Not safe for threads.
 
-    ``ended`` says that one of the two has been done. Until then it promises a few times a second that its commit will
-    be later, so that closed time need not wait for it.
+    ``ended`` says that one of the two has been done. Until then its watermark rises a few times a second, below its
+    commit, so that closed time need not wait for it.
 
     Args:
         row: as allocated in the ledger.
@@ -70,7 +91,7 @@ class BulkFile:
         self.ended = False
         self._is_doubtful = False
         self._frames: list[_Frame] = []
-        self._last: dict[tuple[UUID, str], EncodedBatch] = {}  # each group's last part, which carries the batch id
+        self._last: dict[tuple[UUID, str], EncodedBatch] = {}  # each group's last batch, which carries the batch id
         self._heartbeat = WatermarkHeartbeat(counters.raise_watermark, clock)
 
     @property
@@ -78,14 +99,14 @@ class BulkFile:
         """Durable bytes that other processes were told of: the file header until ``publish``, then all."""
         return self._published
 
-    def add(self, part: EncodedBatch) -> None:
-        """Take the next part of a group, in order; it is in the file when the group's next one comes.
+    def add(self, batch: EncodedBatch) -> None:
+        """Take the next batch of a group, in order; it is in the file when the group's next one comes.
 
         Raises:
             NoSpaceError: the disk is full. StorageError: it failed. ``refuse`` is then what is left to do.
         """
-        key = (part.version.table, part.version.group)
-        before, self._last[key] = self._last.get(key), part
+        key = (batch.version.table, batch.version.group)
+        before, self._last[key] = self._last.get(key), batch
         if before is not None:
             self._put(before)
 
@@ -99,19 +120,12 @@ class BulkFile:
         Raises:
             ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: nothing of it is published.
         """
-        for number, part in enumerate(self._last.values()):
-            self._put(replace(part, batch_id=batch_id, part=number, parts=len(self._last)) if batch_id else part)
+        for part, batch in enumerate(self._last.values()):
+            self._put(replace(batch, batch_id=batch_id, part=part, parts=len(self._last)) if batch_id else batch)
         epoch = lease.epoch()
         self._heartbeat.stop()
-        at = self._clock.tick()  # above every watermark made
-        heads: list[bytes] = []
-        ends: dict[StreamId, tuple[int, bytes]] = {}
-        for frame in self._frames:
-            stream = StreamId(self.file, frame.part.version.table, frame.part.version.group)
-            sequence, previous = ends.get(stream, (-1, ZERO_HASH))
-            sealed = frame.part.sealed(self.file, sequence + 1, previous, at, epoch, frame.size)
-            ends[stream] = (sequence + 1, stream_hash(sealed))
-            heads.append(encode_envelope((self.file.cluster,), len(sealed) + frame.size) + sealed)
+        commit = self._clock.tick()  # above every watermark raised
+        heads, ends = self._sealed(commit, epoch)
         self._handle.truncate(self._written)
         append(self._handle, [encode_end_record(EndRecord(ends, tuple(self._index())))])
         for frame, head in zip(self._frames[1:], heads[1:], strict=True):
@@ -120,11 +134,11 @@ class BulkFile:
         self._write_at(self._frames[0].at, heads[0])
         self._sync()
         self._is_doubtful = True
-        lease.publish(lambda: self._counters.publish(self._written, at))
+        lease.publish(lambda: self._counters.publish(self._written, commit))
         self._published = self._written
         self.ended = True
         sequences = {stream: sequence for stream, (sequence, _) in ends.items()}
-        return Position(self.file.cluster, {self.file: self._written}, sequences, at)
+        return Position(self.file.cluster, {self.file: self._written}, sequences, commit)
 
     def refuse(self, *, keep: bool) -> None:
         """Nothing of it counts. Its bytes go, unless the disk failed (``keep``), a sync or the lease: then they stay.
@@ -139,7 +153,7 @@ class BulkFile:
             self._handle.truncate(FILE_HEADER_BYTES)
 
     def close(self, ledger: Ledger) -> None:
-        """Have the ledger know that the file ends at its published length, then let go of the lock.
+        """Have the ledger know that the file ends at its published length, then release the lock.
 
         Raises:
             CoordinationError: the ledger does not know yet; call again.
@@ -148,19 +162,31 @@ class BulkFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the lock without a word to the ledger: recovery closes the file."""
+        """Release the lock without a word to the ledger: recovery closes the file."""
         self._heartbeat.stop()
         self._handle.close()
         self._counters.close()
 
-    def _put(self, part: EncodedBatch) -> None:
-        head_bytes = len(part.sealed(self.file, 0, ZERO_HASH, 0, 0, part.size))
-        head_bytes += len(encode_envelope((self.file.cluster,), head_bytes + part.size))
-        end = self._written + head_bytes + part.size
+    def _sealed(self, commit: int, epoch: int) -> tuple[list[bytes], dict[StreamId, tuple[int, bytes]]]:
+        """The head of each frame, and each stream's last sequence and hash."""
+        heads: list[bytes] = []
+        ends: dict[StreamId, tuple[int, bytes]] = {}
+        for frame in self._frames:
+            stream = StreamId(self.file, frame.batch.version.table, frame.batch.version.group)
+            sequence, previous = ends.get(stream, (-1, ZERO_HASH))
+            sealed = frame.batch.sealed(self.file, sequence + 1, previous, commit, epoch, frame.size)
+            ends[stream] = (sequence + 1, stream_hash(sealed))
+            heads.append(encode_envelope((self.file.cluster,), len(sealed) + frame.size) + sealed)
+        return heads, ends
+
+    def _put(self, batch: EncodedBatch) -> None:
+        head_bytes = len(batch.sealed(self.file, 0, ZERO_HASH, 0, 0, batch.size))
+        head_bytes += len(encode_envelope((self.file.cluster,), head_bytes + batch.size))
+        end = self._written + head_bytes + batch.size
         if end > self._reserved:
             self._reserved = reserve(self._handle, self._written, end, RESERVE_BYTES)
-        append(self._handle, [bytes(head_bytes), memoryview(part.payload)])
-        self._frames.append(_Frame(self._written, head_bytes, replace(part, payload=_NOTHING), part.size))
+        append(self._handle, [bytes(head_bytes), memoryview(batch.payload)])
+        self._frames.append(_Frame(self._written, head_bytes, replace(batch, payload=_NOTHING), batch.size))
         self._written = end
         if self._written - self._synced >= SYNC_BYTES:
             self._sync()

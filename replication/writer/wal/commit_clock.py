@@ -1,4 +1,4 @@
-"""The commit clock of one writer, shared by its commit thread and its imports: no two of its commits are the same.
+"""The commit clock of one writer, shared by its commit thread and its imports: no two commits have the same time.
 
 Commit times are a hybrid logical clock: above the host's wall clock, above the last one, and above everything that was
 registered on this cluster, so that who has read a row of a cluster with a fast clock can overwrite it.
@@ -45,6 +45,10 @@ class CommitClock:
     def last(self) -> int:
         """The last time given, or the floor."""
         return self._clock.last
+
+    def now(self) -> int:
+        """The later of the wall clock and the last time given."""
+        return max(self._now(), self._clock.last)
 
     def tick(self) -> int:
         """A new commit time, in microseconds since 1970, above every one given before."""

@@ -22,7 +22,7 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import FileId, StreamId
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch
 from replication.errors import NoSpaceError, StorageError
 from replication.files.base import AppendFile, Buffer, Files, append, reserve
 from replication.files.frames import refuse_occupied

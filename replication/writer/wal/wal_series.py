@@ -13,15 +13,14 @@ from typing import Protocol
 import structlog
 
 from replication.core.ids import FileId
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import EncodedBatch
 from replication.errors import CoordinationError, NoSpaceError, PoisonedFileError, ReplicationError, StorageError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.writer.wal.commit_clock import CommitClock
+from replication.writer.wal.ended import EndedWals, retry_at_s
 from replication.writer.wal.wal_file import Placed, WalFile
 
-RETRY_S = 1.0
-_RETRIES = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
 _log = structlog.get_logger(__name__)
 
 
@@ -47,28 +46,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class WrittenGroup:
-    """Parts that are durable and published, in order; ``commit`` in microseconds since 1970."""
+    """Batches that are durable and published, in order; ``commit`` in microseconds since 1970."""
 
     file: FileId
     commit: int
     placed: tuple[Placed, ...]
-
-
-class EndedWal(Protocol):
-    """A WAL that gets nothing more, though the ledger may not know yet (``wal_file.py``, ``bulk_file.py``)."""
-
-    file: FileId
-    path: str
-
-    @property
-    def published(self) -> int:
-        """Durable bytes that other processes were told of."""
-
-    def close(self, ledger: Ledger) -> None:
-        """Have the ledger know, then let go of the lock; CoordinationError when it does not know yet."""
-
-    def abandon(self) -> None:
-        """Let go of the lock without a word to the ledger."""
 
 
 class WalSeries:
@@ -98,18 +80,13 @@ class WalSeries:
         self._age_max_us = int(age_max_s * 1e6)
         self._now = now
         self._clock = clock
-        self._closing: list[EndedWal] = []
-        self._retry_s = self._number_s = 0.0
+        self.ended = EndedWals(ledger)
+        self._allocate_s = 0.0  # the ledger is asked for no number before that
         self._row: FileRow | None = None  # allocated, but its file could not be made yet
         self._current: WalFile | None = self._create()
 
-    @property
-    def newest(self) -> int:
-        """The newest commit time given or promised; later ones are above it."""
-        return self._clock.last
-
-    def write(self, parts: Sequence[EncodedBatch]) -> WrittenGroup:
-        """Append ``parts``, make them durable and publish them.
+    def write(self, batches: Sequence[EncodedBatch]) -> WrittenGroup:
+        """Append ``batches``, make them durable and publish them: fdatasync, lease check, durable length.
 
         Raises:
             NoSpaceError: nothing was written.
@@ -117,14 +94,13 @@ class WalSeries:
             PoisonedFileError: the disk failed; nothing of it is published, now or later.
         """
         epoch = self._lease.epoch()
-        if self._closing and time.monotonic() >= self._retry_s:
-            self._tell_ledger()
+        self.ended.report_when_due()
         wal = self._ready()
         commit = self._clock.tick()
         try:
-            placed = wal.append(parts, commit, epoch)
+            placed = wal.append(batches, commit, epoch)
         except NoSpaceError:
-            raise
+            raise  # the file is as before
         except StorageError as error:
             raise self._poison(wal, error) from error
         try:
@@ -144,19 +120,14 @@ class WalSeries:
         Raises:
             StorageError, CoordinationError: there is no WAL just now; the next call tries again.
         """
-        if self._closing and time.monotonic() >= self._retry_s:
-            self._tell_ledger()
+        self.ended.report_when_due()
         if self._current is None or self._is_old(self._current):
             self._ready()
         assert self._current is not None
         self._current.watermark(self._clock.tick())
 
-    def adopt(self, ended: EndedWal) -> None:
-        """Tell the ledger of a WAL that was made elsewhere, once it can be reached. For any thread."""
-        self._closing.append(ended)
-
-    def give_up(self, error: BaseException) -> ReplicationError:
-        """Poison the current WAL after a failure that nothing is known of; returns what to tell the callers."""
+    def poison_current(self, error: BaseException) -> ReplicationError:
+        """Poison the current WAL after a failure that nothing is known of; returns the error for the callers."""
         if self._current is None:
             return StorageError(f"no WAL could be written: {error!r}")
         return self._poison(self._current, error)
@@ -166,9 +137,7 @@ class WalSeries:
         wal, self._current = self._current, None
         if wal is not None:
             self._retire(wal)
-        self._tell_ledger()
-        for ended in self._closing:
-            ended.abandon()
+        self.ended.close()
         try:
             open_rows = self._ledger.files.all(self._place.host, open_only=True)
         except CoordinationError:
@@ -193,13 +162,12 @@ class WalSeries:
 
     def _has_next(self) -> bool:
         """Have a number for the next WAL, so that this one goes on while the ledger gives none."""
-        if self._row is None and time.monotonic() >= self._number_s:
-            begun_s = time.monotonic()
+        begun_s = time.monotonic()
+        if self._row is None and begun_s >= self._allocate_s:
             try:
                 self._allocate()
             except CoordinationError as error:
-                now_s = time.monotonic()
-                self._number_s = now_s + max(RETRY_S, _RETRIES * (now_s - begun_s))
+                self._allocate_s = retry_at_s(begun_s)
                 _log.warning("wal_roll_delayed", error=str(error))
         return self._row is not None
 
@@ -217,33 +185,18 @@ class WalSeries:
         except StorageError as error:
             self._poison(wal, error)
             return
-        self._closing.append(wal)
-        self._tell_ledger()
+        self._end(wal)
 
     def _poison(self, wal: WalFile, error: BaseException) -> PoisonedFileError:
         wal.poison()
         _log.error("wal_poisoned", file=str(wal.file), path=wal.path, end=wal.published, error=str(error))
         self._current = None
-        self._closing.append(wal)
-        self._tell_ledger()
+        self._end(wal)
         return PoisonedFileError(
             f"{wal.path} failed and is closed at {wal.published} bytes ({error}); nothing of this append is kept",
             "Look at the disk; the same append again goes to a new file",
         )
 
-    def _tell_ledger(self) -> None:
-        while self._closing:
-            begun_s = time.monotonic()
-            try:
-                self._closing[0].close(self._ledger)
-            except CoordinationError as error:
-                _log.warning("wal_close_delayed", file=str(self._closing[0].file), error=str(error))
-                now_s = time.monotonic()
-                self._retry_s = now_s + max(RETRY_S, _RETRIES * (now_s - begun_s))
-                return
-            except StorageError as error:  # the ledger has it otherwise; nothing here can change that
-                _log.error("wal_close_refused", file=str(self._closing[0].file), error=str(error))
-                self._closing[0].abandon()
-            else:
-                _log.info("wal_closed", file=str(self._closing[0].file), end=self._closing[0].published)
-            del self._closing[0]
+    def _end(self, wal: WalFile) -> None:
+        self.ended.add(wal)
+        self.ended.report()

@@ -23,7 +23,8 @@ from replication.core.frame import (
     stream_hash,
 )
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
-from replication.core.rows.batch import LogBatch, encode_payload, upserts_from_rows
+from replication.core.rows.batch import LogBatch, encode_payload
+from replication.core.rows.convert import upserts_from_rows
 
 PATH = Path(__file__).with_name("version1.wal")
 EAST = ClusterId("east", UUID("11111111-2222-4333-8444-555555555555"))

@@ -14,7 +14,8 @@ from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec, encode_envelope, read_end_record
 from replication.core.position import Position
-from replication.core.rows.batch import LogBatch, upserts_from_rows
+from replication.core.rows.batch import LogBatch
+from replication.core.rows.convert import upserts_from_rows
 from replication.core.rows.mutation import Mutation
 from replication.errors import (
     BackpressureError,
@@ -231,12 +232,12 @@ def nested(site: Site) -> TableSpec:
 def test_few_rows_with_much_in_a_list_become_frames_that_can_be_written_and_harm_no_other(
     site: Site, nested: TableSpec
 ) -> None:
-    entries = [
-        AppendStep(PendingAppend(), 9, True, FewRows(nested, [{"k": k, "v": ["x" * (31 << 20)]}], False))
+    steps = [
+        AppendStep(PendingAppend(), 9, FewRows(nested, [{"k": k, "v": ["x" * (31 << 20)]}], False), is_last=True)
         for k in range(3)
     ]
-    for framed in FrameMerge.frames(entries, Codec.NONE):
-        assert encode_envelope((EAST,), framed.part.size + 1000)
+    for merged in FrameMerge.frames(steps, Codec.NONE):
+        assert encode_envelope((EAST,), merged.encoded.size + 1000)
     with site.writer(codec="none") as writer:
         site.gate.hold(writer, site.table, 0)
         large = [writer.upsert_async(nested, [{"k": k, "v": ["x" * (20 << 20)]}]) for k in range(2)]
@@ -273,7 +274,7 @@ def test_a_commit_thread_that_ends_says_so_to_who_waits_and_to_who_appends_later
         assert writer._commit is not None
         series = writer._commit._series
         acked = site.gate.hold(writer, site.table, 0)
-        for name in ("write", "tick", "give_up"):
+        for name in ("write", "tick", "poison_current"):
             monkeypatch.setattr(series, name, failing)
         futures = [writer.upsert_async(site.table, some(10 * n, 10)) for n in range(waiting)]
         site.gate.set()

@@ -21,15 +21,12 @@ from replication.core.rows.batch import (
     FRAME_ROWS_MAX,
     ROW_BYTES_MAX,
     LogBatch,
-    cells,
     decode_payload,
-    deletes,
     encode_payload,
     split,
-    upserts_from_arrow,
-    upserts_from_rows,
 )
-from replication.core.rows.input import given as given_rows
+from replication.core.rows.convert import cells, deletes, upserts_from_arrow, upserts_from_rows
+from replication.core.rows.input import row_pieces
 from replication.core.rows.mutation import Mutation, cells_of, check_history
 from replication.errors import ConditionalMutationError, HistoryError, NullKeyError, SchemaError
 
@@ -141,7 +138,7 @@ def test_nan_stays_nan_and_null_stays_null_in_arrow() -> None:
 
 def test_nan_in_pandas_becomes_null() -> None:
     frame = pd.DataFrame({"k": [1, 2], "v": [math.nan, 1.5], "t": [math.nan, math.nan]}, index=["not", "kept"])
-    (data,) = given_rows(frame)
+    (data,) = row_pieces(frame)
     assert isinstance(data, pa.Table)
     (log,) = upserts_from_arrow(data, table(pa.schema([("k", pa.int64()), ("v", pa.float64()), ("t", pa.string())])))
     assert [(row["v"], row["t"]) for row in logged(log)] == [(None, None), (1.5, None)]
@@ -368,7 +365,7 @@ def test_a_payload_of_another_schema_is_an_error_not_other_values() -> None:
 @pytest.mark.parametrize("rows", [5, "text", [1, 2], [{"k": 1}, None], None], ids=str)
 def test_what_is_no_table_is_refused(rows: object) -> None:
     with pytest.raises(SchemaError, match="neither Arrow"):
-        list(given_rows(rows))
+        list(row_pieces(rows))
 
 
 def test_all_that_speaks_arrow_is_taken() -> None:
@@ -376,10 +373,10 @@ def test_all_that_speaks_arrow_is_taken() -> None:
     taken: list[object] = [data, data.to_batches()[0], data.to_reader(), data.to_pylist(), iter(data.to_pylist())]
     for rows in taken:
         found = [
-            row for piece in given_rows(rows) for row in (piece.to_pylist() if isinstance(piece, pa.Table) else piece)
+            row for piece in row_pieces(rows) for row in (piece.to_pylist() if isinstance(piece, pa.Table) else piece)
         ]
         assert found == [{"k": 1}, {"k": 2}]
-    assert list(given_rows({"k": 1})) == [[{"k": 1}]]
+    assert list(row_pieces({"k": 1})) == [[{"k": 1}]]
 
 
 def test_rows_of_a_generator_are_taken_a_frame_at_a_time() -> None:
@@ -390,7 +387,7 @@ def test_rows_of_a_generator_are_taken_a_frame_at_a_time() -> None:
             taken.append(n)
             yield {"k": n}
 
-    pieces = given_rows(coming())
+    pieces = row_pieces(coming())
     assert len(next(pieces)) == len(taken) == FRAME_ROWS_MAX
     assert sum(map(len, pieces)) == 200_000 - FRAME_ROWS_MAX
-    assert [len(piece) for piece in given_rows([{"k": 1}] * (FRAME_ROWS_MAX + 1))] == [FRAME_ROWS_MAX + 1]
+    assert [len(piece) for piece in row_pieces([{"k": 1}] * (FRAME_ROWS_MAX + 1))] == [FRAME_ROWS_MAX + 1]

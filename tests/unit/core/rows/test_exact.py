@@ -15,8 +15,8 @@ import pytest
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
-from replication.core.rows.batch import upserts_from_arrow, upserts_from_rows
-from replication.core.rows.input import given
+from replication.core.rows.convert import upserts_from_arrow, upserts_from_rows
+from replication.core.rows.input import row_pieces
 from replication.errors import SchemaError
 
 NOON = dt.datetime(2020, 1, 1, 12)
@@ -112,7 +112,7 @@ def test_rows_may_be_mappings_that_are_no_dicts() -> None:
 def test_times_among_the_objects_of_a_pandas_frame_are_looked_at_too(kind: str, values: list[object]) -> None:
     frame = pd.DataFrame({"k": range(len(values)), "v": pd.Series(values, dtype=object)})
     with pytest.raises(SchemaError, match="column 'v'"):
-        upserts_from_arrow(next(given(frame)), table(kind))  # type: ignore[arg-type]
+        upserts_from_arrow(next(row_pieces(frame)), table(kind))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_times_among_the_objects_of_a_pandas_frame_are_looked_at_too(kind: str, 
 )
 def test_objects_of_a_pandas_frame_that_fit_are_taken(kind: str, values: list[object]) -> None:
     frame = pd.DataFrame({"k": range(len(values)), "v": pd.Series(values, dtype=object)})
-    (log,) = upserts_from_arrow(next(given(frame)), table(kind))  # type: ignore[arg-type]
+    (log,) = upserts_from_arrow(next(row_pieces(frame)), table(kind))  # type: ignore[arg-type]
     first, *others = log.batch.column("v").to_pylist()
     assert first is not None
     assert not any(others)
@@ -137,7 +137,7 @@ def test_a_class_derived_from_a_pandas_frame_is_one() -> None:
     class Mine(pd.DataFrame):
         pass
 
-    (made,) = given(Mine({"v": [1]}, index=pd.Index([7], name="k")))
+    (made,) = row_pieces(Mine({"v": [1]}, index=pd.Index([7], name="k")))
     assert isinstance(made, pa.Table)
     assert made.column_names == ["v"]
 
@@ -149,4 +149,4 @@ def test_a_class_derived_from_a_pandas_frame_is_one() -> None:
 )
 def test_a_pandas_frame_that_cannot_be_arrow_is_refused(frame: pd.DataFrame) -> None:
     with pytest.raises(SchemaError, match="pandas"):
-        next(given(frame))
+        next(row_pieces(frame))

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from replication.core.rows.input import kept
+from replication.core.rows.input import copied
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from replication.core.rows.input import kept
     ids=lambda value: type(value).__name__,
 )
 def test_a_value_that_can_be_changed_in_place_is_copied(value: Any, as_it_was: object) -> None:
-    rows = kept([{"k": 1, "v": value}])
+    rows = copied([{"k": 1, "v": value}])
     inner = value["a"] if isinstance(value, dict) else value
     inner = inner[0] if isinstance(inner, list) else inner
     inner[0], inner[1] = 8, 9
@@ -37,7 +37,7 @@ def test_a_value_that_can_be_changed_in_place_is_copied(value: Any, as_it_was: o
 
 def test_what_cannot_be_copied_is_left_to_the_conversion() -> None:
     coming = (number for number in range(3))
-    assert kept([{"v": coming}]) == [{"v": coming}]
+    assert copied([{"v": coming}]) == [{"v": coming}]
 
 
 def _plain(value: Any) -> object:

@@ -11,7 +11,8 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
-from replication.core.rows.batch import decode_payload, deletes, encode_payload, upserts_from_arrow
+from replication.core.rows.batch import decode_payload, encode_payload
+from replication.core.rows.convert import deletes, upserts_from_arrow
 from replication.errors import SchemaError
 
 NO_UTF8 = pa.array([b"\xff\xfe", b"ok"]).view(pa.string())

@@ -13,7 +13,8 @@ from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
-from replication.core.rows.batch import decode_payload, encode_payload, upserts_from_arrow, upserts_from_rows
+from replication.core.rows.batch import decode_payload, encode_payload
+from replication.core.rows.convert import upserts_from_arrow, upserts_from_rows
 from replication.errors import SchemaError
 
 DEEP = pa.struct([("a", pa.struct([("b", pa.date32())]))])

@@ -27,7 +27,7 @@ from replication.errors import (
 from replication.files.rows.row_files import BATCH_ROWS, RowFile
 from replication.writer.importing.file_digest import FileDigest
 from replication.writer.importing.importer import Imported
-from replication.writer.wal import watermark_heartbeat
+from replication.writer.wal import bulk_file
 from replication.writer.wal.durable_length import DurableLength
 from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, eventually, some
@@ -226,7 +226,7 @@ def test_nothing_is_promised_for_a_file_that_was_let_go(
     with site.writer() as writer:
         load(writer, site.table, path)
         monkeypatch.setattr(FileDigest, "is_ready", False)  # so that it is found out when everything has been read
-        monkeypatch.setattr(watermark_heartbeat, "EVERY_S", 0.001)
+        monkeypatch.setattr(bulk_file, "HEARTBEAT_S", 0.001)
         after = threading.Event()
         done = writer.import_file(site.table, path, "", lambda told: told.repeated and after.wait(0.1))
         assert done.repeated and done.rows == ROWS, "a watermark into a file that is closed would fail in its thread"

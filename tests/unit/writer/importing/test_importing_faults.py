@@ -30,8 +30,9 @@ from replication.errors import (
 )
 from replication.files.memory import MemoryFile
 from replication.writer.importing import importer as importing
+from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.importing.file_digest import FileDigest
-from replication.writer.importing.importer import Imported, Importer
+from replication.writer.importing.importer import Imported
 from replication.writer.wal.bulk_file import BulkFile
 from replication.writer.writer import Writer
 from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
@@ -144,22 +145,22 @@ def test_an_import_that_the_ledger_stopped_takes_no_room_and_one_that_a_sync_fai
 def test_an_import_that_outlives_its_writer_is_refused_and_leaves_no_open_file(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    path, writer, begin = parquet(tmp_path), site.writer(), Importer._begin
+    path, writer, begin = parquet(tmp_path), site.writer(), BulkWals.begin
     inside, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:
         inside.set()
         assert go_on.wait(20)
 
-    def gated(importer: Importer) -> BulkFile:
+    def gated(bulk: BulkWals) -> BulkFile:
         if begun:
-            made = begin(importer)
+            made = begin(bulk)
             wait()
             return made
         wait()
-        return begin(importer)
+        return begin(bulk)
 
-    monkeypatch.setattr(Importer, "_begin", gated)
+    monkeypatch.setattr(BulkWals, "begin", gated)
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(load, writer, site.table, path)
         assert inside.wait(20)
@@ -257,7 +258,7 @@ def test_timestamps_that_grow_too_old_while_a_file_is_read_are_refused(site: Sit
     path.write_text(f"row,family,qualifier,value,timestamp\nr,f,q,v,{now - 3_000_000_000}\n")
     clock = [now]
     with site.writer() as writer:
-        writer._importer._now = lambda: clock[0]
+        writer._clock._now = lambda: clock[0]
 
         def later(_: Imported) -> None:
             clock[0] += 1_000_000_000

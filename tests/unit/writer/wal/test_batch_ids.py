@@ -13,8 +13,8 @@ import pytest
 from replication.core.definition.define import typed_table
 from replication.core.definition.text import parse_schema
 from replication.core.frame import Codec
-from replication.core.rows.batch import FRAME_ROWS_MAX, upserts_from_arrow
-from replication.core.rows.encoded import EncodedBatch
+from replication.core.rows.batch import FRAME_ROWS_MAX, EncodedBatch
+from replication.core.rows.convert import upserts_from_arrow
 from replication.errors import BackpressureError, BatchConflictError, PoisonedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import BatchPart
 from replication.writer.group_commit import GroupCommit

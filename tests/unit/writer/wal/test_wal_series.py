@@ -21,7 +21,7 @@ from replication.errors import (
 )
 from replication.files.frames import refuse_occupied
 from replication.writer import group_commit
-from replication.writer.wal import commit_clock, wal_series
+from replication.writer.wal import commit_clock, ended
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.wal_file import make
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
@@ -223,7 +223,7 @@ def test_a_ledger_that_cannot_be_reached_stops_no_append_to_an_open_wal(site: Si
 def test_a_wal_that_is_full_goes_on_while_the_ledger_gives_no_number_for_the_next_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal_series, "RETRY_S", 0.01)
+    monkeypatch.setattr(ended, "RETRY_S", 0.01)
     with site.writer(wal_bytes_max=20_000, codec="none") as writer:
 
         def fault(name: str) -> None:
@@ -302,7 +302,7 @@ def test_a_ledger_that_cannot_be_told_of_a_closed_file_is_not_asked_at_every_idl
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "IDLE_TICK_S", 0.001)
-    monkeypatch.setattr(wal_series, "RETRY_S", 600.0)
+    monkeypatch.setattr(ended, "RETRY_S", 600.0)
     asked: list[str] = []
 
     def fault(name: str) -> None:

@@ -1,0 +1,136 @@
+"""One column as it is given, Arrow or Python values, as an array of the type that its table stores, losing nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from replication.core.definition.types import storable_type
+from replication.core.rows.exact import check_exact
+from replication.errors import SchemaError
+
+#: What Arrow raises at values that are not of a type.
+NO_FIT = (pa.ArrowException, OverflowError, LookupError, TypeError, ValueError)
+
+
+def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
+    """``given`` as one array of the storable type ``wanted``, losing nothing.
+
+    Raises:
+        SchemaError: a value does not fit, or the types have nothing to do with each other; names ``column``.
+    """
+    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    try:
+        _check_whole(array, column)
+        if array.type == wanted:
+            return array
+        if pa.types.is_null(array.type) or 0 < len(array) == array.null_count:  # pandas has no other type for those
+            return pa.nulls(len(array), wanted)
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary.cast(_plain(array.type.value_type)).take(array.indices)
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        _check_alike(array, wanted, column)
+        if array.type == wanted:
+            return array
+        if pa.types.is_list_view(array.type):
+            array = _of_view(array)
+        made = array.cast(wanted, safe=True)
+        made.validate()  # Arrow's own casts of views are not whole
+        return made
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise SchemaError(
+            f"column {column!r}: a value of type {given.type} does not fit {wanted} without loss ({error})"
+        ) from None
+
+
+def _check_whole(array: pa.Array, column: str) -> None:
+    """SchemaError where what was given is no such array, as text that is no UTF-8: no reader would take it."""
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise SchemaError(
+            f"column {column!r}: a value is no {array.type} ({error})",
+            "Text must be UTF-8: decode it, or keep such bytes in a binary column",
+        ) from None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without views, which Arrow cannot pick values from (polars keeps categories so)."""
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
+
+
+def _of_view(array: pa.Array) -> pa.Array:
+    """A list of a list view, which Arrow's cast makes one offset too short."""
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    return pa.ListArray.from_arrays(offsets, array.flatten(), mask=array.is_null())
+
+
+def _check_alike(array: pa.Array, wanted: pa.DataType, column: str) -> None:
+    """Raise where Arrow's cast would make something else of a value without a word, however deep it lies."""
+    t, kind = pa.types, array.type
+    if t.is_null(kind):
+        return
+    if _shape(kind, column) != _family(wanted):
+        raise SchemaError(f"column {column!r} holds {wanted}, but was given {kind}", "Convert it beforehand")
+    if t.is_struct(wanted):
+        parts = array.flatten()  # what lies beneath a NULL is no value
+        for at, field in enumerate(kind):
+            if wanted.get_field_index(field.name) < 0:
+                raise SchemaError(
+                    f"column {column!r} has no field {field.name!r}", f"It has {', '.join(f.name for f in wanted)}"
+                )
+            _check_alike(parts[at], wanted.field(field.name).type, f"{column}.{field.name}")
+    elif t.is_map(wanted):
+        _check_alike(array.keys, wanted.key_type, f"{column}.key")
+        _check_alike(array.items, wanted.item_type, f"{column}.value")
+    elif t.is_list(wanted):
+        _check_alike(array.flatten(), wanted.value_type, f"{column}.element")
+    elif t.is_floating(wanted) and t.is_floating(kind) and not t.is_float16(kind):
+        _check_floats(array, wanted)
+
+
+def _check_floats(array: pa.Array, wanted: pa.DataType) -> None:
+    """ArrowInvalid when a double would be rounded: Arrow's safe cast looks at integers only."""
+    back = array.cast(wanted, safe=True).cast(array.type)
+    same = pc.or_(pc.equal(array, back), pc.and_(pc.is_nan(array), pc.is_nan(back)))
+    if not pc.all(same, min_count=0).as_py():
+        raise pa.ArrowInvalid("a value would be rounded")
+
+
+def _shape(given: pa.DataType, column: str) -> str:
+    """The family of a type as it is given; of a nested one the outermost part."""
+    t = pa.types
+    if t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given) or t.is_list_view(given):
+        return "list"
+    return str(given).split("<")[0] if t.is_nested(given) else _family(storable_type(given, column))
+
+
+def _family(t: pa.DataType) -> str:
+    is_ = pa.types
+    if is_.is_integer(t):
+        return "integer"
+    if is_.is_floating(t):
+        return "float"
+    if is_.is_timestamp(t):
+        return "instant" if t.tz else "local time"
+    if is_.is_decimal(t):
+        return "decimal"
+    return str(t).split("<")[0]
+
+
+def from_values(values: Sequence[Any], wanted: pa.DataType, column: str) -> pa.Array:
+    """Python values as an array of the storable type ``wanted``; SchemaError, naming ``column``, if one does not fit."""
+    check_exact(values, wanted, column)
+    try:
+        return pa.array(values, wanted)
+    except NO_FIT as error:
+        raise SchemaError(f"column {column!r} holds {wanted}: {error}") from None

@@ -1,0 +1,163 @@
+"""Steps of appends that wait for the commit thread: bounded in bytes, taken in groups that one sync makes durable."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from enum import Enum, auto
+
+from replication.errors import BackpressureError, ReplicationError, RequestError, StorageError
+from replication.writer.pending import AppendStep, PendingAppend
+
+GROUP_BYTES = 8 << 20
+GROUP_STEPS = 4096
+
+
+class QueueState(Enum):
+    """What the queue still does."""
+
+    OPEN = auto()
+    CLOSING = auto()  # takes no more steps; those that wait are written
+    ENDED = auto()  # the commit thread has taken the last one
+    FAILED = auto()  # the commit thread ended on an error of its own
+
+
+_NEXT = {
+    QueueState.OPEN: (QueueState.CLOSING, QueueState.FAILED),
+    QueueState.CLOSING: (QueueState.ENDED, QueueState.FAILED),
+    QueueState.ENDED: (QueueState.FAILED,),
+    QueueState.FAILED: (),
+}
+
+
+class AppendQueue:
+    """Filled by callers' threads, emptied by the commit thread.
+
+    Args:
+        bytes_max: what may wait or be on its way to the disk; ``put`` blocks beyond it.
+        timeout_s: how long ``put`` blocks.
+    """
+
+    def __init__(self, bytes_max: int, timeout_s: float) -> None:
+        self._bytes_max = bytes_max
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._space = threading.Condition(self._lock)
+        self._steps: deque[AppendStep] = deque()
+        self._bytes = 0
+        self._blocked = 0
+        self._state = QueueState.OPEN
+        self._failure = ""
+
+    def __len__(self) -> int:
+        """How many steps wait."""
+        return len(self._steps)
+
+    def put(self, step: AppendStep) -> None:
+        """Queue a step.
+
+        Raises:
+            BackpressureError: the queue stayed full for ``timeout_s``; the step was not taken.
+            RequestError: the writer is closed.
+            StorageError: the commit thread has ended on an error of its own.
+        """
+        with self._lock:
+            if not self._fits(step):
+                self._wait_for_space(step)
+            if self._state is QueueState.FAILED:
+                raise self.failure()
+            if self._state is not QueueState.OPEN:
+                raise RequestError("the writer is closed", "Connect again")
+            self._steps.append(step)
+            self._bytes += step.size
+            if len(self._steps) == 1:
+                self._work.notify()
+
+    def put_end(self, append: PendingAppend) -> bool:
+        """Queue the end of an append that was cut short, without waiting; False when the commit thread has ended."""
+        with self._lock:
+            if self._state in (QueueState.ENDED, QueueState.FAILED):
+                return False
+            self._steps.append(AppendStep(append, 0, None, is_last=True))
+            self._work.notify()
+            return True
+
+    def take(self, idle_s: float) -> list[AppendStep] | None:
+        """What is to be written together; None when the queue is closed and empty.
+
+        Args:
+            idle_s: how long to wait while there is nothing; 0 when something that was taken waits for its ack.
+        """
+        with self._lock:
+            if idle_s and not self._steps and self._state is QueueState.OPEN:
+                self._work.wait(idle_s)
+            if not self._steps:
+                if not idle_s or self._state is QueueState.OPEN:
+                    return []
+                self._become(QueueState.ENDED)
+                return None
+            taken: list[AppendStep] = []
+            size = 0
+            while self._steps and len(taken) < GROUP_STEPS:
+                head = self._steps[0]
+                if taken and (size + head.size > GROUP_BYTES or not head.is_ready):
+                    break
+                taken.append(self._steps.popleft())
+                size += head.size
+            return taken
+
+    def release(self, steps: Sequence[AppendStep]) -> None:
+        """The bytes of steps that were taken are on the disk, or were refused."""
+        with self._lock:
+            self._bytes -= sum(step.size for step in steps)
+            if self._blocked:
+                self._space.notify_all()
+
+    def close(self) -> None:
+        """Take no more steps. Idempotent."""
+        with self._lock:
+            if self._state is QueueState.OPEN:
+                self._become(QueueState.CLOSING)
+            self._work.notify()
+            self._space.notify_all()
+
+    def fail(self, error: BaseException) -> list[AppendStep]:
+        """Refuse all that comes from now on; returns what waited."""
+        with self._lock:
+            self._become(QueueState.FAILED)
+            self._failure = repr(error)
+            left = list(self._steps)
+            self._steps.clear()
+            self._bytes = 0
+            self._space.notify_all()
+            return left
+
+    def failure(self) -> ReplicationError:
+        """What ``fail`` means to callers."""
+        return StorageError(
+            f"the writer has failed: {self._failure}; what was on its way may be durable or not", "Connect again"
+        )
+
+    def _become(self, state: QueueState) -> None:
+        assert state in _NEXT[self._state], f"{self._state.name} does not become {state.name}"
+        self._state = state
+
+    def _fits(self, step: AppendStep) -> bool:
+        return self._bytes == 0 or self._bytes + step.size <= self._bytes_max
+
+    def _wait_for_space(self, step: AppendStep) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        self._blocked += 1
+        try:
+            while self._state is QueueState.OPEN and not self._fits(step):
+                if not self._space.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    raise BackpressureError(
+                        f"{self._bytes} bytes wait for the disk and none were written for {self._timeout_s:g} s",
+                        "The disk is slow, stuck or full; append again later. Of a large append some may be there: with"
+                        " a batch id repeating it is harmless",
+                    )
+        finally:
+            self._blocked -= 1

@@ -1,0 +1,90 @@
+"""WALs that get nothing more. The ledger is told where each ends, as soon as it can be reached."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Protocol
+
+import structlog
+
+from replication.core.ids import FileId
+from replication.errors import CoordinationError, StorageError
+from replication.ledger.base import Ledger
+
+RETRY_S = 1.0
+_RETRIES = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
+_log = structlog.get_logger(__name__)
+
+
+def retry_at_s(begun_s: float) -> float:
+    """When the ledger is to be asked again that did not answer a question asked at ``begun_s``, monotonic seconds."""
+    now_s = time.monotonic()
+    return now_s + max(RETRY_S, _RETRIES * (now_s - begun_s))
+
+
+class EndedWal(Protocol):
+    """A WAL that gets nothing more (``wal_file.py``, ``bulk_file.py``)."""
+
+    file: FileId
+    path: str
+
+    @property
+    def published(self) -> int:
+        """Durable bytes that other processes were told of."""
+
+    def close(self, ledger: Ledger) -> None:
+        """Have the ledger know, then release the lock; CoordinationError when it does not know yet."""
+
+    def abandon(self) -> None:
+        """Release the lock without a word to the ledger."""
+
+
+class EndedWals:
+    """Those that the ledger does not know of yet. ``add`` is for any thread, the rest for the commit thread."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._wals: deque[EndedWal] = deque()
+        self._retry_s = 0.0
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def add(self, wal: EndedWal) -> None:
+        """Have the ledger told of a WAL; recovery tells it when that is too late here."""
+        with self._lock:
+            if not self._is_closed:
+                self._wals.append(wal)
+                return
+        wal.abandon()
+
+    def report_when_due(self) -> None:
+        """As ``report``, unless the ledger failed to answer a moment ago."""
+        if self._wals and time.monotonic() >= self._retry_s:
+            self.report()
+
+    def report(self) -> None:
+        """Tell the ledger of all of them, or of as many as it takes."""
+        while self._wals:
+            wal, begun_s = self._wals[0], time.monotonic()
+            try:
+                wal.close(self._ledger)
+            except CoordinationError as error:
+                _log.warning("wal_close_delayed", file=str(wal.file), error=str(error))
+                self._retry_s = retry_at_s(begun_s)
+                return
+            except StorageError as error:  # the ledger has it otherwise; nothing here can change that
+                _log.error("wal_close_refused", file=str(wal.file), error=str(error))
+                wal.abandon()
+            else:
+                _log.info("wal_closed", file=str(wal.file), end=wal.published)
+            self._wals.popleft()
+
+    def close(self) -> None:
+        """Tell the ledger once more; what it does not take, and what comes later, is left to recovery."""
+        with self._lock:
+            self._is_closed = True
+        self.report()
+        while self._wals:
+            self._wals.popleft().abandon()
