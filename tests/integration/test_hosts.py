@@ -25,8 +25,7 @@ from peer.status.unreadable import unreadable
 from peer.tables.read import read
 from replication.coordination.host import host_record
 from replication.coordination.paths import Election, MemberKind
-from replication.core.frame import FILE_HEADER_BYTES, scan
-from replication.core.frame import FrameKind
+from replication.core.frame import FILE_HEADER_BYTES, FrameKind, scan
 from replication.core.ids import ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import (

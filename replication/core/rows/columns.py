@@ -128,7 +128,7 @@ def _family(t: pa.DataType) -> str:
 
 
 def from_values(values: Sequence[Any], wanted: pa.DataType, column: str) -> pa.Array:
-    """Python values as an array of the storable type ``wanted``; SchemaError, naming ``column``, if one does not fit."""
+    """Python values as an array of the storable type ``wanted``; SchemaError names the column of one that is not."""
     check_exact(values, wanted, column)
     try:
         return pa.array(values, wanted)
