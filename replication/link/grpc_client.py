@@ -140,7 +140,7 @@ class GrpcLink:
     def _call(self, method: str, request: bytes) -> bytes:
         try:
             call = self._channel.unary_unary(method)
-            return cast(bytes, call(request, timeout=self._timeout_s, wait_for_ready=False))
+            return cast(bytes, call(request, timeout=self._timeout_s))
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None
         except ValueError:
@@ -166,12 +166,12 @@ class GrpcShipSession:
         self._reader = threading.Thread(target=self._collect, name=f"replies {address}", daemon=True)
         self._reader.start()
         try:
-            retry_s = timeout_s + _ROUTE_S * len(hello.routes)
-            answer = self._next(retry_s)
+            deadline_s = timeout_s + _ROUTE_S * len(hello.routes)
+            answer = self._next(deadline_s)
             if isinstance(answer, Refusal):
                 raise answer.error()
             if not isinstance(answer, OpenReply):
-                raise PeerUnavailableError(f"{address} did not answer within {retry_s:g} s")
+                raise PeerUnavailableError(f"{address} did not answer within {deadline_s:g} s")
         except BaseException:
             self.close()
             raise

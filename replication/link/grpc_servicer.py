@@ -1,0 +1,247 @@
+"""What the receiver's port answers: unpacks, asks who called, and leaves every decision to a ``ReceiverService``.
+
+A stream takes one of the server's threads, which sends replies, and one that reads requests, so that acks go out
+while the next messages come in. Reading blocks while landing is behind; HTTP/2 flow control then holds the sender.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import structlog
+
+from replication.core.ids import ClusterId, FileId
+from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, ReplicationError
+from replication.link import wire
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import (
+    PROTOCOL,
+    Conversation,
+    Data,
+    Hello,
+    Inbound,
+    OpenReply,
+    Reason,
+    ReceiverService,
+    Refusal,
+    Reply,
+)
+
+Caller = Callable[[grpc.ServicerContext], frozenset[str] | None]
+
+_log = structlog.get_logger(__name__)
+
+
+class LinkServicer:
+    """The calls of ``walship.Link``, each under its name in ``walship.proto``, over encoded messages.
+
+    Args:
+        service: what answers.
+        caller: the cluster names that a caller's certificate carries; None in plain text.
+        streams_max: streams open at once; more are refused.
+    """
+
+    def __init__(self, service: ReceiverService, caller: Caller, streams_max: int) -> None:
+        self._service = service
+        self._caller = caller
+        self._streams_max = streams_max
+        self._streams = threading.BoundedSemaphore(streams_max)
+
+    def Describe(self, _: bytes, context: grpc.ServicerContext) -> bytes:
+        """Who this cluster is."""
+        return wire.encode_description(self._answer(context, self._service.describe))
+
+    def GetSchema(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """The schema version of a hash; empty when it is not known here."""
+        name = pb.GetSchemaRequest.FromString(raw).hash
+        return wire.encode_schema(self._answer(context, lambda: self._service.get_schema(name)))
+
+    def GetTable(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """A table's definition by name; empty when there is none."""
+        name = pb.GetTableRequest.FromString(raw).name
+        return wire.encode_table(self._answer(context, lambda: self._service.get_table(name)))
+
+    def Progress(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """How far files of the caller are applied here."""
+        files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
+        applied = self._answer(context, lambda: self._service.progress(files))
+        return bytes(pb.ProgressReply(applied={str(f): n for f, n in applied.items()}).SerializeToString())
+
+    def Lost(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """Which files of the caller lost bytes here that were durable before."""
+        files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
+        return wire.encode_lost(self._answer(context, lambda: self._service.lost(files)))
+
+    def Reached(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """Whether sequences of streams are here."""
+        sequences = wire.decode_sequences(raw)
+        return wire.encode_reached(self._answer(context, lambda: self._service.reached(sequences)))
+
+    def OpenRoute(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
+        """Make a table ready; what goes wrong is a refusal."""
+        asked = pb.OpenRouteRequest.FromString(raw)
+        try:
+            self._service.open_route(
+                ClusterId.parse(asked.source),
+                ClusterId.parse(asked.expected),
+                wire.decode_route(asked.route),
+                self._caller(context),
+            )
+        except ReplicationError as error:
+            return bytes(pb.RouteReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+        return bytes(pb.RouteReply().SerializeToString())
+
+    def _answer(self, context: grpc.ServicerContext, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except ReplicationError as error:
+            context.abort(grpc.StatusCode.ABORTED, f"{_there(error)}\n{error.hint}")
+
+    def Compare(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answer questions about tables, until either end closes."""
+        first = next(requests, None)
+        if first is None:
+            return
+        try:
+            conversation = self._conversation(pb.CompareRequest.FromString(first).open, context)
+        except ReplicationError as error:
+            yield _refused(error)
+            return
+        if not context.add_callback(conversation.close):
+            conversation.close()
+            return
+        reader = threading.Thread(target=_ask, args=(requests, conversation), name="questions", daemon=True)
+        ended = False
+        try:
+            yield bytes(pb.CompareReply().SerializeToString())
+            reader.start()
+            while True:
+                yield bytes(pb.CompareReply(answer=conversation.answer()).SerializeToString())
+        except PeerRefusedError as error:
+            yield _refused(error)
+        except PeerUnavailableError as error:
+            if ended := context.is_active():  # the asker hears why; the call's end ends the reader, too
+                context.set_code(grpc.StatusCode.ABORTED)
+                context.set_details(f"{error.what}\n{error.hint}")
+        finally:
+            conversation.close()
+            if not ended:
+                context.cancel()
+                if reader.ident is not None:
+                    reader.join()
+
+    def _conversation(self, opening: pb.CompareOpen, context: grpc.ServicerContext) -> Conversation:
+        if opening.protocol != PROTOCOL:
+            raise Refusal(
+                Reason.VERSION,
+                f"walship {opening.version} speaks protocol {opening.protocol}, not {PROTOCOL}",
+                "Upgrade walship on the older side",
+            ).error()
+        source, expected = ClusterId.parse(opening.source), ClusterId.parse(opening.expected)
+        return self._service.compare(source, expected, self._caller(context))
+
+    def Read(self, raw: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Registered bytes of a file, for a host of this cluster."""
+        return self._service.read(raw, self._caller(context))
+
+    def Ship(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Take a stream of frames; one too many is refused."""
+        if not self._streams.acquire(blocking=False):
+            what = f"the receiver has {self._streams_max} streams open already"
+            remedy = "It is tried again. Let it have more ([receiver] streams_max), or more receivers"
+            yield wire.encode_reply(Refusal(Reason.NOT_READY, what, remedy))
+            return
+        try:
+            yield from self._stream(requests, context)
+        finally:
+            self._streams.release()
+
+    def _stream(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        try:
+            opened, inbound = self._open(next(requests), replies.put, context)
+        except StopIteration:
+            return
+        except ReplicationError as error:
+            yield wire.encode_reply(_refusal(error))
+            return
+        context.add_callback(lambda: replies.put(None))
+        reader = threading.Thread(
+            target=_read, args=(requests, inbound, replies.put, context.cancel), name="requests", daemon=True
+        )
+        try:
+            yield wire.encode_reply(opened)
+            reader.start()
+            while (reply := replies.get()) is not None:
+                yield wire.encode_reply(reply)
+        finally:
+            context.cancel()
+            inbound.close()
+            if reader.ident is not None:
+                reader.join()
+
+    def _open(
+        self, raw: bytes, reply: Callable[[Reply], None], context: grpc.ServicerContext
+    ) -> tuple[OpenReply, Inbound]:
+        try:
+            hello = wire.decode_request(raw)
+        except FormatError as error:
+            raise Refusal(Reason.VERSION, error.what, "Upgrade walship on the older side").error() from None
+        if not isinstance(hello, Hello):
+            raise Refusal(Reason.VERSION, "a stream begins with Open", "Upgrade walship on the older side").error()
+        return self._service.ship(hello, reply, self._caller(context))
+
+
+def _refused(error: ReplicationError) -> bytes:
+    return bytes(pb.CompareReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
+
+
+def _refusal(error: ReplicationError) -> Refusal:
+    """What goes wrong here, as the caller hears of it."""
+    if isinstance(error, PeerRefusedError):
+        return Refusal.of(error)
+    _log.warning("call_failed", error=str(error))
+    return Refusal(Reason.NOT_READY, _there(error), error.hint)
+
+
+def _there(error: ReplicationError) -> str:
+    return f"the receiver answers: {error.what}"
+
+
+def _ask(requests: Iterator[bytes], conversation: Conversation) -> None:
+    try:
+        for raw in requests:
+            conversation.ask(pb.CompareRequest.FromString(raw).question)
+    except Exception as error:  # a call that was cancelled ends with a bare Exception
+        _log.debug("conversation_ended", error=repr(error))
+    finally:
+        conversation.close()
+
+
+def _read(
+    requests: Iterator[bytes], inbound: Inbound, reply: Callable[[Reply | None], None], cancel: Callable[[], Any]
+) -> None:
+    try:
+        for raw in requests:
+            message = wire.decode_request(raw)
+            if isinstance(message, Data):
+                inbound.data(message)
+            elif isinstance(message, tuple):
+                inbound.schemas(message)
+        return
+    except grpc.RpcError:
+        return
+    except FormatError as error:
+        reply(Refusal(Reason.CORRUPT, error.what, "Nothing to do: it is sent again"))
+    except ReplicationError as error:
+        _log.warning("stream_failed", error=str(error))
+        reply(Refusal(Reason.NOT_READY, error.what, error.hint))
+    except Exception as error:
+        if not isinstance(error, grpc.RpcError):  # a stream that was cancelled ends with a bare Exception
+            _log.debug("stream_ended", error=repr(error))
+    finally:
+        reply(None)
