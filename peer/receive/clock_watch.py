@@ -38,7 +38,7 @@ class ClockWatch:
         self._ledger = ledger
         self._now = now
         self._lock = threading.Lock()
-        self._told: dict[ClusterId, int] = {}  # when an alarm was last raised, per origin
+        self._alarmed: dict[ClusterId, int] = {}  # when, per origin
 
     def look(self, frames: Sequence[FrameView]) -> None:
         """Raise an alarm for each origin that is far ahead; of one origin at most once a minute."""
@@ -51,9 +51,9 @@ class ClockWatch:
                 ahead[origin] = max(commit, ahead.get(origin, 0))
         for origin, commit in ahead.items():
             with self._lock:
-                if abs(now - self._told.get(origin, -AGAIN_US)) < AGAIN_US:
+                if abs(now - self._alarmed.get(origin, -AGAIN_US)) < AGAIN_US:
                     continue
-                self._told[origin] = now
+                self._alarmed[origin] = now
             _log.error("clock_far_ahead", origin=str(origin), commit=commit, ahead_s=(commit - now) / 1e6)
             try:
                 self._ledger.time.note_ahead(AheadClock(origin, commit, now))

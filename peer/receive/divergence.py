@@ -1,4 +1,4 @@
-"""Frames of a second history of a stream: landed, but never claimed nor applied; a copy is kept with the reason."""
+"""Frames of a second history of a stream: landed, never claimed nor applied; quarantine keeps a copy and the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replication.ledger.base import Divergence, Ledger, Quarantined
 _log = structlog.get_logger(__name__)
 
 
-def keep_withheld(
+def quarantine_diverged(
     ledger: Ledger, files: Files, directory: str, divergence: Divergence, frame: Buffer, now: int
 ) -> None:
     """Copy ``frame`` durably to ``directory`` and record it as quarantined; ``now`` in microseconds since 1970."""

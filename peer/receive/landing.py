@@ -1,34 +1,114 @@
-"""Landing: arrivals of all streams become durable and registered in groups, and only then are acked.
+"""From a message that arrives to its ack: checked, landed, made durable and registered in groups, and only then acked.
 
-One thread takes whatever has arrived, appends it to a landing file per source file, syncs each file once, registers
-all in one ledger transaction and then answers. What could not be registered is cut or abandoned, so a file never has
-more than the ledger knows plus the group in work. Duplicates are answered without effect.
+A stream's thread checks each message and queues it. One thread takes whatever has arrived, appends it to a landing file
+per source file, syncs each file once, registers all in one ledger transaction and then answers. What could not be
+registered is cut or abandoned, so a file never has more than the ledger knows plus the group in work.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
-from peer.receive.arrival import Arrival
-from peer.receive.divergence import keep_withheld
+from peer.receive.admission import Admission, RefusedData
+from peer.receive.divergence import quarantine_diverged
 from peer.receive.landing_queue import Item, LandingQueue
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
 from peer.receive.room import LandingRoom
 from replication.core.coverage import Ranges
-from replication.core.ids import ClusterId, FileId
-from replication.errors import CoordinationError, NoSpaceError, ReplicationError, StorageError
+from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.ids import FileId
+from replication.errors import CoordinationError, NoSpaceError, PeerRefusedError, ReplicationError, StorageError
 from replication.files.base import Files
-from replication.ledger.base import Divergence, Landed, Ledger
-from replication.link.base import Reason
+from replication.ledger.base import Divergence, Ledger
+from replication.link.base import Data, Reason, Refusal, Reply
 
 _SWEEP_S = 1.0
 _log = structlog.get_logger(__name__)
+
+
+class InboundStream:
+    """One sender's open stream; its messages come in the order of its files' bytes.
+
+    Attributes:
+        unanswered: ranges that were queued for landing and are not answered yet.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        landing: Landing,
+        reply: Callable[[Reply], None],
+        source_name: str,
+        generation: int,
+    ) -> None:
+        self._admission = admission
+        self._landing = landing
+        self._reply: Callable[[Reply], None] | None = reply
+        self._source_name = source_name
+        self._generation = generation
+        self.unanswered: dict[FileId, Ranges] = {}
+        self._lock = threading.Lock()
+
+    def data(self, message: Data) -> None:
+        """Check a message and queue it for landing, which answers; a refusal is answered at once."""
+        try:
+            self._admission.check_sender(message, self._source_name)
+            self._check_order(message)
+            arrival = self._admission.check_frames(message)
+        except RefusedData as error:
+            self._answer(error.refusal)
+            return
+        with self._lock:
+            unanswered = self.unanswered.get(message.file, Ranges()).add(message.begin, message.end)
+            if unanswered:
+                self.unanswered[message.file] = unanswered
+        self._landing.submit(Item(arrival, self._generation, self._answer))
+
+    def schemas(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
+        """Take in schema versions and table definitions."""
+        try:
+            self._admission.definitions.learn(known)
+        except PeerRefusedError as error:
+            self._answer(Refusal.of(error))
+
+    def close(self) -> None:
+        """Answers go nowhere from now on."""
+        self._reply = None
+
+    def _check_order(self, data: Data) -> None:
+        expected = self._expected(data, fresh=False)
+        if data.begin > expected:
+            expected = self._expected(data, fresh=True)
+        if data.begin > expected:
+            raise RefusedData(
+                data,
+                Reason.HOLE,
+                f"{data.file}: bytes [{expected}, {data.begin}) are missing before this message",
+                "The sender goes on from the expected offset",
+                expected=expected,
+            )
+
+    def _expected(self, data: Data, *, fresh: bool) -> int:
+        with self._lock:  # before what is registered is read: what is answered meanwhile is among that
+            unanswered = self.unanswered.get(data.file, Ranges())
+        return self._landing.received.of(data.file, fresh=fresh).union(unanswered).prefix(data.chunk_begin)
+
+    def _answer(self, reply: Reply) -> None:
+        if reply.file is not None:
+            spans = ((reply.begin, reply.end),) if isinstance(reply, Refusal) else reply.spans
+            with self._lock:
+                unanswered = self.unanswered.pop(reply.file, Ranges()).subtract(Ranges.of(*spans))
+                if unanswered:
+                    self.unanswered[reply.file] = unanswered
+        out = self._reply
+        if out is not None:
+            out(reply)
 
 
 class Landing:
@@ -39,16 +119,15 @@ class Landing:
         room: whether there is room for more.
     """
 
-    def __init__(self, ledger: Ledger, files: Files, cluster: ClusterId, limits: LandingLimits) -> None:
+    def __init__(self, ledger: Ledger, files: Files, limits: LandingLimits) -> None:
         self._ledger = ledger
         self._files = files
-        self._cluster = cluster
         self._quarantine_directory = limits.quarantine_directory
         self.received = Received(ledger)
-        self.room = LandingRoom(ledger, cluster.name, limits)
+        self.room = LandingRoom(ledger, limits)
         self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
         self._open = OpenFiles(ledger, files, limits, self.received)
-        self._broken: BaseException | None = None
+        self._failure: BaseException | None = None
         self._swept_s = 0.0
         self._thread = threading.Thread(target=self._run, name="landing", daemon=True)
 
@@ -69,8 +148,8 @@ class Landing:
 
     def check(self) -> None:
         """Raise StorageError when the thread ended on an error of its own; only a new process helps."""
-        if self._broken is not None:
-            raise StorageError("landing has failed", "Look at the log; the receiver starts again") from self._broken
+        if self._failure is not None:
+            raise StorageError("landing has failed", "Look at the log; the receiver starts again") from self._failure
 
     def submit(self, item: Item) -> None:
         """Queue an arrival; blocks while ``queue_bytes_max`` wait."""
@@ -88,7 +167,7 @@ class Landing:
             self._open.close_all()
         except BaseException as error:
             _log.error("landing_broken", error=repr(error), exc_info=True)
-            self._broken = error
+            self._failure = error
             self._queue.stop()
 
     def turn(self, group: Sequence[Item]) -> None:
@@ -98,73 +177,75 @@ class Landing:
                 self._land(group)
             except ReplicationError as error:
                 _log.warning("landing_failed", error=str(error))
-                self._salvage(group, error.what, error.hint or "It is sent again")
+                self._abandon(group, error.what, error.hint or "It is sent again")
         try:
             self._sweep()
         except ReplicationError as error:
-            _log.warning("landing_sweep_put_off", error=str(error))
+            _log.warning("landing_sweep_delayed", error=str(error))
 
     def _land(self, group: Sequence[Item]) -> None:
-        late: list[Item] = []  # the same range again within the group, or only news that the source is closed
+        """Write, sync, register, ack. What is here already is acked without effect."""
+        fresh, repeated = self._split(group)
+        durable = self._sync([item for item in fresh if self._write(item)])
+        registered = self._register(durable)
+        for item, divergences in registered:
+            self._ack(item, divergences)
+        closed_lengths: dict[FileId, int] = {}
+        for item, _ in registered:
+            data = item.arrival.data
+            closed_lengths[data.file] = max(data.closed_length, closed_lengths.get(data.file, 0))
+        for source, closed_length in closed_lengths.items():
+            self._open.close_when_done(source, closed_length)
+        for item in repeated:
+            self._answer_repeated(item)
+
+    def _split(self, group: Sequence[Item]) -> tuple[list[Item], list[Item]]:
+        """What is to be written; and what repeats that within the group, or only says that its source is closed."""
         fresh: list[Item] = []
+        repeated: list[Item] = []
         taken: dict[FileId, Ranges] = {}
         for item in group:
             data = item.arrival.data
             if data.begin == data.end:
-                late.append(item)
+                repeated.append(item)
             elif self._is_complete(item):
                 item.ack()
             elif taken.get(data.file, Ranges()).contains(data.begin, data.end):
-                late.append(item)
+                repeated.append(item)
             else:
                 taken[data.file] = taken.get(data.file, Ranges()).add(data.begin, data.end)
                 fresh.append(item)
-        written = self._sync([item for item in fresh if self._write(item)])
-        try:
-            divergences = self._ledger.landing.register([item.landed for item in written if item.landed is not None])
-        except CoordinationError as error:
-            self._salvage(written, error.what, "The ledger is asked again when it is sent again")
-            written, divergences = [], []
-        self._registered(written, divergences)
-        for item in late:
-            data = item.arrival.data
-            if self._is_complete(item):
-                item.ack()
-                landing = self._open.get(data.file)
-                if landing is not None:
-                    self._open.close_when_done(landing, data.closed_length)
-            else:
-                item.refuse(Reason.NOT_READY, "the same range failed just before", "It is sent again")
+        return fresh, repeated
 
     def _is_complete(self, item: Item) -> bool:
         data = item.arrival.data
         return self.received.complete(data.file, item.generation).contains(data.begin, data.end)
 
     def _write(self, item: Item) -> bool:
-        data = item.arrival.data
-        full = self.room.lacking() if item.arrival.frames else ""
+        """Append an arrival to its file, not yet durably; False when it was refused."""
+        arrival = item.arrival
+        full = self.room.lacking() if arrival.frames else ""
         if full:
             item.refuse(Reason.DISK_FULL, full, "Free disk space there, or let its replay catch up")
             return False
-        table = next((f.header.table for f in item.arrival.frames if f.header.table in self.room.held), None)
+        held = self.room.held
+        table = next((frame.header.table for frame in arrival.frames if frame.header.table in held), None)
         if table is not None:
-            item.refuse(
-                Reason.DISK_FULL, self.room.held[table], "See there what holds the table: walship status", table
-            )
+            item.refuse(Reason.DISK_FULL, held[table], "See there what holds the table: walship status", table)
             return False
         try:
-            item.landed = self._open.take(item.arrival).write(item.arrival, self._cluster)
+            item.landed = self._open.take(arrival).write(arrival, self._ledger.cluster)
             return True
         except NoSpaceError as error:
             item.refuse(Reason.DISK_FULL, error.what, "Free disk space there")
         except StorageError as error:
-            _log.error("landing_write_failed", file=str(data.file), error=str(error))
-            self._open.abandon(data.file, cut=False)
+            _log.error("landing_write_failed", file=str(arrival.data.file), error=str(error))
+            self._open.abandon(arrival.data.file, cut=False)
             item.refuse(Reason.NOT_READY, error.what, "Look at the disk there")
         return False
 
     def _sync(self, items: Sequence[Item]) -> list[Item]:
-        """Make the written items durable; those whose file failed, then or since, are refused and left out."""
+        """Make written items durable. Those whose file failed, then or since, are refused and left out."""
         for source in dict.fromkeys(item.arrival.data.file for item in items if item.arrival.frames):
             landing = self._open.get(source)
             try:
@@ -173,55 +254,64 @@ class Landing:
             except StorageError as error:
                 _log.error("landing_sync_failed", file=str(landing and landing.row.file), error=str(error))
                 self._open.abandon(source, cut=False)
-        kept: list[Item] = []
+        durable: list[Item] = []
         for item in items:
             landing = self._open.get(item.arrival.data.file)
             if landing is not None and item.landed is not None and landing.row.file == item.landed.file:
-                kept.append(item)
+                durable.append(item)
             else:
                 item.refuse(Reason.NOT_READY, "the landing file failed", "Look at the disk there")
-        return kept
+        return durable
 
-    def _registered(self, items: Sequence[Item], divergences: Sequence[Divergence]) -> None:
-        diverged = {(d.file, d.claim.begin): d for d in divergences}
-        news: dict[FileId, int] = {}
+    def _register(self, items: Sequence[Item]) -> list[tuple[Item, list[Divergence]]]:
+        """Register and claim all in one ledger transaction; returns each with the divergences found in it."""
+        try:
+            found = self._ledger.landing.register([item.landed for item in items if item.landed is not None])
+        except CoordinationError as error:
+            self._abandon(items, error.what, "The ledger is asked again when it is sent again")
+            return []
+        by_frame = {(divergence.file, divergence.claim.begin): divergence for divergence in found}
+        registered: list[tuple[Item, list[Divergence]]] = []
         for item in items:
-            data, landed, landing = item.arrival.data, item.landed, self._open.get(item.arrival.data.file)
+            landed, landing = item.landed, self._open.get(item.arrival.data.file)
             assert landed is not None and landing is not None
             landing.register(landed)
             landing.used_s = time.monotonic()
-            found = [diverged[landed.file, c.begin] for c in landed.claims if (landed.file, c.begin) in diverged]
-            for divergence in found:
-                self._quarantine(item.arrival, landed, divergence)
-            self.received.add(data.file, data.begin, data.end, item.generation)  # with its copies: it never comes again
-            if found:
-                claim = found[0].claim
-                item.refuse(
-                    Reason.DIVERGENCE,
-                    f"{claim.stream} sequence {claim.sequence} is here already with another content",
-                    "Two histories of one stream: find out which is right; it is kept apart",
-                )
-            else:
-                item.ack()
-            news[data.file] = max(data.closed_length, news.get(data.file, 0))
-        for source, closed_length in news.items():
-            landing = self._open.get(source)
-            assert landing is not None
-            self._open.close_when_done(landing, closed_length)
+            at = [(landed.file, claim.begin) for claim in landed.claims]
+            registered.append((item, [by_frame[key] for key in at if key in by_frame]))
+        return registered
 
-    def _quarantine(self, arrival: Arrival, landed: Landed, divergence: Divergence) -> None:
-        at = [claim.begin for claim in landed.claims].index(divergence.claim.begin)
-        frame = arrival.frames[at]
-        keep_withheld(
-            self._ledger,
-            self._files,
-            self._quarantine_directory,
-            divergence,
-            memoryview(arrival.data.frames)[frame.begin : frame.end],
-            time.time_ns() // 1000,
+    def _ack(self, item: Item, divergences: Sequence[Divergence]) -> None:
+        for divergence in divergences:
+            self._quarantine(item, divergence)
+        data = item.arrival.data
+        self.received.add(data.file, data.begin, data.end, item.generation)  # with its copies: it never comes again
+        if not divergences:
+            item.ack()
+            return
+        claim = divergences[0].claim
+        item.refuse(
+            Reason.DIVERGENCE,
+            f"{claim.stream} sequence {claim.sequence} is here already with another content",
+            "Two histories of one stream: find out which is right; it is withheld",
         )
 
-    def _salvage(self, items: Sequence[Item], what: str, remedy: str) -> None:
+    def _quarantine(self, item: Item, divergence: Divergence) -> None:
+        assert item.landed is not None
+        at = [claim.begin for claim in item.landed.claims].index(divergence.claim.begin)
+        frame = item.arrival.frames[at]
+        content = memoryview(item.arrival.data.frames)[frame.begin : frame.end]
+        now = time.time_ns() // 1000
+        quarantine_diverged(self._ledger, self._files, self._quarantine_directory, divergence, content, now)
+
+    def _answer_repeated(self, item: Item) -> None:
+        if not self._is_complete(item):
+            item.refuse(Reason.NOT_READY, "the same range failed just before", "It is sent again")
+            return
+        item.ack()
+        self._open.close_when_done(item.arrival.data.file, item.arrival.data.closed_length)
+
+    def _abandon(self, items: Sequence[Item], what: str, remedy: str) -> None:
         """Abandon the files of what was written and could not be registered, and have it sent again."""
         for item in items:
             self._open.abandon(item.arrival.data.file, cut=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from peer.receive.arrival import Arrival
+from peer.receive.admission import Arrival
 from replication.core.coverage import Span
 from replication.core.frame import (
     FILE_HEADER_BYTES,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from peer.receive.arrival import Arrival
+from peer.receive.admission import Arrival
 from replication.ledger.base import Landed
 from replication.link.base import Ack, Reason, Refusal, Reply
 

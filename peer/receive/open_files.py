@@ -10,7 +10,7 @@ import time
 
 import structlog
 
-from peer.receive.arrival import Arrival
+from peer.receive.admission import Arrival
 from peer.receive.landing_file import LandingFile, cut_and_close
 from peer.receive.limits import LandingLimits
 from peer.receive.received import Received
@@ -71,15 +71,18 @@ class OpenFiles:
             self._abandoned[row.file] = False  # what is there may be another ledger's
             raise
 
-    def close_when_done(self, landing: LandingFile, closed_length: int) -> None:
+    def close_when_done(self, source: FileId, closed_length: int) -> None:
         """Close a file that is long enough, or whose source is wholly here; ``closed_length`` is 0 while it is OPEN."""
-        end = max(closed_length, self._ends.get(landing.source, 0))
-        whole = end > 0 and self._received.of(landing.source).contains(FILE_HEADER_BYTES, end)
+        landing = self._open.get(source)
+        if landing is None:
+            return
+        end = max(closed_length, self._ends.get(source, 0))
+        whole = end > 0 and self._received.of(source).contains(FILE_HEADER_BYTES, end)
         if whole:
-            self._ends.pop(landing.source, None)
-            self._received.forget(landing.source)
+            self._ends.pop(source, None)
+            self._received.forget(source)
         elif end:
-            self._ends[landing.source] = end
+            self._ends[source] = end
         if whole or landing.registered >= self._limits.file_bytes_max:
             self._close(landing)
 

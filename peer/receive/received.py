@@ -16,13 +16,38 @@ REMEMBERED = 8192
 _Value = TypeVar("_Value")
 
 
+class AcceptedTerms:
+    """The term that each source file was last shipped under, of those that came last. Safe for threads."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._terms: dict[FileId, int] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Of how many files a term is remembered."""
+        return len(self._terms)
+
+    def accept(self, source: FileId, term: int) -> bool:
+        """False when the file was shipped under a newer term before."""
+        if self._terms.get(source) == term:
+            return True
+        accepted = self._ledger.landing.accept_term(source, term)
+        if accepted:
+            with self._lock:
+                if len(self._terms) >= REMEMBERED:
+                    self._terms.clear()
+                self._terms[source] = max(term, self._terms.get(source, 0))
+        return accepted
+
+
 class Received:
     """Ranges of source files that are registered here, of those that came last. Safe for threads."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._received: dict[FileId, Ranges] = {}
-        self._complete: dict[FileId, tuple[int, Ranges]] = {}  # by generation, as ``complete`` tells
+        self._complete: dict[FileId, tuple[int, Ranges]] = {}  # with the generation, as for ``complete``
         self._losses: dict[FileId, int] = {}
         self._lock = threading.Lock()
 
@@ -40,8 +65,8 @@ class Received:
     def complete(self, source: FileId, generation: int) -> Ranges:
         """Ranges that arrived here under this generation of the sender's rules, or a newer one.
 
-        What arrived under an older one lacks what newer rules name, so it may come again: claims tell what is new.
-        After a restart, or very many other sources, nothing is known and the sender's own ledger decides.
+        What arrived under an older one may lack what newer rules name, so it comes again; claims find what is new.
+        After a restart, or very many other sources, nothing is known here and the sender's own ledger decides.
         """
         with self._lock:
             known, ranges = self._complete.get(source, (generation, Ranges()))
@@ -58,24 +83,24 @@ class Received:
                 _remember(self._complete, source, (known, ranges.add(begin, end)))
 
     def forget(self, source: FileId) -> None:
-        """What is registered of it is not certain, or hardly of use any more; the ledger is asked again."""
+        """What is registered of it is uncertain, or hardly of use any more; the ledger is asked again."""
         with self._lock:
             self._received.pop(source, None)
 
     def forget_former(self, former: Collection[ClusterId]) -> None:
-        """Files of these came from what their sender was before it was restored; it may have others of their names.
+        """Forget the files of ids that a sender had before it was restored; it may have others of the same names.
 
-        A backup that ran for a while under its old id has made them. Its ledger knows what it sent, and claims tell
+        A backup that ran for a while under its old id has made those. Its ledger knows what it sent, and claims find
         what is new.
         """
         with self._lock:
             for source in [source for source in self._complete if source.cluster in former]:
                 del self._complete[source]
 
-    def heed(self, losses: Mapping[FileId, int]) -> None:
-        """Landing files of these sources were salvaged so many times: what is remembered from before is void.
+    def forget_lost(self, losses: Mapping[FileId, int]) -> None:
+        """Landing files of these sources were salvaged so many times; what is remembered from before is void.
 
-        Their senders learn it when they open a stream, so what comes again comes after this.
+        A sender learns of it when it opens a stream, so what comes again comes after this.
         """
         with self._lock:
             for source, count in losses.items():
@@ -86,7 +111,7 @@ class Received:
 
 
 def _remember(known: dict[FileId, _Value], source: FileId, value: _Value) -> None:
-    """Put it last, and let the one go that has been there unchanged for longest."""
+    """Put it last, and drop the one that has not changed for longest."""
     known.pop(source, None)
     known[source] = value
     if len(known) > REMEMBERED:

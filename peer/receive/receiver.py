@@ -57,7 +57,7 @@ class Receiver:
             file_bytes_max=config.writer.wal_bytes_max,
             group_delay_s=config.receiver.group_delay_s,
         )
-        self._landing = Landing(ledger, self._files, ledger.cluster, landing)
+        self._landing = Landing(ledger, self._files, landing)
         self._role = RoleState()
         self._keeps_tables = True  # until ZooKeeper says that no host replays
         self._conversations = Conversations(config)

@@ -1,34 +1,30 @@
 """What a cluster answers to others: who it is, whether a sender may ship, which routes are open, what is applied.
 
-Every refusal is typed and names the remedy. What is remembered here only saves questions to the ledger, which decides.
+Every refusal has a type and names the remedy.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 import structlog
 
-from peer.receive.arrival import KnownSchemas
-from peer.receive.clock_watch import ClockWatch
-from peer.receive.inbound import Gate, InboundStream
-from peer.receive.landing import Landing
+from peer.receive.admission import Admission
+from peer.receive.definitions import Definitions
+from peer.receive.landing import InboundStream, Landing
 from peer.receive.range_reads import RangeReads
-from peer.receive.received import REMEMBERED
 from peer.status.replay_report import silence
 from replication import __version__
 from replication.core.coverage import Span
 from replication.core.definition.define import unusable_name
-from replication.core.definition.evolution import join, lacking
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import Reach
-from replication.errors import PeerRefusedError, SchemaError, TableExistsError, UnknownTableError
+from replication.errors import PeerRefusedError, UnknownTableError
 from replication.ledger.base import Ledger
 from replication.link.base import (
     PROTOCOL,
@@ -67,18 +63,12 @@ class Reception:
         self._keeps_tables = keeps_tables
         self._answer = answer
         self._reads = reads or RangeReads(ledger, "")
-        self._lock = threading.Lock()
-        self._terms: dict[FileId, int] = {}
-        self._schemas: set[bytes] = set()
-        self._joined: dict[UUID, TableSpec] = {}
-        self._tables: frozenset[UUID] = frozenset()
-        self._gate = Gate(
-            KnownSchemas(ledger.cluster, self._has_table, self._has_schema),
-            message_bytes_max,
-            self._accept_term,
-            self._learn,
-            ClockWatch(ledger).look,
-        )
+        self._definitions = Definitions(ledger)
+        self._admission = Admission(ledger, self._definitions, message_bytes_max)
+
+    def refresh(self) -> None:
+        """Read again which tables are live; called every few seconds."""
+        self._definitions.refresh()
 
     def describe(self) -> Description:
         """Who this is."""
@@ -131,7 +121,7 @@ class Reception:
                 "Free disk space there, or send only what is written from now on: enablereplication --from-now, after"
                 " disablereplication if it is sent",
             ).error()
-        self.refresh()
+        self._definitions.refresh()
         self._open_route(source, route, self._declared(source))
 
     def ship(
@@ -139,36 +129,17 @@ class Reception:
     ) -> tuple[OpenReply, InboundStream]:
         """Open a stream; routes that cannot be opened are named in the answer and hold up no other."""
         self._check_caller(hello.source, hello.expected, caller)
-        if hello.protocol != PROTOCOL:
-            older = "this cluster" if hello.protocol > PROTOCOL else hello.source.name
-            raise Refusal(
-                Reason.VERSION,
-                f"{hello.source.name} (walship {hello.version}) speaks protocol {hello.protocol}, not {PROTOCOL}",
-                f"Upgrade walship on {older}",
-            ).error()
-        self._check_term_history(hello)
-        self._check_epoch(hello)
-        self.refresh()  # a table dropped just now is refused, not landed
+        self._check_hello(hello)
+        self._definitions.refresh()  # a table dropped just now is refused, not landed
         declared = self._declared(hello.source)
         self._close_ended(hello, declared)
         self._forget_former(hello)
-        refused: dict[tuple[UUID, str], Refusal] = {}
-        for route in hello.routes:
-            try:
-                self._open_route(hello.source, route, declared)
-            except PeerRefusedError as error:
-                refused[route.spec.uuid, route.group] = replace(Refusal.of(error), table=route.spec.uuid)
-        files: dict[FileId, tuple[Span, ...]] = {}
+        refused = self._open_routes(hello, declared)
         lost = self.lost([file for file, _ in hello.files])
-        self._landing.received.forget_former(hello.former)
-        self._landing.received.heed({file: loss.count for file, loss in lost.items()})
         generation = max((route.generation for route in hello.routes), default=0)
-        if hello.files:
-            self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
-        for file, _ in hello.files:
-            files[file] = self._landing.received.complete(file, generation).spans
+        files = self._resume(hello, lost, generation)
         _log.info("stream_opened", source=str(hello.source), routes=len(hello.routes), files=len(files))
-        inbound = InboundStream(self._gate, self._landing, reply, hello.source.name, generation)
+        inbound = InboundStream(self._admission, self._landing, reply, hello.source.name, generation)
         term_history, newest = self._ledger.terms.term_history(), self._ledger.landing.newest(hello.source)
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 
@@ -212,28 +183,34 @@ class Reception:
                 "Give the cluster a certificate whose subject alternative name is its own name",
             ).error()
 
-    def _check_term_history(self, hello: Hello) -> None:
-        clash = self._ledger.terms.recognise(hello.source, hello.term_history)
+    def _check_hello(self, hello: Hello) -> None:
+        """Refuse another protocol, a copy of the sender's cluster, and a role epoch that is over."""
+        source = hello.source
+        if hello.protocol != PROTOCOL:
+            older = "this cluster" if hello.protocol > PROTOCOL else source.name
+            raise Refusal(
+                Reason.VERSION,
+                f"{source.name} (walship {hello.version}) speaks protocol {hello.protocol}, not {PROTOCOL}",
+                f"Upgrade walship on {older}",
+            ).error()
+        clash = self._ledger.terms.recognise(source, hello.term_history)
         if clash:
-            _log.error("id_clash", source=str(hello.source), error=clash)
-            raise id_clash(hello.source, clash).error()
-
-    def _check_epoch(self, hello: Hello) -> None:
-        highest = self._ledger.landing.keep_epoch(hello.source, hello.role_epoch)
-        if highest <= hello.role_epoch:
-            return
-        raise Refusal(
-            Reason.STALE_EPOCH,
-            f"{hello.source.name} had role epoch {highest} already and says {hello.role_epoch}",
-            "That worker has not seen a role change yet; it reads its role again and comes back",
-        ).error()
+            _log.error("id_clash", source=str(source), error=clash)
+            raise id_clash(source, clash).error()
+        highest = self._ledger.landing.keep_epoch(source, hello.role_epoch)
+        if highest > hello.role_epoch:
+            raise Refusal(
+                Reason.STALE_EPOCH,
+                f"{source.name} had role epoch {highest} already and says {hello.role_epoch}",
+                "That worker has not seen a role change yet; it reads its role again and comes back",
+            ).error()
 
     def _declared(self, source: ClusterId) -> dict[tuple[UUID, str], InboundRoute]:
         """The open routes of a source, as the ledger has them."""
         return {(route.table, route.group): route for route in self._ledger.landing.routes() if route.source == source}
 
     def _close_ended(self, hello: Hello, declared: dict[tuple[UUID, str], InboundRoute]) -> None:
-        """Close the routes that the sender names no more; one younger than what it knows of, it may not know yet."""
+        """Close the routes that the sender names no more, but for ones that are newer than what it knows of."""
         named = {(route.spec.uuid, route.group) for route in hello.routes}
         newest = max((route.generation for route in hello.routes), default=0)
         newest = max(newest, hello.generation)
@@ -244,13 +221,33 @@ class Reception:
                 _log.info("route_closed", source=str(hello.source), table=str(route.table), group=route.group)
 
     def _forget_former(self, hello: Hello) -> None:
-        """What the sender was before it was restored sends nothing any more: replicated time need not wait for it."""
+        """The sender's ids from before it was restored send nothing more: replicated time need not wait for them."""
         if not hello.former:
             return
         for gone in {route.source for route in self._ledger.landing.routes()} & set(hello.former):
             if gone.name == hello.source.name and gone != hello.source:
                 self._ledger.time.forget(gone)
                 _log.info("former_forgotten", source=str(hello.source), former=str(gone))
+
+    def _open_routes(
+        self, hello: Hello, declared: Mapping[tuple[UUID, str], InboundRoute]
+    ) -> dict[tuple[UUID, str], Refusal]:
+        refused: dict[tuple[UUID, str], Refusal] = {}
+        for route in hello.routes:
+            try:
+                self._open_route(hello.source, route, declared)
+            except PeerRefusedError as error:
+                refused[route.spec.uuid, route.group] = replace(Refusal.of(error), table=route.spec.uuid)
+        return refused
+
+    def _resume(self, hello: Hello, lost: Mapping[FileId, Loss], generation: int) -> dict[FileId, tuple[Span, ...]]:
+        """What need not come again of the files that were asked about."""
+        received = self._landing.received
+        received.forget_former(hello.former)
+        received.forget_lost({file: loss.count for file, loss in lost.items()})
+        if hello.files:
+            self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
+        return {file: received.complete(file, generation).spans for file, _ in hello.files}
 
     def _open_route(self, source: ClusterId, route: Route, declared: Mapping[tuple[UUID, str], InboundRoute]) -> None:
         if route.closed:
@@ -259,19 +256,18 @@ class Reception:
             return
         self._check_names(source, route)
         spec = replace(route.spec, name=route.remote_table)
-        if spec.uuid not in self._tables:
-            self._make(source, spec)
-        self._learn((spec, *route.schemas))
+        self._definitions.create(source, spec)
+        self._definitions.learn((spec, *route.schemas))
         known = declared.get((spec.uuid, route.group))
-        told = (route.generation, dict(route.required_from), dict(route.acknowledged), route.carried, route.phase)
-        if known is None or told != (
+        wanted = (route.generation, dict(route.required_from), dict(route.acknowledged), route.carried, route.phase)
+        if known is None or wanted != (
             known.generation,
             dict(known.required_from),
             dict(known.acknowledged),
             known.carried,
             known.phase,
         ):
-            self._ledger.landing.declare_route(source, spec.uuid, route.group, *told)
+            self._ledger.landing.declare_route(source, spec.uuid, route.group, *wanted)
 
     def _check_names(self, source: ClusterId, route: Route) -> None:
         """Names become folders, and tables in a catalog: a sender is not trusted to have checked them."""
@@ -283,78 +279,3 @@ class Reception:
                     f"Send it under a name it can have: on {source.name}, disablereplication, then"
                     " enablereplication --remote-table namespace.name",
                 ).error()
-
-    def _make(self, source: ClusterId, spec: TableSpec) -> None:
-        """Create a table that was not here when the live ones were last read, unless it is there by now."""
-        if (known := self._ledger.tables.by_uuid(spec.uuid)) is not None:
-            if self._has_table(spec.uuid):
-                return  # another stream made it meanwhile
-            raise Refusal(
-                Reason.UNKNOWN_TABLE,
-                f"table {known.name} was dropped on {self._ledger.cluster.name}",
-                "It does not come back there: if its rows are wanted there, write them to a new table of another name."
-                f" Stop sending this one (disablereplication), or drop it on {source.name}, too, with"
-                " dropped_tables = skip",
-            ).error()
-        try:
-            self._ledger.tables.create(spec)
-        except TableExistsError:
-            raise Refusal(
-                Reason.TABLE_CONFLICT,
-                f"{self._ledger.cluster.name} has another table named {spec.name}",
-                f"droptable {spec.name} there, then enablereplication again if that was refused; or send it under"
-                " another name (enablereplication --remote-table)",
-            ).error() from None
-        _log.info("table_created", table=spec.name, uuid=str(spec.uuid), source=str(source))
-        self._tables |= {spec.uuid}
-
-    def _learn(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
-        """Definitions join those here; versions are remembered when the definition has their columns.
-
-        So whatever has landed can be replayed into the table as it is defined by then.
-        """
-        for each in known:
-            if isinstance(each, TableSpec):
-                self._join(each)
-            elif not self._has_schema(each.hash):
-                spec = self._ledger.tables.by_uuid(each.table)
-                if spec is None or not lacking(spec, each):
-                    self._ledger.tables.put_schema(each)
-                    self._schemas.add(each.hash)
-
-    def _join(self, spec: TableSpec) -> None:
-        if self._joined.get(spec.uuid) == spec or not self._has_table(spec.uuid):
-            return
-        own = self._ledger.tables.by_uuid(spec.uuid)
-        try:
-            if own is not None and join(own, spec) != own:
-                self._ledger.tables.alter(spec.uuid, lambda now: join(now, spec))
-                _log.info("table_altered", table=own.name, uuid=str(spec.uuid))
-        except SchemaError as error:
-            raise Refusal(Reason.TABLE_CONFLICT, error.what, error.hint, table=spec.uuid).error() from None
-        self._joined[spec.uuid] = spec
-
-    def _has_table(self, table: UUID) -> bool:
-        if table not in self._tables:
-            self.refresh()
-        return table in self._tables
-
-    def refresh(self) -> None:
-        """Read again which tables are live, so that dropped ones are refused; called every few seconds, too."""
-        self._tables = frozenset(spec.uuid for spec in self._ledger.tables.all())
-
-    def _has_schema(self, name: bytes) -> bool:
-        if name not in self._schemas and self._ledger.tables.schema(name) is not None:
-            self._schemas.add(name)
-        return name in self._schemas
-
-    def _accept_term(self, file: FileId, term: int) -> bool:
-        if self._terms.get(file) == term:
-            return True
-        accepted = self._ledger.landing.accept_term(file, term)
-        if accepted:
-            with self._lock:
-                if len(self._terms) >= REMEMBERED:
-                    self._terms.clear()
-                self._terms[file] = max(term, self._terms.get(file, 0))
-        return accepted

@@ -18,14 +18,13 @@ _log = structlog.get_logger(__name__)
 
 
 class LandingRoom:
-    """Room on this host; ``cluster`` is its name, for people to read.
+    """Room on this host.
 
     ``held``: while too much waits, tables that replay holds, and why no more of them is taken; others do not wait.
     """
 
-    def __init__(self, ledger: Ledger, cluster: str, limits: LandingLimits) -> None:
+    def __init__(self, ledger: Ledger, limits: LandingLimits) -> None:
         self._ledger = ledger
-        self._cluster = cluster
         self._limits = limits
         self.held: dict[UUID, str] = {}
         self._lacking = ""
@@ -38,8 +37,8 @@ class LandingRoom:
         if not size or free >= needed:
             return ""
         return (
-            f"rows from before need about {2 * size >> 20} MiB at {self._cluster}, where {free >> 20} MiB are free"
-            f" and {self._limits.disk_free_min_bytes >> 20} MiB are to stay free"
+            f"rows from before need about {2 * size >> 20} MiB at {self._ledger.cluster.name},"
+            f" where {free >> 20} MiB are free and {self._limits.disk_free_min_bytes >> 20} MiB are to stay free"
         )
 
     def lacking(self, *, between_groups: bool = False) -> str:
@@ -68,12 +67,12 @@ class LandingRoom:
     def _leave_out_held(self, waiting: int) -> int:
         """Note the tables that replay holds, if any, and return how many bytes wait for others."""
         report = ReplayReport.load(self._ledger.replay)
-        told = report.held if report is not None else {}
-        names = {spec.uuid: spec.name for spec in self._ledger.tables.all() if spec.name in told}
+        held = report.held if report is not None else {}
+        names = {spec.uuid: spec.name for spec in self._ledger.tables.all() if spec.name in held}
         if not names:
             return waiting
         allowed = f"{waiting >> 20} MiB wait for replay, {self._limits.waiting_bytes_max >> 20} MiB are allowed"
-        self.held = {table: f"{allowed}, and {name} is held there: {told[name]}" for table, name in names.items()}
+        self.held = {table: f"{allowed}, and {name} is held there: {held[name]}" for table, name in names.items()}
         for table, why in self.held.items():
             _log.error("landing_refused", host=self._limits.host, table=str(table), reason=why)
         return self._ledger.replay.waiting_bytes(self._limits.host, names.keys())

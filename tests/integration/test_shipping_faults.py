@@ -29,7 +29,7 @@ def landing_of(site: Site) -> Landing:
     limits = LandingLimits(
         str(site.config.landing_dir), str(site.config.data_dir / "quarantine"), "h0", site.boot, 0, 1 << 40, 20_000
     )
-    return Landing(site.ledger, site.files, site.cluster, limits)
+    return Landing(site.ledger, site.files, limits)
 
 
 def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadline_s: float = 30.0) -> int:

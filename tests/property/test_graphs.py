@@ -46,7 +46,7 @@ class Node:
         limits = LandingLimits(
             str(self.site.config.landing_dir), str(data_dir / "q"), "h0", self.site.boot, 0, 1 << 40, 20_000
         )
-        self.landing = Landing(self.site.ledger, self.site.files, self.site.cluster, limits)
+        self.landing = Landing(self.site.ledger, self.site.files, limits)
         self.landing.start()
         stack.callback(self.landing.stop)
         self.link = MemoryLink(Reception(self.site.ledger, self.landing, RoleState))

@@ -196,7 +196,7 @@ class Cluster:
             limits = LandingLimits(
                 self.landing_dir, f"{self.landing_dir}/withheld", HOST, self.boot, 0, 1 << 60, LANDING_BYTES, 2.0
             )
-            self.landing = SteppedLanding(self.ledger, self.receiver_files, self.id, limits)
+            self.landing = SteppedLanding(self.ledger, self.receiver_files, limits)
             self.landing.recover()
             self.reception = Reception(self.ledger, self.landing, RoleState)
         self.receiver_files.sync_failures = 0.02 * self.trouble

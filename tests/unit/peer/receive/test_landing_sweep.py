@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from peer.receive.arrival import Arrival
+from peer.receive.admission import Arrival
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
@@ -35,7 +35,7 @@ def test_landing_goes_on_when_the_ledger_cannot_be_reached_between_groups(
         raise CoordinationError("the ledger is away")
 
     limits = LandingLimits(str(tmp_path / "landing"), str(tmp_path / "quarantine"), "w1", "boot", 1, 1 << 30)
-    landing = Landing(ledger, LocalFiles(), WEST, limits)
+    landing = Landing(ledger, LocalFiles(), limits)
     landing.start()
     try:
         ledger.fault = away

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 from uuid import UUID
 
 import pytest
 
 from peer.receive import received as module
-from peer.receive import reception as reception_module
-from peer.receive.arrival import KnownSchemas
-from peer.receive.inbound import Gate, InboundStream
-from peer.receive.landing import Landing
+from peer.receive.admission import Admission
+from peer.receive.definitions import Definitions
+from peer.receive.landing import InboundStream, Landing
 from peer.receive.landing_queue import Item
-from peer.receive.received import Received
-from peer.receive.reception import Reception
+from peer.receive.received import AcceptedTerms, Received
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.roles import RoleState
 from replication.ledger.base import Ledger
 from replication.link.base import Ack, Data, Reply
 
@@ -28,7 +24,7 @@ SOURCES = [FileId(EAST, "h0", number) for number in range(6)]
 
 
 @dataclass
-class Book:
+class CountingLedger:
     """A ledger's landing part that counts what it is asked."""
 
     registered: dict[FileId, Ranges] = field(default_factory=dict)
@@ -36,7 +32,7 @@ class Book:
     cluster: ClusterId = WEST
 
     @property
-    def landing(self) -> Book:
+    def landing(self) -> CountingLedger:
         return self
 
     def received(self, source: FileId) -> Ranges:
@@ -50,27 +46,27 @@ class Book:
 
 def test_only_the_sources_that_came_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMEMBERED", 3)
-    book = Book({source: Ranges.of((256, 900)) for source in SOURCES})
-    received = Received(cast(Ledger, book))
+    ledger = CountingLedger({source: Ranges.of((256, 900)) for source in SOURCES})
+    received = Received(cast(Ledger, ledger))
     for source in SOURCES[:4]:
         received.of(source)
         received.add(source, 256, 900, 1)
         received.add(SOURCES[0], 256, 900, 1)  # it comes all the time
-    book.asked.clear()
+    ledger.asked.clear()
     assert [received.of(SOURCES[at]).spans for at in (0, 3, 1)] == [((256, 900),)] * 3
-    assert book.asked == [SOURCES[1]], "the ledger tells of the others"
+    assert ledger.asked == [SOURCES[1]], "the ledger tells of the others"
     assert received.complete(SOURCES[0], 1) and not received.complete(SOURCES[1], 1)
 
 
 def test_terms_of_very_many_sources_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception_module, "REMEMBERED", 3)
-    book = Book()
-    reception = Reception(cast(Ledger, book), cast(Landing, None), RoleState)
+    monkeypatch.setattr(module, "REMEMBERED", 3)
+    ledger = CountingLedger()
+    terms = AcceptedTerms(cast(Ledger, ledger))
     for _ in range(2):
-        assert all(reception._accept_term(source, 1) for source in SOURCES[:4])
-        assert len(reception._terms) <= 3
-    book.asked.clear()
-    assert reception._accept_term(SOURCES[3], 1) and not book.asked
+        assert all(terms.accept(source, 1) for source in SOURCES[:4])
+        assert len(terms) <= 3
+    ledger.asked.clear()
+    assert terms.accept(SOURCES[3], 1) and not ledger.asked
 
 
 class Disk:
@@ -106,29 +102,25 @@ class Stream:
     def __init__(self) -> None:
         self.disk = Disk()
         self.replies: list[Reply] = []
-        known = KnownSchemas(WEST, lambda table: True, lambda name: True)
-        gate = Gate(known, 1 << 20, lambda file, term: True, _learn_nothing, lambda frames: None)
-        self.inbound = InboundStream(gate, cast(Landing, self.disk), self.replies.append, "east", 1)
+        ledger = cast(Ledger, CountingLedger())
+        admission = Admission(ledger, Definitions(ledger), 1 << 20)
+        self.inbound = InboundStream(admission, cast(Landing, self.disk), self.replies.append, "east", 1)
 
     def take(self, begin: int, end: int, source: FileId = SOURCES[0]) -> None:
         self.inbound.data(Data(source, begin, end, 256, 1, b""))
-
-
-def _learn_nothing(known: Sequence[Any]) -> None:
-    return None
 
 
 def test_a_stream_keeps_only_what_waits_for_its_answer() -> None:
     stream = Stream()
     for begin in (256, 356):
         stream.take(begin, begin + 100)
-    assert stream.inbound._coming == {SOURCES[0]: Ranges.of((256, 456))}
+    assert stream.inbound.unanswered == {SOURCES[0]: Ranges.of((256, 456))}
     stream.disk.land()
-    assert stream.inbound._coming == {SOURCES[0]: Ranges.of((356, 456))}
+    assert stream.inbound.unanswered == {SOURCES[0]: Ranges.of((356, 456))}
     stream.disk.land()
-    assert stream.inbound._coming == {}
+    assert stream.inbound.unanswered == {}
     stream.take(456, 456)  # that it is closed
-    assert stream.inbound._coming == {}
+    assert stream.inbound.unanswered == {}
 
 
 def test_what_is_answered_while_the_order_is_checked_is_no_hole() -> None:

@@ -1,0 +1,149 @@
+"""Whether a message may land: sender, lengths, checksums, hashes, tables, schemas and loops.
+
+Each refusal has its own reason. It runs in the thread that reads a stream, beside the disk: hashing is the dearest part
+and lets other threads run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from peer.receive.clock_watch import ClockWatch
+from peer.receive.definitions import Definitions
+from peer.receive.received import AcceptedTerms
+from replication.core.frame import FRAME_BYTES_MAX, FrameKind, FrameView, check_payload, scan
+from replication.core.ids import NIL_UUID, ClusterId
+from replication.core.routes.freshness import ClosedNotice
+from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, VersionError
+from replication.ledger.base import Ledger
+from replication.link.base import Data, Reason, Refusal
+
+_AGAIN = "It is sent again; if it stays, run `walship wal verify` on the sender's file"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message that may land: its frames (offsets count within ``data.frames``) and the closed notices among them."""
+
+    data: Data
+    frames: tuple[FrameView, ...]
+    notices: tuple[tuple[ClusterId, ClosedNotice], ...]
+
+    @property
+    def is_bootstrap(self) -> bool:
+        """Whether it brings rows from before, which replay takes all at once."""
+        return any(frame.header.kind in (FrameKind.BOOTSTRAP, FrameKind.COVERAGE) for frame in self.frames)
+
+
+class RefusedData(PeerRefusedError):
+    """A Data message that was refused, with the refusal to send back."""
+
+    def __init__(
+        self, data: Data, reason: Reason, what: str, remedy: str, *, table: UUID | None = None, expected: int = -1
+    ) -> None:
+        super().__init__(what, remedy, reason=reason.value, expected=expected)
+        self.refusal = Refusal(reason, what, remedy, data.file, data.begin, data.end, expected, table)
+
+
+class Admission:
+    """The checks of one receiver. Safe for threads; ``definitions`` are what it knows of tables and schemas.
+
+    Args:
+        ledger: of the cluster.
+        definitions: which tables and schema versions are known.
+        message_bytes_max: how long a message of several frames may be.
+    """
+
+    def __init__(self, ledger: Ledger, definitions: Definitions, message_bytes_max: int) -> None:
+        self._cluster = ledger.cluster
+        self.definitions = definitions
+        self._message_bytes_max = message_bytes_max
+        self._terms = AcceptedTerms(ledger)
+        self._clocks = ClockWatch(ledger)
+
+    def check_sender(self, data: Data, source_name: str) -> None:
+        """Raise RefusedData (WRONG_CLUSTER, STALE_TERM) unless the sender ships its own file under the newest term."""
+        if data.file.cluster.name != source_name:
+            raise RefusedData(
+                data,
+                Reason.WRONG_CLUSTER,
+                f"{data.file} is no file of {source_name}",
+                "A cluster ships its own files",
+            )
+        if not self._terms.accept(data.file, data.term):
+            raise RefusedData(
+                data,
+                Reason.STALE_TERM,
+                f"{data.file} was assigned under a newer term than {data.term}",
+                "This worker's assignment is old: it stops, and the newer one goes on",
+            )
+
+    def check_frames(self, data: Data) -> Arrival:
+        """Check what a message holds; commit times that are far ahead raise an alarm.
+
+        Raises:
+            RefusedData: CORRUPT, VERSION, TOO_LARGE, LOOP, UNKNOWN_TABLE or UNKNOWN_SCHEMA; nothing of it may land.
+        """
+        size = len(data.frames)
+        if data.begin > data.end:
+            raise _refused(Reason.CORRUPT, data, f"[{data.begin}, {data.end}) cannot hold {size} bytes", _AGAIN)
+        view = memoryview(data.frames)
+        frames: list[FrameView] = []
+        notices: list[tuple[ClusterId, ClosedNotice]] = []
+        try:
+            for frame in scan(view):
+                check_payload(frame, view[frame.payload_begin : frame.end])
+                self._check_known(frame, data)
+                if frame.header.kind is FrameKind.CLOSED:
+                    notice = ClosedNotice.decode(view[frame.payload_begin : frame.end])
+                    notices.append((frame.header.wal.cluster, notice))
+                frames.append(frame)
+        except VersionError as error:
+            raise _refused(Reason.VERSION, data, error.what, "Upgrade walship on this cluster first") from None
+        except (CorruptFrameError, FormatError) as error:
+            raise _refused(Reason.CORRUPT, data, error.what, _AGAIN) from None
+        if (frames[-1].end if frames else 0) != size:
+            raise _refused(Reason.CORRUPT, data, f"the last frame of {size} bytes is cut short", _AGAIN)
+        bytes_max = self._message_bytes_max
+        if size > bytes_max and len(frames) > 1 or size > FRAME_BYTES_MAX + bytes_max:
+            raise _refused(
+                Reason.TOO_LARGE,
+                data,
+                f"a message of {size} bytes in {len(frames)} frames is more than {bytes_max}",
+                "Set worker.message_bytes_max on the sender to no more than receiver.message_bytes_max here",
+            )
+        self._clocks.look(frames)
+        return Arrival(data, tuple(frames), tuple(notices))
+
+    def _check_known(self, frame: FrameView, data: Data) -> None:
+        header, here = frame.header, self._cluster
+        if here in frame.provenance:
+            raise _refused(
+                Reason.LOOP,
+                data,
+                f"a frame of {header.wal} has been through {here.name} already",
+                "The sender must leave it out: check that its version and its peers' ids are current",
+            )
+        if header.table == NIL_UUID:
+            return
+        if not self.definitions.has_table(header.table):
+            raise _refused(
+                Reason.UNKNOWN_TABLE,
+                data,
+                f"table {header.table} is not known to {here.name}, or was dropped there",
+                "Open the route again (enablereplication), or stop sending it (disablereplication)",
+                header.table,
+            )
+        if header.kind in (FrameKind.DATA, FrameKind.BOOTSTRAP) and not self.definitions.has_schema(header.schema):
+            raise _refused(
+                Reason.UNKNOWN_SCHEMA,
+                data,
+                f"schema version {header.schema.hex()[:12]} of table {header.table} is not known to {here.name}",
+                "The sender sends it first",
+                header.table,
+            )
+
+
+def _refused(reason: Reason, data: Data, what: str, remedy: str, table: UUID | None = None) -> RefusedData:
+    return RefusedData(data, reason, f"{data.file} [{data.begin}, {data.end}): {what}", remedy, table=table)
