@@ -17,7 +17,7 @@ TESTS := tests/e2e tests/integration tests/simulation tests/contract tests/prope
 EXTRAS := spark postgres demo test dev
 PEERS ?=
 
-.PHONY: help venv jars archive preflight demo test test-all check bench proto lock clean
+.PHONY: help venv jars archive preflight demo test test-all check bench proto docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,12 +70,16 @@ check: $(READY) ## style, types, import arrows, generated code
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
 	$(BIN)/python deploy/gen_proto.py --check
+	$(BIN)/python -m deploy.gen_docs --check
 
 bench: $(ARCHIVE) ## ratios and figures; PEERS="postgres hbase" runs those beside
 	$(BIN)/python -m tests.bench $(if $(PEERS),--peers "$(PEERS)")
 
 proto: $(READY) ## make replication/link/_pb from proto/walship.proto
 	$(BIN)/python deploy/gen_proto.py
+
+docs: $(READY) ## the table of verbs in the papers, from the program
+	$(BIN)/python -m deploy.gen_docs
 
 lock: ## make constraints.txt anew, with hashes
 	@[ -x $(BIN)/pip-compile ] || { echo "Run make venv first" >&2; exit 2; }

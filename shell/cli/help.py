@@ -1,10 +1,10 @@
-"""``walship --help``: verbs in sections, each with its whole first sentence."""
+"""Help as walship shows it: verbs in sections, and each verb's arguments as they are typed."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 
 class Sections(TyperGroup):
@@ -16,9 +16,42 @@ class Sections(TyperGroup):
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
             if not command.hidden:
-                told = command.get_short_help_str(limit=200)
-                sections.setdefault(command.rich_help_panel or "More", []).append((name, told))
+                summary = command.get_short_help_str(limit=200)
+                sections.setdefault(command.rich_help_panel or "More", []).append((name, summary))
         width = max(len(name) for rows in sections.values() for name, _ in rows)
         for title, rows in sections.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), told) for name, told in rows])
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in rows])
+
+
+class Verb(TyperCommand):
+    """A command whose usage and arguments stand without their Python types: ``TABLE [SCHEMA]``, ``[FILE]…``."""
+
+    def arguments(self) -> list[str]:
+        """What follows the verb."""
+        return [_typed(parameter) for parameter in self.params if parameter.param_type_name == "argument"]
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """``[OPTIONS]``, then the arguments."""
+        return ["[OPTIONS]", *self.arguments()]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is None:
+                continue
+            if parameter.param_type_name == "argument":
+                sections["Arguments"].append((_typed(parameter), record[1].removesuffix("[required]").strip()))
+            else:
+                sections["Options"].append(record)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+def _typed(argument: Any) -> str:
+    name = str(argument.metavar or argument.name.upper())
+    name = name if argument.required else f"[{name}]"
+    return name if argument.nargs == 1 or name.endswith("…") else f"{name}…"

@@ -19,6 +19,7 @@ import typer
 
 from replication.core.definition.choice import full_name, full_pattern
 from shell.cli.find import FoundCluster, find_cluster
+from shell.cli.help import Verb
 from shell.cli.interrupting import GRACE_S, INTERRUPTED, leaving_on_interrupt, say
 from shell.cli.render import Printer
 
@@ -61,7 +62,7 @@ def tables_option(help_text: str, *names: str) -> Any:
 
 def tables_argument(help_text: str) -> Any:
     """Any number of tables' names."""
-    return typer.Argument(metavar="[TABLE]…", parser=full_name, help=help_text)
+    return typer.Argument(metavar="TABLE", parser=full_name, help=help_text)
 
 
 def _seconds(given: str | float) -> float:
@@ -143,4 +144,4 @@ def add_verb(
     vars(verb)["__signature__"] = inspect.Signature(parameters)
     verb.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     vars(verb).pop("__wrapped__")
-    app.command(name, hidden=hidden)(verb)
+    app.command(name, cls=Verb, hidden=hidden)(verb)

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def import_(
     invocation: Invocation,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Parquet, Arrow, ORC or CSV.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Parquet, Arrow, ORC or CSV.")],
     table: Annotated[str, table_option("Where their rows go.", "--table", "-t")],
     form: Annotated[str, typer.Option("--format", help="parquet, arrow, orc or csv; else by each suffix.")] = "",
     again: Annotated[bool, typer.Option("--again", help="Also what was imported before, as newer versions.")] = False,

@@ -40,7 +40,7 @@ def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) ->
 def deletecluster(
     invocation: Invocation,
     name: Name,
-    zookeepers: Annotated[str, typer.Argument(metavar="[ZOOKEEPERS]", help="To be sure that it is that one.")] = "",
+    zookeepers: Annotated[str, typer.Argument(metavar="ZOOKEEPERS", help="To be sure that it is that one.")] = "",
 ) -> None:
     """Forget a peer and what is required to it."""
     from peer.client.contacts import known_peer, meant_by, with_root

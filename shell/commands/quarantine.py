@@ -11,7 +11,7 @@ from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import bytes_text, moment_text
 
 FramesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[FRAME]…", help="slot/number:offset, as `quarantine list` shows it.")
+    list[str] | None, typer.Argument(metavar="FRAME", help="slot/number:offset, as `quarantine list` shows it.")
 ]
 
 
@@ -75,7 +75,7 @@ def quarantine_retry(
 
 def quarantine_discard(
     invocation: Invocation,
-    frames: Annotated[list[str], typer.Argument(metavar="FRAME…", help="slot/number:offset.")],
+    frames: Annotated[list[str], typer.Argument(metavar="FRAME", help="slot/number:offset.")],
     yes: Annotated[bool, typer.Option("--yes", help="Their rows will be missing here: accept that.")] = False,
 ) -> None:
     """Give frames up, so that they no longer hold their tables' replicated time. Their copies are kept."""

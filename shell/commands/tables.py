@@ -33,7 +33,7 @@ def createtable(
     invocation: Invocation,
     table: TableArgument,
     schema: Annotated[
-        str | None, typer.Argument(metavar="[SCHEMA]", help='Columns as text: "id long, at timestamp, v double".')
+        str | None, typer.Argument(metavar="SCHEMA", help='Columns as text: "id long, at timestamp, v double".')
     ] = None,
     like: Annotated[
         str | None,
@@ -129,7 +129,7 @@ def settable(
     table: TableArgument,
     settings: Annotated[
         list[str],
-        typer.Argument(metavar="KEY=VALUE…", help="max_age_s, history_s, changes_retention_s, sort, codec; Iceberg's."),
+        typer.Argument(metavar="KEY=VALUE", help="max_age_s, history_s, changes_retention_s, sort, codec; Iceberg's."),
     ],
 ) -> None:
     """Set a table's properties; an empty value sets the default again."""

@@ -32,7 +32,7 @@ def trace(
     key: Annotated[
         list[str],
         typer.Argument(
-            metavar="KEY…", help=r"Values in the key's order, or NAME=VALUE, or a JSON object; bytes as \xNN."
+            metavar="KEY", help=r"Values in the key's order, or NAME=VALUE, or a JSON object; bytes as \xNN."
         ),
     ],
     values: Annotated[bool, typer.Option("--values", help="Show each version's values, too.")] = False,

@@ -88,9 +88,7 @@ def wal_dump(
 
 def wal_verify(
     invocation: Invocation,
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]…", help="Which; all of this host if none.")
-    ] = None,
+    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="Which; all of this host if none.")] = None,
 ) -> None:
     """Check every byte: headers, payloads, hash chains, end records. Exits with 3 when something is wrong."""
     from peer.frames.check import Checked, check_file

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from deploy import gen_docs
 from replication import __version__
 from replication import config as configuration
 from replication.core.roles import Role, RoleState
@@ -20,6 +20,7 @@ from shell import main
 from shell.commands.tables import _groups, _settings
 from shell.processes.roles import make_ledger
 
+ROOT = Path(__file__).parents[3]
 VERBS = {
     "init": (),
     "up": ("--config", "--roles", "--one-process"),
@@ -87,12 +88,20 @@ def test_every_verb_has_help_json_and_says_which_cluster(verb):
     assert ("--cluster" in result.output) == (verb not in ("init", "demo"))
 
 
-def test_the_table_of_verbs_in_architecture_names_every_verb():  # 004-30
-    text = (Path(__file__).parents[3] / "ARCHITECTURE.md").read_text()
-    group = typer.main.get_command(main.make_app())
-    for name, command in group.commands.items():
-        for verb in [f"{name} {below}" for below in getattr(command, "commands", {})] or [name]:
-            assert f"`{verb}`" in text or f"`{verb} " in text, verb
+def test_the_table_of_verbs_in_the_papers_is_made_from_the_program():  # 004-30
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.gen_docs", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    typed = [words for words, _ in gen_docs.verbs()]
+    assert {verb for verb in VERBS if not any(words.split(" -")[0].startswith(verb) for words in typed)} == set()
+    assert "`enablereplication -t TABLE CLUSTER`" in gen_docs.table()
+
+
+def test_the_lines_of_the_table_of_verbs_are_sentences():
+    for words, summary in gen_docs.verbs():
+        assert summary.endswith(".") and "..." not in summary, words
+        assert len(summary.split()) <= 25, words
 
 
 def test_the_version_is_printed(capsys):

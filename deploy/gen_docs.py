@@ -1,0 +1,66 @@
+"""Write the table of verbs, as the program has them, between ``<!-- verbs -->`` and ``<!-- /verbs -->`` in the papers.
+
+Run by ``make docs``; ``--check`` only says whether the table is up to date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from shell.cli.help import Verb
+from shell.main import make_app
+
+ROOT = Path(__file__).resolve().parents[1]
+_BETWEEN = re.compile(r"(<!-- verbs -->\n).*?(<!-- /verbs -->)", re.DOTALL)
+
+
+def verbs() -> Iterator[tuple[str, str]]:
+    """Each verb as it is typed, and the first sentence of its help."""
+    group: Any = typer.main.get_command(make_app())
+    for name, command in group.commands.items():
+        below = getattr(command, "commands", None)
+        for words, verb in [(f"{name} {each}", verb) for each, verb in below.items()] if below else [(name, command)]:
+            if not verb.hidden:
+                yield " ".join([words, *_required(verb), *verb.arguments()]), verb.get_short_help_str(limit=500)
+
+
+def table() -> str:
+    """The verbs as a table in Markdown."""
+    rows = ["| verb | what it does |", "|---|---|", *(f"| `{typed}` | {summary} |" for typed, summary in verbs())]
+    return "\n".join(rows) + "\n"
+
+
+def _required(verb: Verb) -> list[str]:
+    options = [each for each in verb.params if each.param_type_name == "option" and each.required]
+    return [f"{min(option.opts, key=len)} {option.metavar}" for option in options]
+
+
+def main() -> int:
+    """Write the table wherever it belongs, or compare it with what is there."""
+    made = table()
+    papers = {file: file.read_text() for file in sorted(ROOT.glob("*.md"))}
+    holding = {file: text for file, text in papers.items() if _BETWEEN.search(text)}
+    if not holding:
+        print("no paper has <!-- verbs --> and <!-- /verbs -->", file=sys.stderr)
+        return 1
+    stale = 0
+    for file, text in holding.items():
+        wanted = _BETWEEN.sub(lambda found: found[1] + made + found[2], text)
+        if wanted == text:
+            continue
+        stale = 1
+        if "--check" in sys.argv[1:]:
+            print(f"the table of verbs in {file.name} is not what the program has; run: make docs", file=sys.stderr)
+        else:
+            file.write_text(wanted)
+    return stale if "--check" in sys.argv[1:] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
