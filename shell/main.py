@@ -36,7 +36,7 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
         rich_markup_mode=None,
-        help="Keeps tables the same on several clusters by shipping write-ahead logs between them.",
+        help="Replicates Apache Iceberg tables between clusters by shipping write-ahead logs.",
     )
 
     @app.callback()
@@ -59,7 +59,7 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def shell(invocation: Invocation) -> None:
-    """Type verbs one after the other, with history and completion."""
+    """Run verbs in an interactive shell, with history and completion."""
     from shell.interactive import Shell, interact  # deferred: only this verb needs a prompt
 
     found: FoundCluster | None = None
@@ -137,7 +137,7 @@ def _foreseen(error: Exception) -> ReplicationError:
             "No space left for tables' files or temporary ones",
             "Make room on the disks of the data directory ([cluster] data_dir) and of [catalog] warehouse",
         )
-    return ReplicationError(one_line(error), "Unforeseen; run again with --debug for the traceback")
+    return ReplicationError(one_line(error), "Unexpected. Run it again with --debug to see the traceback")
 
 
 def main() -> None:

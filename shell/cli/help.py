@@ -18,6 +18,8 @@ class Sections(TyperGroup):
             if not command.hidden:
                 summary = command.get_short_help_str(limit=200)
                 sections.setdefault(command.rich_help_panel or "More", []).append((name, summary))
+        if list(sections) == ["More"]:
+            sections = {"Commands": sections["More"]}
         width = max(len(name) for rows in sections.values() for name, _ in rows)
         for title, rows in sections.items():
             with formatter.section(title):

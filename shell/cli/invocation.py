@@ -1,4 +1,4 @@
-"""What a verb was called with: which cluster, how to print, whether to show tracebacks.
+"""The options that every verb has: which cluster, how to print, whether to show tracebacks.
 
 :func:`add_verb` gives every command ``--cluster``, ``--json`` and ``--debug``, so that each is understood after the
 verb and shown in its help; they may also stand before it. The command gets them as an :class:`Invocation`.
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        "--cluster", "-c", metavar="NAME|FILE", help="Which cluster; else WALSHIP_CLUSTER, else the only one found."
+        "--cluster", "-c", metavar="NAME|FILE", help="The cluster. Default: $WALSHIP_CLUSTER, or the only one found."
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, a value a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one value per line.")]
 UntilOption = Annotated[
-    Literal["durable", "applied", "visible"], typer.Option("--until", help="How far it has to be there.")
+    Literal["durable", "applied", "visible"], typer.Option("--until", help="What --wait waits for.")
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 TableArgument = Annotated[

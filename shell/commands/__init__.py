@@ -1,4 +1,4 @@
-"""What ``walship`` can be told: a file a noun, each with its verbs."""
+"""The verbs of ``walship``, one file per noun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bootstrap: rows that were there before a table was sent, or that a peer has lost."""
+"""bootstrap: the rows from before a table was replicated, or that a peer has lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from peer.client.cluster import Cluster
     from shell.cli.render import Printer
 
-WaitOption = Annotated[float, timeout_option("Return when all those rows are there; fail after so long.", "--wait")]
+WaitOption = Annotated[float, timeout_option("Wait until those rows are there, this long at most.", "--wait")]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +30,7 @@ def bootstrap(
     table: Annotated[str, table_option("The table whose rows are sent.")],
     wait_s: WaitOption = 0.0,
 ) -> None:
-    """Send a peer the rows it lacks of a table that goes there, from before; what is written meanwhile goes on."""
+    """Send a peer the older rows of a table that is replicated to it; newer ones are sent meanwhile."""
     from peer.client.bootstrap import begin_bootstrap
 
     with invocation.connect() as (cluster, printer):
@@ -38,7 +38,7 @@ def bootstrap(
         if wait_s:
             await_rows(cluster, printer, [table], cluster_name, wait_s)
         else:
-            printer.line(f"the rows that {table} has go to {cluster_name} too; walship status tells how far")
+            printer.line(f"the rows of {table} are being sent to {cluster_name}; walship status shows how far")
         if printer.as_json:
             printer.value(rules)
 
@@ -48,7 +48,7 @@ def await_rows(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: 
     from peer.client.bootstrap import await_bootstrap
 
     await_bootstrap(cluster.peering, tables, peer, wait_s)
-    printer.line(f"{peer} has taken all rows of {', '.join(tables)} that it had not had")
+    printer.line(f"{peer} has all rows of {', '.join(tables)}")
 
 
 def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: str) -> BootstrapRoom:
@@ -61,12 +61,12 @@ def room_for(cluster: Cluster, printer: Printer, tables: Sequence[str], peer: st
 
     if not keeps_tables(cluster.coordination.hosts()):
         raise RequestError(
-            f"{cluster.name} keeps no tables, so it has no rows from before",
+            f"{cluster.name} keeps no tables, so it has no rows to send",
             f"Bootstrap from a cluster that keeps the table, or {ONLY_LATER}",
         )
     specs = [cluster.table(table) for table in tables]
     found = room(cluster.config, cluster.ledger, specs, peer, lambda: cluster.reader.catalog)
     if found.unknown:
         names = ", ".join(found.unknown)
-        printer.note(f"nothing tells how large {names} is, so it was not checked whether there is room for its rows")
+        printer.note(f"the size of {names} is unknown, so room for its rows was not checked")
     return found

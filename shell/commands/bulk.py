@@ -20,18 +20,23 @@ def register(app: typer.Typer) -> None:
 
 def import_(
     invocation: Invocation,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Parquet, Arrow, ORC or CSV.")],
-    table: Annotated[str, table_option("Where their rows go.", "--table", "-t")],
-    form: Annotated[str, typer.Option("--format", help="parquet, arrow, orc or csv; else by each suffix.")] = "",
-    again: Annotated[bool, typer.Option("--again", help="Also what was imported before, as newer versions.")] = False,
-    wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Parquet, Arrow, ORC or CSV files.")],
+    table: Annotated[str, table_option("The table to import into.", "--table", "-t")],
+    form: Annotated[
+        str, typer.Option("--format", help="parquet, arrow, orc or csv. Default: by each file's suffix.")
+    ] = "",
+    again: Annotated[
+        bool, typer.Option("--again", help="Import again what was imported before, as newer versions.")
+    ] = False,
+    wait_for: Annotated[
+        str | None, typer.Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
+    ] = None,
     until: UntilOption = "visible",
-    timeout_s: Annotated[float, timeout_option("The longest to wait.")] = 600.0,
+    timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 600.0,
 ) -> None:
-    """Import files, each whole or not at all; they are durable here when it returns.
+    """Import files of rows, each whole or not at all; they are durable here when it returns.
 
-    Columns are matched by name. The same content again changes nothing, so an import that was interrupted is simply
-    repeated.
+    Columns are matched by name. A file that was imported before is skipped, so repeat an import that was interrupted.
     """
     from shell.cli.awaiting import await_written, look_for
     from shell.rows.importing import import_files

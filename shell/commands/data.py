@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shell.cli.render import Printer
 
 OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write CSV or Parquet, by suffix.")
+    Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a CSV or Parquet file, by its suffix.")
 ]
 
 
@@ -41,25 +41,27 @@ def write(
         str,
         typer.Argument(
             metavar="FILE",
-            help=r"CSV, Parquet, Arrow, ORC or JSON lines; - for standard input. Bytes in text: \xNN, \\.",
+            help=r"A CSV, Parquet, Arrow, ORC or JSON lines file; - is standard input. Binary values: \xNN, \\.",
         ),
     ],
     form: Annotated[
-        str, typer.Option("--format", help="csv, parquet, arrow, orc or json; else by the file's suffix.")
+        str, typer.Option("--format", help="csv, parquet, arrow, orc or json. Default: by the file's suffix.")
     ] = "",
-    delete: Annotated[bool, typer.Option("--delete", help="The file holds keys of rows to delete.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the rows whose keys the file holds.")] = False,
     batch_id: Annotated[
         str | None,
         typer.Option(
             "--batch-id",
-            help="Repeating it adds only what is missing. For 256 MiB of rows at most, and not for cell tables.",
+            help="If repeated, add only what is missing. At most 256 MiB of rows; not for cell tables.",
         ),
     ] = None,
-    wait_for: Annotated[str | None, typer.Option("--wait", metavar="CLUSTER", help="Until it is there.")] = None,
+    wait_for: Annotated[
+        str | None, typer.Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
+    ] = None,
     until: UntilOption = "visible",
-    timeout_s: Annotated[float, timeout_option("The longest to wait.")] = 60.0,
+    timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 60.0,
 ) -> None:
-    """Write a file's rows through the WAL; they are durable here when it returns."""
+    """Write the rows of a file to a table; they are durable here when it returns."""
     from shell.cli.awaiting import await_written, look_for  # deferred: only this verb writes
     from shell.rows.writing import write_file
 
@@ -89,14 +91,16 @@ def write(
 def read(
     invocation: Invocation,
     table: TableArgument,
-    where: Annotated[str | None, typer.Option("--where", "-w", metavar="SQL", help="A condition on columns.")] = None,
-    columns: Annotated[str, typer.Option("--columns", metavar="COL,…", help="Which; all if none.")] = "",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="At most so many rows.")] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", "-w", metavar="SQL", help="A condition on its columns.")
+    ] = None,
+    columns: Annotated[str, typer.Option("--columns", metavar="COL,…", help="Columns to print. Default: all.")] = "",
+    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Print at most this many rows.")] = None,
     output: OutputOption = None,
 ) -> None:
-    r"""Print a table's rows, newest version of each key; starts no Spark.
+    r"""Print the rows of a table, without Spark.
 
-    Bytes that are no printable ASCII are shown as \xNN and a backslash is doubled; write takes them so.
+    Bytes that are not printable ASCII are shown as \xNN, and a backslash as \\; write reads them so.
     """
     with invocation.connect() as (cluster, printer):
         batches = iter(cluster.read(table, where=where, columns=listed(columns) or None, limit=limit))
@@ -108,13 +112,16 @@ def sql(
     query: Annotated[
         str, typer.Argument(metavar="QUERY", help='For instance "select count(*) from ops.flights".')
     ] = "",
-    spark: Annotated[bool, typer.Option("--spark", help="Run it in Spark instead of DuckDB.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Run the query in Spark instead of DuckDB.")] = False,
     settings: Annotated[
-        bool, typer.Option("--settings", help="Print what a Spark of your own needs to query the tables; no QUERY.")
+        bool, typer.Option("--settings", help="Print the settings with which your own Spark session reads the tables.")
     ] = False,
     output: OutputOption = None,
 ) -> None:
-    """Query the tables in SQL: DuckDB over the same rows as `read`."""
+    """Query the tables in SQL, by DuckDB or Spark.
+
+    Tables of the namespace default are named without it: select * from flights.
+    """
     if settings == bool(query) or (settings and output):
         raise RequestError("sql takes a QUERY, or --settings", 'For instance: walship sql "show tables"')
     with invocation.connect(grace_s=0 if spark else GRACE_S) as (cluster, printer):

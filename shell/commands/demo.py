@@ -26,15 +26,15 @@ def register(app: typer.Typer) -> None:
 
 def demo(
     invocation: Invocation,
-    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the clusters keep their data.")] = Path(
+    directory: Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder for the clusters' data.")] = Path(
         "demo-data"
     ),
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the clusters running.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the clusters running at the end.")] = False,
     graph: Annotated[
-        Graph | None, typer.Option("--graph", help="Three, four or two clusters that pass on what they receive.")
+        Graph | None, typer.Option("--graph", help="Run a graph of clusters that pass on what they receive.")
     ] = None,
 ) -> None:
-    """Clusters keep real flight data the same while their processes are killed."""
+    """Run clusters on this machine that replicate flight data while their processes are killed."""
     from shell.demo.demo import run_demo
     from shell.demo.graph import run_graph_demo
 

@@ -1,4 +1,4 @@
-"""pause, resume, throttle, drain, removehost: what a person does to a peer, or a host, while everything runs."""
+"""pause, resume, throttle, drain, removehost: peers and hosts, while the cluster runs."""
 
 from __future__ import annotations
 
@@ -36,28 +36,32 @@ def register(app: typer.Typer) -> None:
 
 
 def pause(invocation: Invocation, cluster_name: PeerArgument) -> None:
-    """Send a peer nothing until resume; what it lacks is kept."""
+    """Stop sending to a peer until resume; the files that it needs are retained."""
     with invocation.connect() as (cluster, printer):
         workers = cluster.operations.pause(cluster_name)
-        said = f"{cluster_name} is paused: {_workers(workers)} sends it nothing, and what it lacks is kept"
+        said = (
+            f"{cluster_name} is paused: {_workers(workers)} sends it nothing, and the files that it needs are retained"
+        )
         printer.value({"peer": cluster_name, "paused": True, "workers": workers}, said)
 
 
 def resume(invocation: Invocation, cluster_name: PeerArgument) -> None:
-    """Send a peer what it lacks, and what is written from now on."""
+    """Send to a paused peer again, from where it was."""
     with invocation.connect() as (cluster, printer):
         workers = cluster.operations.resume(cluster_name)
         printer.value(
-            {"peer": cluster_name, "paused": False, "workers": workers}, f"{cluster_name} is sent everything again"
+            {"peer": cluster_name, "paused": False, "workers": workers}, f"{cluster_name} is no longer paused"
         )
 
 
 def throttle(
     invocation: Invocation,
     cluster_name: PeerArgument,
-    rate: Annotated[str, typer.Argument(metavar="RATE", help="Bytes per second, such as 10MB or 512KiB; or off.")],
+    rate: Annotated[
+        str, typer.Argument(metavar="RATE", help="Bytes per second, such as 10MB or 512KiB; off for no limit.")
+    ],
 ) -> None:
-    """Send a peer at most so many bytes per second, from all workers together; streams stay open."""
+    """Limit the bytes per second that all workers together send to a peer."""
     bytes_per_s = parse_rate(rate)
     with invocation.connect() as (cluster, printer):
         workers = cluster.operations.throttle(cluster_name, bytes_per_s)
@@ -70,12 +74,12 @@ def throttle(
 
 def removehost(
     invocation: Invocation,
-    host: Annotated[str, typer.Argument(metavar="HOST", help="Its slot, as status names it.")],
+    host: Annotated[str, typer.Argument(metavar="HOST", help="The host's slot, as status shows it.")],
 ) -> None:
-    """Forget a host of this cluster that is gone for good, once no file lies there any more."""
+    """Remove a host that is gone for good, once none of its files is needed."""
     with invocation.connect() as (cluster, printer):
         cluster.operations.remove_host(host)
-        printer.value({"removed": host}, f"{host} is no host of {cluster.name} any more")
+        printer.value({"removed": host}, f"host {host} is removed from {cluster.name}")
 
 
 def drain(
@@ -83,10 +87,10 @@ def drain(
     cluster_name: PeerArgument,
     table: Annotated[str, table_option("Only this table.")] = "",
     timeout_s: Annotated[
-        float, timeout_option("Give up waiting after S seconds.", "--timeout-s", "--timeout", metavar="S")
+        float, timeout_option("How long to wait, in seconds.", "--timeout-s", "--timeout", metavar="S")
     ] = 3600,
 ) -> None:
-    """Wait until a peer has what is pending for it now; what is written later is not waited for."""
+    """Wait until a peer has everything that is written by now."""
     with invocation.connect() as (cluster, printer):
         layout = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"))
         shown = printer.err.is_terminal and not printer.as_json
@@ -99,12 +103,12 @@ def drain(
         rate = f", {bytes_text(drained.pending_bytes / drained.seconds)}/s" if drained.seconds >= 0.1 else ""
         printer.value(
             drained,
-            f"{what} is drained: {bytes_text(drained.pending_bytes)} in {drained.files} files were pending and are "
-            f"there, after {seconds_text(drained.seconds)}{rate}",
+            f"{what} is drained: {bytes_text(drained.pending_bytes)} in {drained.files} files arrived "
+            f"within {seconds_text(drained.seconds)}{rate}",
         )
         for name in drained.bootstrapping:
             wait = f"walship bootstrap {cluster_name} -t {name} --wait 600"
-            printer.note(f"{name} is being bootstrapped there, and rows from before may still be on their way: {wait}")
+            printer.note(f"{name} is being bootstrapped at {cluster_name}; to wait for it: {wait}")
 
 
 def show_sending(printer: Printer, peers: Sequence[PeerSending]) -> None:

@@ -14,7 +14,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The peer's name.")]
 ZooKeepers = Annotated[
     str,
     typer.Argument(
-        metavar="ZOOKEEPERS", help="zk1:2181,zk2:2181/east: its ZooKeeper and root (/walship/NAME if none)."
+        metavar="ZOOKEEPERS",
+        help="zk1:2181,zk2:2181/ROOT: its ZooKeeper. Defaults: port 2181, root /walship/NAME.",
     ),
 ]
 
@@ -27,11 +28,13 @@ def register(app: typer.Typer) -> None:
 
 
 def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) -> None:
-    """Define a cluster to send to, once it has answered; or say where the same one's ZooKeeper is now."""
+    """Define a peer, which must answer; or change the address of a defined one."""
     with invocation.connect() as (cluster, printer):
         before = cluster.ledger.rules.peers()
         peer = cluster.peering.define(check_name(name, "cluster name"), zookeepers)
-        said = f"{peer.name} is a peer ({peer.cluster}). Send it tables: walship enablereplication -t TABLE {peer.name}"
+        said = (
+            f"{peer.name} is a peer ({peer.cluster}). To send it tables: walship enablereplication -t TABLE {peer.name}"
+        )
         if peer in before:
             said = f"{peer.name} is defined already ({peer.cluster} at {peer.zookeepers}): nothing to do"
         printer.value(peer, said)
@@ -40,9 +43,11 @@ def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) ->
 def deletecluster(
     invocation: Invocation,
     name: Name,
-    zookeepers: Annotated[str, typer.Argument(metavar="ZOOKEEPERS", help="To be sure that it is that one.")] = "",
+    zookeepers: Annotated[
+        str, typer.Argument(metavar="ZOOKEEPERS", help="Its address, to check that it is the right peer.")
+    ] = "",
 ) -> None:
-    """Forget a peer and what is required to it."""
+    """Delete a peer; nothing more is sent to it."""
     from peer.client.contacts import known_peer, meant_by, with_root
 
     with invocation.connect() as (cluster, printer):
@@ -51,11 +56,11 @@ def deletecluster(
             raise RequestError(f"Peer {name} is at {defined}, not at {zookeepers}", "See: walship listclusters")
         peer, knows = cluster.peering.delete(name)
         told = {"deleted": peer.name, "knows": knows}
-        printer.value(told, f"{peer.name} is no peer any more; nothing more is sent to it")
+        printer.value(told, f"{peer.name} is deleted; nothing more is sent to it")
         if not knows:
             printer.note(
-                f"{peer.cluster} did not answer. If it is up again under that id, it waits for {cluster.name}, and its"
-                f" replicated time stands: then walship definecluster {peer.name} {peer.zookeepers}, and deletecluster"
+                f"{peer.cluster} did not answer and does not know. If it comes back, its replicated time waits for"
+                f" {cluster.name}. Then: walship definecluster {peer.name} {peer.zookeepers}, and deletecluster again"
             )
 
 

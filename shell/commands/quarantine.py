@@ -7,17 +7,20 @@ from typing import Annotated
 import typer
 
 from replication.errors import RequestError
+from shell.cli.help import Sections
 from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import bytes_text, moment_text
 
 FramesArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="FRAME", help="slot/number:offset, as `quarantine list` shows it.")
+    list[str] | None, typer.Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
 ]
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(no_args_is_help=True, help="Frames that could not be applied.", rich_markup_mode=None)
+    noun = typer.Typer(
+        cls=Sections, no_args_is_help=True, help="Frames that could not be applied.", rich_markup_mode=None
+    )
     add_verb(noun, "list", quarantine_list)
     add_verb(noun, "retry", quarantine_retry)
     add_verb(noun, "discard", quarantine_discard)
@@ -25,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def quarantine_list(invocation: Invocation) -> None:
-    """List quarantined frames, those discarded included, with reasons and copies."""
+    """List quarantined and discarded frames, with reasons and copies."""
     from peer.repair.quarantine_actions import name_of
 
     with invocation.connect() as (cluster, printer):
@@ -50,14 +53,14 @@ def quarantine_list(invocation: Invocation) -> None:
 def quarantine_retry(
     invocation: Invocation,
     frames: FramesArgument = None,
-    every: Annotated[bool, typer.Option("--all", help="Every frame that nobody has discarded.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Retry every frame that is not discarded.")] = False,
 ) -> None:
-    """Have frames applied after all, for instance after an upgrade or once a schema has arrived."""
+    """Apply quarantined frames again, for example after an upgrade."""
     from peer.repair.quarantine_actions import find, name_of, retry
     from replication.files.local import LocalFiles
 
     if bool(frames) == every:
-        raise RequestError("Name frames, or say --all", "See walship quarantine list")
+        raise RequestError("Name frames, or give --all", "See walship quarantine list")
     with invocation.connect() as (cluster, printer):
         known = cluster.ledger.replay.quarantined()
         chosen = [frame for frame in known if not frame.discarded] if every else [find(known, f) for f in frames or []]
@@ -70,15 +73,17 @@ def quarantine_retry(
         ]
         printer.rows(rows, ("frame", "file"), "nothing is quarantined")
         if rows:
-            printer.line("replay applies them from these files; should one fail again, it is quarantined again")
+            printer.line("replay applies them from these files; a frame that fails again is quarantined again")
 
 
 def quarantine_discard(
     invocation: Invocation,
-    frames: Annotated[list[str], typer.Argument(metavar="FRAME", help="slot/number:offset.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Their rows will be missing here: accept that.")] = False,
+    frames: Annotated[
+        list[str], typer.Argument(metavar="FRAME", help="slot/number:offset, as quarantine list shows it.")
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that their rows will be missing here.")] = False,
 ) -> None:
-    """Give frames up, so that they no longer hold their tables' replicated time. Their copies are kept."""
+    """Discard quarantined frames, so that they no longer hold up their tables; their copies stay."""
     from peer.repair.quarantine_actions import discard, find, name_of
 
     with invocation.connect() as (cluster, printer):
@@ -86,17 +91,15 @@ def quarantine_discard(
         chosen = [find(known, name) for name in frames]
         if not yes:
             raise RequestError(
-                f"{len(chosen)} frames would be missing from their tables here for good", "Say --yes to accept that"
+                f"{len(chosen)} frames would be missing from their tables here for good", "Confirm with --yes"
             )
         rows = [
             {"frame": name_of(frame), "copy": frame.copy, "damaged": discard(cluster.ledger, frame)} for frame in chosen
         ]
         printer.rows(rows, ("frame", "copy", "damaged"))
-        printer.line(
-            "discarded; the copies stay, and `walship quarantine retry` still takes those that are not damaged"
-        )
+        printer.line("discarded; the copies stay, and walship quarantine retry still takes those that are not damaged")
         if any(row["damaged"] for row in rows):
             printer.line(
-                "to get the rows of damaged ones, have a cluster that has them send the table here with "
-                "enablereplication --bootstrap, or bootstrap if it sends it already"
+                "to get the rows of damaged frames, run walship bootstrap on a cluster that has them; "
+                "enablereplication --bootstrap if it does not send the table here yet"
             )

@@ -23,9 +23,9 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     invocation: Invocation,
-    timeout_s: Annotated[float, timeout_option("The longest it may take.")] = 600.0,
+    timeout_s: Annotated[float, timeout_option("How long it may take.")] = 600.0,
 ) -> None:
-    """Bring the tables up to date with what has landed; in Spark here when no replay process runs."""
+    """Apply everything that has landed to the tables; in Spark here if no replay process runs."""
     from peer.client.on_demand import backlog_bytes, catch_up
     from shell.processes.preflight import check_moved
 
@@ -53,11 +53,9 @@ def replay(
 
 def fold(
     invocation: Invocation,
-    tables: Annotated[
-        list[str] | None, tables_argument("Tables to fold; every keyed table when none is named.")
-    ] = None,
+    tables: Annotated[list[str] | None, tables_argument("Tables to fold. Default: every table with a key.")] = None,
 ) -> None:
-    """Merge changes into the tables that other engines read, now (in a Spark session here)."""
+    """Merge changes into the tables that other engines read, now, in a Spark session here."""
     from peer.client.on_demand import fold_now
     from shell.processes.preflight import check_moved
 

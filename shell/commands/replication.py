@@ -1,4 +1,4 @@
-"""enablereplication, disablereplication, status, readonly: what goes where, how far it is, and who may write."""
+"""enablereplication, disablereplication, status, readonly: which tables go where, their lag, and who may write."""
 
 from __future__ import annotations
 
@@ -33,10 +33,14 @@ if TYPE_CHECKING:
 TablesOption = Annotated[
     list[str], tables_option("A table, or a pattern such as ops.*; may be repeated.", "-t", "--table")
 ]
-ExcludeOption = Annotated[list[str] | None, tables_option("Leave out this table or pattern: ops.tmp_*.", "--exclude")]
-GroupOption = Annotated[list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group.")]
+ExcludeOption = Annotated[
+    list[str] | None, tables_option("Leave out a table or pattern; may be repeated.", "--exclude")
+]
+GroupOption = Annotated[
+    list[str] | None, typer.Option("-lg", "--loc-group", metavar="GROUP", help="A locality group; may be repeated.")
+]
 AllGroupsOption = Annotated[
-    bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group; the default.")
+    bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group. This is the default.")
 ]
 PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 
@@ -63,27 +67,34 @@ def enablereplication(
     group: GroupOption = None,
     all_loc_groups: AllGroupsOption = False,
     exclude: ExcludeOption = None,
-    remote_table: Annotated[
-        str, table_option("The table's name at the peer, if it is another.", "--remote-table")
-    ] = "",
+    remote_table: Annotated[str, table_option("The table's name at the peer, if it differs.", "--remote-table")] = "",
     with_properties: Annotated[
         bool | None,
         typer.Option(
             "--with-properties/--without-properties",
-            help="Whether its table takes this one's properties, also where it goes there already; else with.",
+            help="Whether the peer's table takes the properties of this one. Default: with, or as before.",
             show_default=False,
         ),
     ] = None,
-    from_now: Annotated[bool, typer.Option("--from-now", help="Accept that rows already there are not sent.")] = False,
-    bootstrap: Annotated[bool, typer.Option("--bootstrap", help="Send the rows already there as well.")] = False,
+    from_now: Annotated[
+        bool, typer.Option("--from-now", help="Do not send the rows that the table has already.")
+    ] = False,
+    bootstrap: Annotated[
+        bool, typer.Option("--bootstrap", help="Send the rows that the table has already, too.")
+    ] = False,
     wait_s: WaitOption = 0.0,
-    once: Annotated[bool, typer.Option("--once", help="Of a pattern only the tables that are there now.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Do not apply a pattern to tables that are made later.")] = False,
 ) -> None:
-    """Send what is written to tables to a peer, from now on; they are made there. Patterns mean later tables, too."""
+    """Replicate tables to a peer, from now on.
+
+    The peer's tables are made if they do not exist. A pattern applies to tables that are made later, too.
+    """
     if from_now and bootstrap:
         raise RequestError("--from-now and --bootstrap were both given", "Give one of them")
     if wait_s and not bootstrap:
-        raise RequestError("--wait is for the rows already there, which are not sent", "Say --bootstrap, too")
+        raise RequestError(
+            "--wait waits for the rows that the table has already, which are not sent", "Add --bootstrap"
+        )
     with invocation.connect() as (cluster, printer):
         patterns = [] if once else [text for text in table if is_pattern(text)]
         if remote_table and patterns:
@@ -110,7 +121,7 @@ def enablereplication(
             )
             made.extend(rules)
             sent = ", ".join(rule.group for rule in rules)
-            too = "; the rows it has follow (see walship status)" if bootstrap else ""
+            too = "; the rows it has follow, see walship status" if bootstrap else ""
             how = f"as {rules[0].remote_table}"
             if with_properties is not None:
                 how += f", {'with' if with_properties else 'without'} its properties"
@@ -157,7 +168,7 @@ def disablereplication(
     all_loc_groups: AllGroupsOption = False,
     exclude: ExcludeOption = None,
 ) -> None:
-    """Send nothing more of tables to a peer."""
+    """Stop replicating tables to a peer."""
     with invocation.connect() as (cluster, printer):
         done: list[dict[str, object]] = []
 
@@ -165,10 +176,10 @@ def disablereplication(
             ended, knows = cluster.peering.disable(name, _groups(group, all_loc_groups), cluster_name)
             done.append({"table": name, "peer": cluster_name, "groups": ended, "knows": knows})
             printer.line(
-                f"{name} (groups {', '.join(ended)}) does not go to {cluster_name} any more; what is there stays"
+                f"{name} (groups {', '.join(ended)}) does not go to {cluster_name} any more; its rows there stay"
             )
             if not knows:
-                printer.note(f"{cluster_name} did not answer; it is told when it does, until then it waits for {name}")
+                printer.note(f"{cluster_name} did not answer; it waits for {name} until it is reached")
 
         peering, groups = cluster.peering, _groups(group, all_loc_groups)
         stood = [text for text in table if is_pattern(text) and end_pattern_rule(peering, text, cluster_name, groups)]
@@ -194,10 +205,10 @@ def disablereplication(
 
 def status(
     invocation: Invocation,
-    peer: Annotated[str | None, typer.Option("--peer", metavar="NAME", help="Of peers only this one.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="NAME", help="Show only this peer.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every two seconds until Ctrl-C.")] = False,
 ) -> None:
-    """Show how far everything is, here and at each peer, and what holds it."""
+    """Show lag, errors and disk use, here and at each peer."""
     with invocation.connect() as (cluster, printer):
         if peer is not None:
             known_peer(cluster.ledger, peer)
@@ -214,9 +225,11 @@ def status(
 
 def readonly(
     invocation: Invocation,
-    switch: Annotated[Switch | None, typer.Argument(help="on: STANDBY, off: ACTIVE; neither: show.")] = None,
+    switch: Annotated[
+        Switch | None, typer.Argument(metavar="on|off", help="on: STANDBY. off: ACTIVE. Without it the role is shown.")
+    ] = None,
 ) -> None:
-    """Refuse or accept writers on this cluster; what peers send goes on."""
+    """Make the cluster STANDBY, which refuses writers, or ACTIVE; peers still send to it."""
     with invocation.connect() as (cluster, printer):
         coordination = cluster.coordination
         read = coordination.role()

@@ -20,9 +20,11 @@ def register(app: typer.Typer) -> None:
 
 def reincarnate(
     invocation: Invocation,
-    yes: Annotated[bool, typer.Option("--yes", help="It was restored, and what it is a copy of is gone.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Confirm that it was restored, and that the original is gone.")
+    ] = False,
 ) -> None:
-    """Give a cluster that was restored from a backup a new id; for the stopped cluster, before it starts again."""
+    """Give a stopped cluster that was restored from a backup a new id."""
     from peer.repair.reincarnate import reincarnate as change
 
     config = _stopped(invocation, sure=yes)
@@ -41,9 +43,9 @@ def reincarnate(
 
 def rebuildledger(
     invocation: Invocation,
-    yes: Annotated[bool, typer.Option("--yes", help="The ledger is lost, or so old that a new one is better.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that the ledger is lost, or too old to use.")] = False,
 ) -> None:
-    """Make a lost ledger anew from tables, WALs and landing files, under a new id; for the stopped cluster."""
+    """Rebuild the lost ledger of a stopped cluster from its files and tables, under a new id."""
     from peer.repair.rebuild import damage_lines, rebuild_ledger
     from replication.files.local import LocalFiles
     from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
@@ -51,7 +53,7 @@ def rebuildledger(
     config = _stopped(invocation, sure=yes)
     if config.shares_ledger:
         raise RequestError(
-            "The ledger is shared by hosts whose files this one does not have, so it cannot be made anew from here",
+            "Several hosts share the ledger, so it cannot be rebuilt from the files of this one",
             "Restore it from PostgreSQL's own backup, then, on each host: walship reincarnate",
         )
     catalog = IcebergCatalog(configured_catalog(config))
@@ -82,6 +84,6 @@ def _stopped(invocation: Invocation, *, sure: bool) -> Config:
         raise RequestError(f"{config.cluster.name} runs here (process {pid})", "Stop it first: walship down")
     if not sure:
         raise RequestError(
-            "This makes another cluster of it for its peers, each of which has to define it anew", "Say --yes"
+            "The cluster gets a new id, and each of its peers must define it again", "Confirm with --yes"
         )
     return config

@@ -36,25 +36,31 @@ def register(app: typer.Typer) -> None:
 
 def init(
     invocation: Invocation,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the new cluster.")],
-    name: Annotated[str, typer.Option(help="The cluster's name; the folder's when not given.")] = "",
-    port: Annotated[int, typer.Option(help="Port of its embedded ZooKeeper.")] = 2181,
-    listen: Annotated[str, typer.Option(help="host:port of its receiver; port 0 means any free one.")] = "127.0.0.1:0",
-    host: Annotated[str, typer.Option(help="This host's slot, where the cluster has several hosts.")] = "",
-    zookeepers: Annotated[str, typer.Option(help="host:port,... of an ensemble, instead of its own.")] = "",
-    ledger: Annotated[str, typer.Option(metavar="URL", help="postgresql://... that its hosts share.")] = "",
-    warehouse: Annotated[str, typer.Option(metavar="URL", help="Where its hosts share tables' files.")] = "",
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's folder.")],
+    name: Annotated[str, typer.Option(help="The cluster's name. Default: the folder's.")] = "",
+    port: Annotated[int, typer.Option(help="The port of its embedded ZooKeeper.")] = 2181,
+    listen: Annotated[str, typer.Option(help="The receiver's host:port; port 0 takes a free one.")] = "127.0.0.1:0",
+    host: Annotated[str, typer.Option(help="This host's slot, if the cluster has several hosts.")] = "",
+    zookeepers: Annotated[str, typer.Option(help="Servers of a ZooKeeper ensemble to use instead: host:port,...")] = "",
+    ledger: Annotated[
+        str, typer.Option(metavar="URL", help="A ledger that several hosts share: postgresql://...")
+    ] = "",
+    warehouse: Annotated[
+        str, typer.Option(metavar="URL", help="Where the tables' files are, if several hosts share them.")
+    ] = "",
     certificates: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Of ca.pem, HOST.pem, HOST.key (NAME.… without --host), for all TLS."),
+        typer.Option(
+            metavar="FOLDER", help="TLS certificates: ca.pem, HOST.pem, HOST.key (without --host: NAME.pem, NAME.key)."
+        ),
     ] = None,
 ) -> None:
-    """Write a commented configuration for a new cluster, or for another host of one."""
+    """Write the configuration of a new cluster, or of another host of a cluster."""
     printer = invocation.printer
     name = check_name(name or directory.absolute().name, "cluster name")
     file = directory / FILE_NAME
     if file.exists():
-        raise RequestError(f"{file} is there already", "Edit it, or choose another folder")
+        raise RequestError(f"{file} exists already", "Edit it, or choose another folder")
     pem: dict[str, str] = {}
     if certificates is not None:
         folder = certificates.absolute()
@@ -87,12 +93,14 @@ def init(
 def up(
     invocation: Invocation,
     config: ConfigOption = None,
-    roles: Annotated[str, typer.Option(metavar="ROLE,…", help="Only these roles on this host.")] = "",
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when all are ready; they run on.")] = False,
-    one_process: Annotated[bool, typer.Option("--one-process", help="All roles as threads; for tests.")] = False,
+    roles: Annotated[str, typer.Option(metavar="ROLE,…", help="Run only these roles.")] = "",
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when all are ready, and leave them running.")
+    ] = False,
+    one_process: Annotated[bool, typer.Option("--one-process", help="Run all roles as threads, for tests.")] = False,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    """Run a cluster's processes on this host, restarting those that end, until Ctrl-C."""
+    """Run the cluster's processes on this host until Ctrl-C, and restart those that end."""
     from shell.processes.up import up as run_up
 
     file = _file(invocation, config)
@@ -117,7 +125,7 @@ def up(
 
 
 def _detached(printer: Printer, file: Path, roles: str) -> None:
-    """Start ``walship up`` and let go of it once every role is ready; stop it when that fails."""
+    """Start ``walship up`` and leave it running once every role is ready; stop it if one fails."""
     from shell.processes.launched import Launched, await_ready
     from shell.processes.preflight import DataDirLock
     from shell.processes.up import chosen_roles
@@ -140,11 +148,11 @@ def _detached(printer: Printer, file: Path, roles: str) -> None:
     pid = 0 if launched.process is None else launched.process.pid
     took = time.monotonic() - began
     told = {"cluster": name, "pid": pid, "seconds": round(took, 2), "output": str(launched.output)}
-    printer.value(told, f"{name}: process {pid}, ready after {took:.1f} s; it says more in {launched.output}")
+    printer.value(told, f"{name}: process {pid}, ready after {took:.1f} s; its output is in {launched.output}")
 
 
 def down(invocation: Invocation, config: ConfigOption = None) -> None:
-    """Stop the cluster's processes on this host, as Ctrl-C would."""
+    """Stop the cluster's processes on this host."""
     from shell.processes.preflight import running_pid
 
     loaded = configuration.load(_file(invocation, config))
@@ -152,12 +160,12 @@ def down(invocation: Invocation, config: ConfigOption = None) -> None:
     printer.header(loaded.cluster.name)
     pid = running_pid(loaded.run_dir)
     if pid is None:
-        printer.value({"stopped": False}, "nothing runs here")
+        printer.value({"stopped": False}, "not running")
         return
     try:
         os.kill(pid, signal.SIGTERM)
     except PermissionError:
-        raise ConfigError(f"Process {pid}, which runs it, is another user's", "Stop it as that user") from None
+        raise ConfigError(f"Process {pid} belongs to another user", "Stop it as that user") from None
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     while running_pid(loaded.run_dir) == pid:
         if time.monotonic() > deadline:

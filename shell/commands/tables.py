@@ -33,31 +33,39 @@ def createtable(
     invocation: Invocation,
     table: TableArgument,
     schema: Annotated[
-        str | None, typer.Argument(metavar="SCHEMA", help='Columns as text: "id long, at timestamp, v double".')
+        str | None, typer.Argument(metavar="SCHEMA", help='Its columns: "id long, at timestamp, v double".')
     ] = None,
     like: Annotated[
         str | None,
         typer.Option(
             "--like",
             metavar="FILE|CLUSTER",
-            help="Columns from a sample (CSV, Parquet, JSON lines); or a cluster's very table: peer or host:port/root.",
+            help="Take the columns of a sample file, or the same table of another cluster: a peer or host:port/root.",
         ),
     ] = None,
-    key: Annotated[str, typer.Option("--key", "-k", metavar="COL,…", help="Key columns; none: append-only.")] = "",
+    key: Annotated[
+        str,
+        typer.Option("--key", "-k", metavar="COL,…", help="The key columns. Without a key the table is append-only."),
+    ] = "",
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", "-g", metavar="NAME=COL,…", help="A locality group (families on cell tables)."),
+        typer.Option(
+            "--group", "-g", metavar="NAME=COL,…", help="A locality group: columns, or families of a cell table."
+        ),
     ] = None,
     partition: Annotated[
-        list[str] | None, typer.Option("--partition", "-p", metavar="TRANSFORM", help="For instance day(at).")
+        list[str] | None,
+        typer.Option("--partition", "-p", metavar="TRANSFORM", help="An Iceberg transform, such as day(at)."),
     ] = None,
-    sort: Annotated[str, typer.Option("--sort", metavar="COL,…", help="Sort columns of files.")] = "",
-    kind: Annotated[str, typer.Option("--kind", help="typed or cell.")] = "typed",
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COL,…", help="The columns that its files are sorted by.")
+    ] = "",
+    kind: Annotated[str, typer.Option("--kind", help="The kind of table: typed or cell.")] = "typed",
     history_s: Annotated[
-        int | None, typer.Option("--history-s", help="How late a version may come, in seconds.")
+        int | None, typer.Option("--history-s", help="How old a version may be when it is written, in seconds.")
     ] = None,
 ) -> None:
-    """Create a table from a schema, a sample file or another cluster's table."""
+    """Create a table from a schema, a sample file or a table of another cluster."""
     if schema is not None and like is not None:
         raise RequestError("A schema and --like were both given", "Give one of them")
     columns: object = schema
@@ -87,21 +95,27 @@ def altertable(
     invocation: Invocation,
     table: TableArgument,
     add: Annotated[str | None, typer.Option("--add", metavar="'NAME TYPE'", help="Add a column.")] = None,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="The group to add it to.")] = "",
+    group: Annotated[
+        str, typer.Option("--group", "-g", metavar="GROUP", help="The locality group to add the column to.")
+    ] = "",
     rename: Annotated[
-        tuple[str, str] | None, typer.Option("--rename", metavar="OLD NEW", help="Give a column another name.")
+        tuple[str, str] | None, typer.Option("--rename", metavar="OLD NEW", help="Rename a column.")
     ] = None,
     widen: Annotated[
         tuple[str, str] | None,
-        typer.Option("--widen", metavar="NAME TYPE", help="int to bigint, float to double, decimal to more digits."),
+        typer.Option(
+            "--widen",
+            metavar="NAME TYPE",
+            help="Widen a column: int to bigint, float to double, decimal to more digits.",
+        ),
     ] = None,
-    drop: Annotated[str | None, typer.Option("--drop", metavar="NAME", help="Drop a column for ever.")] = None,
+    drop: Annotated[str | None, typer.Option("--drop", metavar="NAME", help="Drop a column.")] = None,
     add_group: Annotated[
         str | None,
-        typer.Option("--add-group", metavar="'NAME=COL TYPE,…'", help="Add a locality group with new columns."),
+        typer.Option("--add-group", metavar="'NAME=COL TYPE,…'", help="Add a locality group of new columns."),
     ] = None,
 ) -> None:
-    """Change one column of a table or add a group, while everything runs; peers follow."""
+    """Change a column of a table, or add a locality group; peers follow."""
     added: tuple[str, str] | None = None
     if add_group is not None:
         name, equals, columns = add_group.partition("=")
@@ -119,9 +133,9 @@ def altertable(
             add_group=added,
         )
         columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
-        printer.value(described(spec), f"{spec.name} has {columns} from now on; peers follow")
+        printer.value(described(spec), f"{spec.name} has the columns {columns}; peers follow")
         if drop and (derived := _derived_from(cluster, spec.uuid)):
-            printer.note(f"Made from it, with the values of {drop} that they took: {', '.join(derived)}")
+            printer.note(f"Derived tables keep the values of {drop} that they took: {', '.join(derived)}")
 
 
 def settable(
@@ -129,22 +143,28 @@ def settable(
     table: TableArgument,
     settings: Annotated[
         list[str],
-        typer.Argument(metavar="KEY=VALUE", help="max_age_s, history_s, changes_retention_s, sort, codec; Iceberg's."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="max_age_s, history_s, changes_retention_s, sort, codec, or one of Iceberg. KEY= resets.",
+        ),
     ],
 ) -> None:
-    """Set a table's properties; an empty value sets the default again."""
+    """Set properties of a table."""
     given = _settings(settings)
     with invocation.connect() as (cluster, printer):
         spec = cluster.set_table(table, given)
-        printer.value(described(spec), f"{', '.join(given)} of {spec.name} is set; peers that take properties follow")
+        printer.value(
+            described(spec), f"{', '.join(given)} of {spec.name} is set; peers that take its properties follow"
+        )
 
 
 def derivetable(
     invocation: Invocation,
     table: TableArgument,
-    source: Annotated[str, table_option("The table it is made of.", "--from")] = "",
+    source: Annotated[str, table_option("The source table.", "--from")] = "",
     hook: Annotated[
-        str, typer.Option("--hook", metavar="NAME", help="select, or one of an installed package (walship.hooks).")
+        str,
+        typer.Option("--hook", metavar="NAME", help="select, or a hook of a package (walship.hooks)."),
     ] = "",
     option: Annotated[
         list[str] | None,
@@ -152,24 +172,26 @@ def derivetable(
             "--option",
             "-o",
             metavar="KEY=VALUE",
-            help="For the hook. select: where, columns, without, null, hash, salt.",
+            help="An option of the hook. select takes where, columns, without, null, hash and salt.",
         ),
     ] = None,
 ) -> None:
-    """Make a table of another one's rows by a hook that drops rows or masks columns; or give it another hook."""
+    """Derive a table from another by a hook that drops rows or masks columns, or change its hook."""
     given = _settings(option or [])
     with invocation.connect() as (cluster, printer):
         before = {derivation.table for derivation in cluster.ledger.derivations.all()}
         spec = cluster.derive_table(table, source, hook, given)
         columns = ", ".join(f"{column.name} {column.type}" for column in spec.columns)
         anew = "anew, all rows of it," if spec.uuid in before else "from now on,"
-        printer.value(described(spec), f"{spec.name} is derived {anew} with {columns}; how far it is: walship status")
+        printer.value(
+            described(spec), f"{spec.name} is derived {anew} with {columns}. To see how far it is: walship status"
+        )
 
 
 def droptable(invocation: Invocation, table: TableArgument) -> None:
     """Drop a table on this cluster; peers keep theirs.
 
-    Its Iceberg tables stay, and are called TABLE__dropped_... once there is another table of its name.
+    Its Iceberg tables stay. They are renamed to TABLE__dropped_... when another table takes the name.
     """
     with invocation.connect() as (cluster, printer):
         uuid = cluster.table(table).uuid
@@ -177,7 +199,7 @@ def droptable(invocation: Invocation, table: TableArgument) -> None:
         cluster.drop_table(table)
         printer.value({"dropped": table, "derived": derived}, f"{table} is dropped here; peers keep theirs")
         if derived:
-            printer.note(f"Made from it, and filled no more: {', '.join(derived)}")
+            printer.note(f"Derived tables that get no more rows: {', '.join(derived)}")
 
 
 def _derived_from(cluster: Cluster, table: UUID) -> list[str]:
@@ -186,7 +208,7 @@ def _derived_from(cluster: Cluster, table: UUID) -> list[str]:
 
 
 def describetable(invocation: Invocation, table: TableArgument) -> None:
-    """Show a table's columns, key, groups and where it goes."""
+    """Show a table's columns, key, locality groups and peers."""
     with invocation.connect() as (cluster, printer):
         spec = cluster.table(table)
         rules = [rule for rule in cluster.ledger.rules.all() if rule.table == spec.uuid]

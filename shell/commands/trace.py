@@ -32,12 +32,12 @@ def trace(
     key: Annotated[
         list[str],
         typer.Argument(
-            metavar="KEY", help=r"Values in the key's order, or NAME=VALUE, or a JSON object; bytes as \xNN."
+            metavar="KEY", help=r"The key: values in its order, NAME=VALUE, or a JSON object; bytes as \xNN."
         ),
     ],
-    values: Annotated[bool, typer.Option("--values", help="Show each version's values, too.")] = False,
+    values: Annotated[bool, typer.Option("--values", help="Show the values of each version, too.")] = False,
 ) -> None:
-    """Show where each version of a key came from: origin, routes, times, and which one counts."""
+    """Show every version of a key: origin, routes, times, and which one is current."""
     with invocation.connect() as (cluster, printer):
         spec = cluster.table(table)
         found = cluster.trace(table, parse_key(spec, key))

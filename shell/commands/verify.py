@@ -30,21 +30,23 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     invocation: Invocation,
-    other: Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer, or another cluster's name or file.")],
+    other: Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer, or the name or file of another cluster.")],
     tables: Annotated[
-        list[str] | None, tables_argument("Tables to compare; all that both have when none is named.")
+        list[str] | None, tables_argument("Tables to compare. Default: all that both clusters have.")
     ] = None,
-    timeout_s: Annotated[float, timeout_option("How long to wait for what is on its way.")] = 60.0,
-    list_max: Annotated[int, typer.Option("--list", min=0, help="At most so many differing keys are listed.")] = 20,
+    timeout_s: Annotated[float, timeout_option("How long to wait for what is in transit.")] = 60.0,
+    list_max: Annotated[int, typer.Option("--list", min=0, help="List at most this many keys that differ.")] = 20,
     receiver: Annotated[
-        str, typer.Option("--receiver", metavar="HOST:PORT", help="A peer's receiver, instead of asking its ZooKeeper.")
+        str,
+        typer.Option(
+            "--receiver", metavar="HOST:PORT", help="The address of its receiver, if its ZooKeeper cannot be reached."
+        ),
     ] = "",
 ) -> None:
-    """Compare tables with another cluster's at a common replicated time.
+    """Compare tables with those of another cluster, as of a common replicated time.
 
-    Exits with 10 when they differ, and with 9 when it did not become clear in time.
-
-    Only a receiver of the other cluster need be reachable: a process there reads its side.
+    Exits with 10 if they differ, and with 9 if they changed too much to tell in time. Only a receiver of the other
+    cluster must be reachable.
     """
     from peer.client.comparison import compare_sides, other_side, own_side, shared_tables
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from replication.errors import CorruptFrameError, FormatError, MissingFileError, RequestError
+from shell.cli.help import Sections
 from shell.cli.invocation import Invocation, add_verb
 from shell.cli.render import Printer, bytes_text, moment_text
 
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from replication.core.frame import FrameView
     from replication.ledger.base import FileRow
 
-FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or slot/number as `wal list` shows it.")]
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="A path, or slot/number as wal list shows it.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
-    noun = typer.Typer(no_args_is_help=True, help="WAL and landing files on this host.", rich_markup_mode=None)
+    noun = typer.Typer(
+        cls=Sections, no_args_is_help=True, help="WAL and landing files on this host.", rich_markup_mode=None
+    )
     add_verb(noun, "list", wal_list)
     add_verb(noun, "dump", wal_dump)
     add_verb(noun, "verify", wal_verify)
@@ -33,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def wal_list(invocation: Invocation) -> None:
-    """List the files, as the ledger knows them and as they are on disk."""
+    """List WAL and landing files, as the ledger has them, and whether they are on disk."""
     with invocation.connect() as (cluster, printer):
         here = cluster.config.cluster.host
         rows = [
@@ -64,10 +67,10 @@ def _where(row: FileRow, here: str) -> bool | str:
 def wal_dump(
     invocation: Invocation,
     file: FileArgument,
-    rows: Annotated[bool, typer.Option("--rows", help="Print the rows of data frames too.")] = False,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="At most so many frames; 0 for all.")] = 0,
+    rows: Annotated[bool, typer.Option("--rows", help="Print the rows of data frames, too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Print at most this many frames; 0 prints all.")] = 0,
 ) -> None:
-    """Print every frame of a file."""
+    """Print the frames of a file."""
     from peer.frames.check import open_wal
 
     with invocation.connect() as (cluster, printer):
@@ -88,9 +91,11 @@ def wal_dump(
 
 def wal_verify(
     invocation: Invocation,
-    files: Annotated[list[str] | None, typer.Argument(metavar="FILE", help="Which; all of this host if none.")] = None,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE", help="Files to check. Default: all of this host.")
+    ] = None,
 ) -> None:
-    """Check every byte: headers, payloads, hash chains, end records. Exits with 3 when something is wrong."""
+    """Check files: headers, payloads, hash chains and end records. Exits with 3 if one is damaged."""
     from peer.frames.check import Checked, check_file
 
     with invocation.connect() as (cluster, printer):
@@ -138,12 +143,12 @@ def wal_verify(
 def wal_salvage(
     invocation: Invocation,
     file: FileArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, nothing is changed.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm. Without it nothing is changed.")] = False,
 ) -> None:
-    """Give up a file that is missing or damaged, of which what can be read is saved.
+    """Salvage a missing or damaged file: save what can be read, and go on without the rest.
 
-    The rest of a landing file is sent again by its sender. The rest of a file that was written here is lost for those
-    who do not have it: without --yes this says what that is, and which tables peers then need a bootstrap of.
+    The sender of a landing file sends the rest again. The rest of a file that was written here is lost where it has not
+    arrived: without --yes this shows what that is, and which tables need a bootstrap at which peers.
     """
     with invocation.connect() as (cluster, printer):
         row = _find(cluster, file)
