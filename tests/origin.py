@@ -107,7 +107,7 @@ class OriginWal:
         """Register what was appended; ``closed`` also says that nothing at or below that time will come any more."""
         end = self.path.stat().st_size
         if end > self.registered:
-            assert not self.ledger.landing.register_own(self.row.file, self.registered, end, self.claims)
+            assert not self.ledger.registration.register_own(self.row.file, self.registered, end, self.claims)
             self.registered, self.claims = end, []
         if closed is not None:
             streams = tuple((stream, last) for stream, (last, _) in self._chains.items())

@@ -266,7 +266,7 @@ class Landing:
     def _register(self, items: Sequence[Item]) -> list[tuple[Item, list[Divergence]]]:
         """Register and claim all in one ledger transaction; returns each with the divergences found in it."""
         try:
-            found = self._ledger.landing.register([item.landed for item in items if item.landed is not None])
+            found = self._ledger.registration.register([item.landed for item in items if item.landed is not None])
         except CoordinationError as error:
             self._abandon(items, error.what, "The ledger is asked again when it is sent again")
             return []

@@ -94,7 +94,7 @@ class Reception:
 
     def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
         """Those source files of which a landing file was salvaged, and what is received of them now."""
-        found = self._ledger.landing.losses(files)
+        found = self._ledger.salvage.losses(files)
         return {file: Loss(count, kept.spans) for file, (count, kept) in found.items()}
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:

@@ -31,9 +31,9 @@ from replication.errors import CorruptFrameError, RequestError
 from replication.files.base import Files
 from replication.files.frames import frames
 from replication.ledger.base import Claim, FileKind, FileRow
-from replication.ledger.sql.definition_files import DefinitionFiles
 from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.rebuild import RebuildInput, move_database, rebuild
+from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, landing_name
@@ -238,7 +238,7 @@ def save_whole(
             if whole:
                 with copied(config, ledger, files, None, whole) as made:
                     end = made.claims[-1].end
-                    ledger.landing.register_own(made.row.file, FILE_HEADER_BYTES, end, made.claims)
+                    ledger.registration.register_own(made.row.file, FILE_HEADER_BYTES, end, made.claims)
                     ledger.files.close(made.row.file, end)
             kept = keep_remains(config, files, row, path)
             told.append(f"{what}: {path} ({len(whole)} of {len(readable)} frames saved; the file is {kept} now)")

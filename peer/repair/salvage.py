@@ -71,23 +71,23 @@ def give_up(
     with ExitStack() as stack:
         stack.enter_context(without_replay(config.run_dir, coordination))
         check_host(ledger, file, here, coordination)
-        row = ledger.landing.at_risk(file).row
+        row = ledger.salvage.at_risk(file).row
         left = stack.enter_context(at_hand(config, row))
-        tables = {stream.table for stream in ledger.landing.at_risk(file, keeps_tables=keeps).sequences}
+        tables = {stream.table for stream in ledger.salvage.at_risk(file, keeps_tables=keeps).sequences}
         if tables:
             with closing(IcebergCatalog(configured_catalog(config))) as catalog:
                 for table in tables:
                     settle(catalog, ledger, table)
-        risk = ledger.landing.at_risk(file, keeps_tables=keeps)
+        risk = ledger.salvage.at_risk(file, keeps_tables=keeps)
         readable, saved = _found(replace(risk, row=left), here)
         term = ledger.terms.current()
         copies: FileId | None = None
         if saved:
             with copied(config, ledger, files, row.source, saved) as made:
                 copies = made.row.file
-                salvaged = ledger.landing.give_up(file, term, readable, copies, made.claims, keeps_tables=keeps)
+                salvaged = ledger.salvage.salvage_landing(file, term, readable, copies, made.claims, keeps_tables=keeps)
         else:
-            salvaged = ledger.landing.give_up(file, term, readable, keeps_tables=keeps)
+            salvaged = ledger.salvage.salvage_landing(file, term, readable, keeps_tables=keeps)
         remains = keep_remains(config, files, row, left.path) if row.host == here else ""
     _log.error(
         "landing_given_up", file=str(file), source=str(row.source), again=str(salvaged.again), copies=str(copies)

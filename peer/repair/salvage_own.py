@@ -95,9 +95,9 @@ def salvage_own(
         if frames:
             with copied(config, ledger, files, None, frames) as made:
                 copies = made.row.file
-                loss = ledger.landing.salvage_own(file, term, readable, copies, made.claims, keeps_tables=keeps)
+                loss = ledger.salvage.salvage_own(file, term, readable, copies, made.claims, keeps_tables=keeps)
         else:
-            loss = ledger.landing.salvage_own(file, term, readable, keeps_tables=keeps)
+            loss = ledger.salvage.salvage_own(file, term, readable, keeps_tables=keeps)
         remains = ""
         if loss.row.host == config.cluster.host:
             if loss.row.is_redundant:
@@ -133,7 +133,7 @@ def _settled(
     if row.is_redundant:
         check_host(ledger, file, here, coordination)
         _refuse_growing(files, row, here)
-        loss = ledger.landing.own_loss(file, Readable(row.needed))
+        loss = ledger.salvage.own_loss(file, Readable(row.needed))
         yield _Settled(Salvage(Readable(row.needed)), loss, keeps, row.path)
         return
     with (
@@ -142,10 +142,10 @@ def _settled(
         at_hand(config, row) as left,
     ):
         check_host(ledger, file, here, coordination)
-        waiting = {stream.table for stream in ledger.landing.own_loss(file, Readable(row.needed)).lost}
+        waiting = {stream.table for stream in ledger.salvage.own_loss(file, Readable(row.needed)).lost}
         found = salvage(left, _published(left, files)) if row.host == here else Salvage(Readable(row.needed))
         _settle(config, ledger, waiting)
-        loss = ledger.landing.own_loss(file, found.readable, keeps_tables=keeps)
+        loss = ledger.salvage.own_loss(file, found.readable, keeps_tables=keeps)
         yield _Settled(found, loss, keeps, left.path)
 
 

@@ -192,7 +192,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         quarantined=quarantined,
         unreadable=tuple(unreadable(ledger, rows.values(), config.cluster.host, config.data_dir, report)),
         lost=tuple(
-            lost_here(ledger.landing.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})
+            lost_here(ledger.salvage.acknowledged_losses(), {table: spec.name for table, spec in specs.items()})
         ),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),

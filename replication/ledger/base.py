@@ -50,7 +50,9 @@ from replication.ledger.records import (
     Salvaged,
     WriterRow,
 )
+from replication.ledger.registration import Registration
 from replication.ledger.replay import Replay
+from replication.ledger.salvage import Salvage
 from replication.ledger.sending import Attempt, HeldTable, Sending
 from replication.ledger.time import Time
 
@@ -72,6 +74,7 @@ __all__ = [
     "FileRow",
     "FileRecords",
     "Gap",
+    "Salvage",
     "Salvaged",
     "Grown",
     "HeldTable",
@@ -88,6 +91,7 @@ __all__ = [
     "Quarantined",
     "Readable",
     "LandedGroup",
+    "Registration",
     "Replay",
     "ReplayCheckpoint",
     "Rule",
@@ -304,8 +308,16 @@ class Ledger(Protocol):
         """Files and what peers have of them."""
 
     @property
+    def registration(self) -> Registration:
+        """Durable bytes, registered and claimed."""
+
+    @property
     def landing(self) -> LandingRecords:
-        """Registered and claimed bytes."""
+        """Coverage, received ranges and routes."""
+
+    @property
+    def salvage(self) -> Salvage:
+        """Lost and damaged files."""
 
     @property
     def batches(self) -> Batches:

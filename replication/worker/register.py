@@ -63,7 +63,9 @@ class Registrar:
                     except BatchConflictError as error:  # acked, so it counts; the first content keeps the id
                         _log.error("batch_conflict", file=str(source.file), batch_id=batch_id, error=str(error))
                 end = found.claims[-1].end
-                divergences = self._ledger.landing.register_own(source.file, begin, end, found.claims, found.notices)
+                divergences = self._ledger.registration.register_own(
+                    source.file, begin, end, found.claims, found.notices
+                )
                 for divergence in divergences:
                     _log.error("own_frame_diverged", file=str(source.file), begin=divergence.claim.begin)
                 begin = end

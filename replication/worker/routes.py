@@ -197,7 +197,7 @@ def _try(
 
 def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Route]:
     """The routes of a peer's rules, as declared to it: with what comes from elsewhere and goes on there."""
-    acknowledged = ledger.landing.acknowledged()
+    acknowledged = ledger.salvage.acknowledged()
     inbound: dict[tuple[UUID, str], list[InboundRoute]] = {}
     for route in ledger.landing.routes():
         inbound.setdefault((route.table, route.group), []).append(route)

@@ -168,7 +168,7 @@ def _salvage_landed(
     from replication.files.local import LocalFiles
 
     if not yes:
-        risk = cluster.ledger.landing.at_risk(row.file)
+        risk = cluster.ledger.salvage.at_risk(row.file)
         frames = sum(ranges.total for ranges in risk.sequences.values())
         raise RequestError(
             f"{row.file.local} holds {frames} frames that are not in tables here; those that cannot be saved "

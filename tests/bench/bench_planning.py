@@ -129,7 +129,7 @@ def _files(ledger: Ledger, wals: Path, count: int) -> list[FileRow]:
     for _ in range(count):
         row = ledger.files.allocate("h0", FileKind.WAL, str(wals), "boot", "w0")
         Path(row.path).touch()
-        ledger.landing.register_own(row.file, row.length, LENGTH, ())
+        ledger.registration.register_own(row.file, row.length, LENGTH, ())
         ledger.files.close(row.file, LENGTH)
         rows.append(row)
     half = Ranges.of((FILE_HEADER_BYTES, LENGTH // 2))

@@ -46,7 +46,7 @@ def started(*arguments: str, under: Sequence[str] = ()) -> Iterator[subprocess.P
 
 def _receive(folder: Path, cluster: ClusterId) -> None:
     site = Site(folder, cluster.name, cluster=cluster)
-    register = site.ledger.landing.register
+    register = site.ledger.registration.register
     seen: list[tuple[int, int]] = []
 
     def noting(landed: Sequence[Landed]) -> list[Divergence]:
@@ -55,8 +55,8 @@ def _receive(folder: Path, cluster: ClusterId) -> None:
         seen.extend((group.source_end, at) for group in landed if group.claims and group.claims[0].stream.group)
         return found
 
-    landing: Any = site.ledger.landing
-    landing.register = noting
+    registration: Any = site.ledger.registration
+    registration.register = noting
     with site.receiver() as receiver:
         print(receiver.port, flush=True)
         sys.stdin.read()

@@ -140,7 +140,7 @@ class Route:
 
     def land(self, *frames: tuple[Claim, ...]) -> Landed:
         group = self.group(*frames)
-        self.ledger.landing.register([group])
+        self.ledger.registration.register([group])
         return group
 
 
@@ -167,4 +167,4 @@ def write(ledger: Ledger, file: FileId, begin: int, end: int, commit: int = 0) -
     """Register frames ``[begin, end)`` of the flights' stream of a WAL of this cluster."""
     at = HEADER + begin * FRAME
     found = claims(stream(FLIGHTS, file), begin, end, at, commit=commit)
-    assert ledger.landing.register_own(file, at, HEADER + end * FRAME, found) == []
+    assert ledger.registration.register_own(file, at, HEADER + end * FRAME, found) == []

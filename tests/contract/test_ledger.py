@@ -22,7 +22,7 @@ from replication.errors import (
 )
 from replication.ledger.base import Divergence, FileKind, Landed, Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.ledger.sql.store import SqlStore
+from replication.ledger.sql.store.store import SqlStore
 from tests.contract.ledger_stores import (
     EAST,
     FRAME,
@@ -99,7 +99,7 @@ def test_what_lands_is_registered_and_claimed(ledger: Ledger, route: Route) -> N
 def test_the_same_registration_again_has_no_effect(ledger: Ledger, route: Route) -> None:
     first = route.land(claims(S, 0, 3, 0))
     route.land(claims(S, 3, 4, 0))
-    assert ledger.landing.register([first]) == []
+    assert ledger.registration.register([first]) == []
     (pending,) = ledger.replay.pending()
     assert pending.duplicates == Ranges() and pending.end == HEADER + 4 * FRAME
 
@@ -107,27 +107,27 @@ def test_the_same_registration_again_has_no_effect(ledger: Ledger, route: Route)
 def test_registration_must_follow_what_is_registered(ledger: Ledger, route: Route) -> None:
     later = Landed(route.file, HEADER + 50, HEADER + 150, wal(), HEADER, HEADER + 100, ())
     with pytest.raises(GapError, match="registered up to 256"):
-        ledger.landing.register([later])
+        ledger.registration.register([later])
     with pytest.raises(MissingFileError):
-        ledger.landing.register_own(FileId(WEST, "h7", 0), HEADER, HEADER + 1, ())
+        ledger.registration.register_own(FileId(WEST, "h7", 0), HEADER, HEADER + 1, ())
 
 
 def test_a_failed_group_registers_nothing_of_the_groups_beside_it(ledger: Ledger, route: Route) -> None:
     good = route.group(claims(S, 0, 1, 0))
     bad = Landed(route.file, 9999, 10_099, wal(), 9999, 10_099, ())
     with pytest.raises(GapError):
-        ledger.landing.register([good, bad])
+        ledger.registration.register([good, bad])
     assert ledger.landing.coverage() == {} and ledger.replay.pending() == []
-    assert ledger.landing.register([good]) == []
+    assert ledger.registration.register([good]) == []
     assert ledger.landing.coverage() == {S: Ranges.of((0, 1))}
 
 
 def test_a_closed_file_registers_up_to_its_length_and_no_further(ledger: Ledger) -> None:  # 004-25
     own = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
     ledger.files.close(own, HEADER + FRAME)
-    ledger.landing.register_own(own, HEADER, HEADER + FRAME, claims(stream(FLIGHTS, own), 0, 1, HEADER))
+    ledger.registration.register_own(own, HEADER, HEADER + FRAME, claims(stream(FLIGHTS, own), 0, 1, HEADER))
     with pytest.raises(ClosedFileError, match="CLOSED at 356"):
-        ledger.landing.register_own(own, HEADER + FRAME, HEADER + 2 * FRAME, ())
+        ledger.registration.register_own(own, HEADER + FRAME, HEADER + 2 * FRAME, ())
     ledger.files.close(own, HEADER + FRAME)
     with pytest.raises(ClosedFileError, match="cannot be CLOSED at 456"):
         ledger.files.close(own, HEADER + 2 * FRAME)
@@ -186,21 +186,21 @@ def test_two_receivers_claiming_the_same_sequences_at_once_count_them_once(store
 def test_another_history_is_divergence_and_so_is_what_follows_it(ledger: Ledger, route: Route) -> None:
     other = Route(ledger, source=FileId(EAST, "h1", 7))
     route.land(claims(S, 0, 3, 0))
-    found = ledger.landing.register([other.group(claims(S, 3, 5, 0, "other"))])
+    found = ledger.registration.register([other.group(claims(S, 3, 5, 0, "other"))])
     assert [(d.claim.sequence, d.file, d.held_by) for d in found] == [
         (3, other.file, route.file),
         (4, other.file, route.file),
     ]
-    assert [d.claim.sequence for d in ledger.landing.register([other.group(claims(S, 5, 6, 0, "other"))])] == [5]
+    assert [d.claim.sequence for d in ledger.registration.register([other.group(claims(S, 5, 6, 0, "other"))])] == [5]
     assert ledger.landing.coverage() == {S: Ranges.of((0, 3))}
-    assert ledger.landing.register([route.group(claims(S, 3, 6, 0))]) == []
+    assert ledger.registration.register([route.group(claims(S, 3, 6, 0))]) == []
     assert ledger.landing.coverage() == {S: Ranges.of((0, 6))}
     assert [p.row.file for p in ledger.replay.pending()] == [route.file]
 
 
 def test_the_last_frame_again_with_other_content_is_divergence(ledger: Ledger, route: Route) -> None:
     route.land(claims(S, 0, 3, 0))
-    (found,) = ledger.landing.register([route.group(claims(S, 2, 3, 0, "other"))])
+    (found,) = ledger.registration.register([route.group(claims(S, 2, 3, 0, "other"))])
     assert isinstance(found, Divergence) and found.claim.sequence == 2 and found.held_by == route.file
 
 
@@ -226,7 +226,7 @@ def test_a_notice_arrives_with_its_registration(ledger: Ledger, route: Route) ->
     with_notice = Landed(
         group.file, group.begin, group.end, wal(), group.begin, group.end, group.claims, ((EAST, notice),)
     )
-    ledger.landing.register([with_notice])
+    ledger.registration.register([with_notice])
     assert ledger.time.replicated()[EAST].t == 0
     applied(ledger, FLIGHTS, {route.file: route.at})
     assert ledger.time.replicated()[EAST].t == 50

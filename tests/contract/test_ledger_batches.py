@@ -75,7 +75,7 @@ def test_a_batch_id_passes_to_the_next_once_its_writer_is_gone_and_its_bytes_are
     assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h1") == "one", "its WAL is open"
     ledger.files.close(made, HEADER + FRAME)
     assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h1") == "one", "its last frame may be of the batch"
-    ledger.landing.register_own(made, HEADER, HEADER + FRAME, [])
+    ledger.registration.register_own(made, HEADER, HEADER + FRAME, [])
     assert ledger.batches.hold(FLIGHTS.uuid, "load", "two", "h1") == "two"
 
 

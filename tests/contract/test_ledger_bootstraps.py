@@ -47,7 +47,7 @@ def received(ledger: Ledger) -> FileId:
     """A landing file of a bootstrap, in which nothing is registered but bytes."""
     file = ledger.files.allocate("h0", FileKind.BOOTSTRAP, "/data/landing", "boot", source=wal(9)).file
     own = stream(FLIGHTS, wal(9))
-    ledger.landing.register_own(file, HEADER, HEADER + 2 * FRAME, claims(own, 0, 2, HEADER))
+    ledger.registration.register_own(file, HEADER, HEADER + 2 * FRAME, claims(own, 0, 2, HEADER))
     return file
 
 

@@ -36,11 +36,11 @@ def wal_of(ledger: Ledger, *specs: TableSpec, closed: bool = True) -> FileId:
     """A WAL of two frames, of one table or of two."""
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
     if len(specs) == 1:
-        ledger.landing.register_own(file, HEADER, END, claims(stream(specs[0], file), 0, 2, HEADER))
+        ledger.registration.register_own(file, HEADER, END, claims(stream(specs[0], file), 0, 2, HEADER))
     else:
         for n, spec in enumerate(specs):
             at = HEADER + n * FRAME
-            ledger.landing.register_own(file, at, at + FRAME, claims(stream(spec, file), 0, 1, at))
+            ledger.registration.register_own(file, at, at + FRAME, claims(stream(spec, file), 0, 1, at))
     if closed:
         ledger.files.close(file, END)
     return file
@@ -112,7 +112,7 @@ def again(ledger: Ledger, *, bootstrap: bool = False) -> FileId:
     first.land(claims(stream(WEATHER, wal()), 0, 1, 0))  # not applied here, so that the sender has its file
     shipped(ledger, "south", first.file)
     ledger.files.close(first.file, first.at)
-    ledger.landing.give_up(first.file, 0)
+    ledger.salvage.salvage_landing(first.file, 0)
     if bootstrap:
         for spec in (FLIGHTS, WEATHER):
             ledger.rules.begin_bootstrap("north", spec.uuid, 0)
@@ -131,7 +131,7 @@ def test_what_came_again_for_a_peer_is_let_go_only_with_its_table(sending: Ledge
 
 def test_what_came_again_for_a_peer_and_is_given_up_too_needs_a_bootstrap(sending: Ledger) -> None:
     file = again(sending)
-    assert sending.landing.give_up(file, 0).lacking == {"north": {FLIGHTS.uuid: 2}}
+    assert sending.salvage.salvage_landing(file, 0).lacking == {"north": {FLIGHTS.uuid: 2}}
     assert phases(sending) == {("north", "ops.flights")}
 
 

@@ -27,7 +27,7 @@ def test_the_newest_commit_time_seen_is_of_anything_registered_and_never_goes_ba
     assert stores.another().time.seen() == 70
     own = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
     written = claims(stream(FLIGHTS, own), 0, 1, HEADER, commit=50)
-    ledger.landing.register_own(own, HEADER, written[-1].end, written)
+    ledger.registration.register_own(own, HEADER, written[-1].end, written)
     assert ledger.time.seen() == 70
     applied(ledger, FLIGHTS, {route.file: route.at})
     ledger.files.close(route.file, route.at)

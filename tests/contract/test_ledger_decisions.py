@@ -298,6 +298,6 @@ def test_a_late_registration_for_a_retired_file_does_not_touch_the_next_one(send
     sending.files.retire(old, 0)
     young = own_wal(sending)
     with pytest.raises(MissingFileError, match="walship wal list"):
-        sending.landing.register_own(old, HEADER, HEADER + FRAME, claims(stream(FLIGHTS, old), 0, 1, HEADER))
+        sending.registration.register_own(old, HEADER, HEADER + FRAME, claims(stream(FLIGHTS, old), 0, 1, HEADER))
     row = sending.files.get(young)
     assert row is not None and row.length == HEADER

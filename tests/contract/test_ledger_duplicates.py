@@ -83,7 +83,7 @@ def test_a_file_of_duplicates_stays_until_then(ledger: Ledger, routes: tuple[Rou
         ledger.files.close(route.file, route.at)
     ledger.rules.define(peer(), 0)
     assert ledger.files.retirable("h0") == []
-    salvaged = ledger.landing.give_up(first.file, 0)
+    salvaged = ledger.salvage.salvage_landing(first.file, 0)
     assert salvaged.dropped == {S: Ranges.of((0, 2))}, "its copies were not asked for"
     assert [row.file for row in ledger.files.retirable("h0") if row.kind is FileKind.LANDING] == [again.file]
 
@@ -103,7 +103,7 @@ def test_a_group_of_very_many_streams_claims_of_each_what_is_new(ledger: Ledger,
     streams = [stream(FLIGHTS, wal(10 + number)) for number in range(150)]
     first.land(*(claims(each, 0, 2, 0) for each in streams[:100]))
     other = claims(streams[7], 2, 3, 0, "other")
-    found = ledger.landing.register(
+    found = ledger.registration.register(
         [again.group(*(claims(each, 1, 4, 0) for each in streams if each != streams[7]), other)]
     )
     assert [(each.claim.stream, each.claim.sequence) for each in found] == [(streams[7], 2)]

@@ -45,7 +45,7 @@ class Growing:
 
     def grow(self, count: int, *, ship: bool = False) -> None:
         found = claims(stream(FLIGHTS, self.file), self.count, self.count + count, self.end, commit=77)
-        self.ledger.landing.register_own(self.file, self.end, self.end + count * FRAME, found)
+        self.ledger.registration.register_own(self.file, self.end, self.end + count * FRAME, found)
         self.count += count
         if ship:
             self.ship()

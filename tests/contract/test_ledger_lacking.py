@@ -43,7 +43,7 @@ def step(what: str, act: Callable[[], object]) -> tuple[str, Callable[[], object
 
 def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> None:
     asking, acting = stores.ledger, stores.another()
-    files, rules, landing = acting.files, acting.rules, acting.landing
+    files, rules, registration = acting.files, acting.rules, acting.registration
 
     def wal() -> FileId:
         return files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
@@ -56,13 +56,14 @@ def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> 
     old, first, second = wal(), wal(), wal()
     route = Route(acting)
     steps = [
-        step("bytes before any rule", lambda: landing.register_own(old, HEADER, END, ())),
+        step("bytes before any rule", lambda: registration.register_own(old, HEADER, END, ())),
         step("a peer", lambda: rules.define(peer(), 0)),
         step("a rule", lambda: rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)),
         step("another peer", lambda: rules.define(peer("south", ClusterId("south", UUID(int=4))), 0)),
         step("its rule", lambda: rules.enable("south", FLIGHTS.uuid, ["default"], "ops.flights", 0)),
         step(
-            "own frames", lambda: landing.register_own(first, HEADER, END, claims(stream(FLIGHTS, first), 0, 2, HEADER))
+            "own frames",
+            lambda: registration.register_own(first, HEADER, END, claims(stream(FLIGHTS, first), 0, 2, HEADER)),
         ),
         step("frames landed", lambda: route.land(claims(stream(FLIGHTS, route.source), 0, 2, 0))),
         step("a file closed", lambda: files.close(first, END)),
@@ -74,7 +75,7 @@ def test_what_peers_lack_is_never_older_than_the_last_change(stores: Stores) -> 
         step("a peer paused", lambda: rules.set_paused("south", True, 0)),
         step("bytes of a withheld table", lambda: report(old, "south", Ranges(), withheld={WEATHER.uuid: WHOLE})),
         step("a rule that begins anew", lambda: rules.begin_bootstrap("north", FLIGHTS.uuid, 0)),
-        step("frames while it is bootstrapped", lambda: landing.register_own(second, HEADER, END, ())),
+        step("frames while it is bootstrapped", lambda: registration.register_own(second, HEADER, END, ())),
         step("the bootstrap's end", lambda: rules.end_bootstrap("north", FLIGHTS.uuid, 99, 0)),
         step("a table to be bootstrapped", lambda: rules.need_bootstrap("south", FLIGHTS.uuid, 0)),
         step("a file moved", lambda: files.move(first, "s3://bucket/000.wal")),
@@ -103,7 +104,7 @@ def test_rules_that_were_undone_are_not_remembered(stores: Stores, monkeypatch: 
     other.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
     before = ledger.rules.all()
     with monkeypatch.context() as patch:
-        patch.setattr("replication.ledger.sql.rules.gaps_of_new", _fail)
+        patch.setattr("replication.ledger.sql.parts.rules.gaps_of_new", _fail)
         with pytest.raises(RuntimeError, match="the disk is full"):
             ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
             ledger.rules.disable("north", FLIGHTS.uuid, ["default"], 0)

@@ -37,7 +37,7 @@ def enable(ledger: Ledger, *, bootstrap: bool = False) -> Rule:
 def written(ledger: Ledger, *, shipped: bool = True) -> FileId:
     """A CLOSED WAL that is applied here and, unless it is not shipped, at north."""
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
-    ledger.landing.register_own(file, HEADER, END, claims(stream(FLIGHTS, file), 0, 2, HEADER))
+    ledger.registration.register_own(file, HEADER, END, claims(stream(FLIGHTS, file), 0, 2, HEADER))
     ledger.files.close(file, END)
     applied(ledger, FLIGHTS, {file: END}, file.number + 1)
     if shipped:

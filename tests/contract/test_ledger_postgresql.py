@@ -20,7 +20,7 @@ from replication.errors import CoordinationError, LedgerBusyError
 from replication.ledger.base import Claim, FileKind
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.rebuild import RebuildInput, adopt
-from replication.ledger.sql.store import SqlStore
+from replication.ledger.sql.store.store import SqlStore
 from tests import postgresql as pg
 from tests.contract.ledger_stores import WEST, peer, table
 

@@ -25,7 +25,7 @@ from replication.ledger.batches import BatchPart
 from replication.ledger.sql.ledger import SqlLedger, initialise, open_ledger
 from replication.ledger.sql.memory import MemoryLedger
 from replication.ledger.sql.reincarnate import reincarnate
-from replication.ledger.sql.store import SqlStore
+from replication.ledger.sql.store.store import SqlStore
 from shell.processes.roles import make_ledger
 from tests.contract.ledger_stores import (
     FRAME,
@@ -53,7 +53,7 @@ def hammer(path: str, number: int, rounds: int, report: Connection) -> None:
     of = stream(FLIGHTS, file)
     for n in range(rounds):
         at = HEADER + n * FRAME
-        ledger.landing.register_own(file, at, at + FRAME, claims(of, n, n + 1, at))
+        ledger.registration.register_own(file, at, at + FRAME, claims(of, n, n + 1, at))
         ledger.files.record([PeerProgress(file, "north", Ranges.of((HEADER, at + FRAME)), HEADER)])
         ledger.time.raise_closed(f"h{number}", {f"w{number}": n + 1}, n)
         assert ledger.landing.coverage()[of] == Ranges.of((0, n + 1))
@@ -283,7 +283,7 @@ def test_what_a_rule_owes_is_not_remembered_of_one_that_was_never_there(path: st
     assert isinstance(ledger, SqlLedger)
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w0").file
     of = stream(FLIGHTS, file)
-    ledger.landing.register_own(file, HEADER, HEADER + FRAME, claims(of, 0, 1, HEADER))
+    ledger.registration.register_own(file, HEADER, HEADER + FRAME, claims(of, 0, 1, HEADER))
 
     def fail(connection: sa.Connection) -> None:
         connection.connection.rollback()  # as SQLite does by itself
@@ -294,7 +294,7 @@ def test_what_a_rule_owes_is_not_remembered_of_one_that_was_never_there(path: st
     with pytest.raises(NoSpaceError):
         ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     sa.event.remove(writer, "commit", fail)
-    ledger.landing.register_own(file, HEADER + FRAME, HEADER + 2 * FRAME, claims(of, 1, 2, HEADER + FRAME))
+    ledger.registration.register_own(file, HEADER + FRAME, HEADER + 2 * FRAME, claims(of, 1, 2, HEADER + FRAME))
     begun = ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     other = open_ledger(path)
     assert begun == ledger.rules.all() == other.rules.all()
@@ -315,13 +315,13 @@ def test_an_answer_that_is_lost_and_asked_again_changes_nothing() -> None:
 
     ledger.fault_after = lose
     with pytest.raises(CoordinationError, match="the answer was lost"):
-        ledger.landing.register([group])
+        ledger.registration.register([group])
     ledger.fault_after = None
-    ledger.repeats = lambda call: call == "landing.register"
-    assert ledger.landing.register([group]) == []
+    ledger.repeats = lambda call: call == "registration.register"
+    assert ledger.registration.register([group]) == []
     ledger.fault = lose
     with pytest.raises(CoordinationError):
-        ledger.landing.register([route.group(claims(S, 3, 4, 0))])
+        ledger.registration.register([route.group(claims(S, 3, 4, 0))])
     ledger.fault = None
     assert ledger.landing.coverage() == {S: Ranges.of((0, 3))}
     ledger.close()

@@ -91,7 +91,7 @@ def test_a_replay_that_comes_by_again_passes_over_a_frame_that_moved(ledger: Led
 def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Ledger, route: Route) -> None:
     other = Route(ledger, source=wal(1))
     group = other.group(claims(S, 2, 3, 0, "astray"))
-    ledger.landing.register([group])
+    ledger.registration.register([group])
     at = group.begin
     ledger.replay.quarantine(Quarantined(other.file, at, at + FRAME, FLIGHTS.uuid, "divergence", "/q/2", 8))
     with pytest.raises(RequestError, match="another history"):

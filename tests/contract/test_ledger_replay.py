@@ -49,12 +49,12 @@ def test_applied_prefixes_are_exact_to_a_registration(ledger: Ledger, route: Rou
 
 def test_chunks_that_land_in_any_order_leave_the_prefix_at_the_hole(ledger: Ledger, route: Route) -> None:
     late = Landed(route.file, HEADER, HEADER + 100, wal(), HEADER + 300, HEADER + 400, claims(S, 3, 4, HEADER))
-    ledger.landing.register([late])
+    ledger.registration.register([late])
     applied(ledger, FLIGHTS, {route.file: HEADER + 100})
     assert ledger.landing.applied_prefix([wal()]) == {wal(): HEADER}
     skipped = Landed(route.file, HEADER + 100, HEADER + 100, wal(), HEADER, HEADER + 300, ())
-    ledger.landing.register([skipped])
-    ledger.landing.register([skipped])
+    ledger.registration.register([skipped])
+    ledger.registration.register([skipped])
     assert ledger.landing.applied_prefix([wal()]) == {wal(): HEADER + 400}
     assert ledger.landing.received(wal()) == Ranges.of((HEADER, HEADER + 400))
 
@@ -165,7 +165,7 @@ def test_folds_and_replay_epochs_are_remembered(ledger: Ledger) -> None:
 
 
 def test_very_many_unapplied_registrations_are_joined_in_blocks(ledger: Ledger, route: Route) -> None:
-    ledger.landing.register([route.group(claims(S, n, n + 1, 0)) for n in range(6000)])
+    ledger.registration.register([route.group(claims(S, n, n + 1, 0)) for n in range(6000)])
     assert ledger.landing.coverage() == {S: Ranges.of((0, 6000))}
     some = HEADER + 5500 * FRAME
     applied(ledger, FLIGHTS, {route.file: some})

@@ -27,7 +27,7 @@ def sending(ledger: Ledger) -> Ledger:
 
 def closed_wal(ledger: Ledger, *, replayed: bool = True) -> FileId:
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
-    ledger.landing.register_own(file, HEADER, END, claims(stream(FLIGHTS, file), 0, 2, HEADER))
+    ledger.registration.register_own(file, HEADER, END, claims(stream(FLIGHTS, file), 0, 2, HEADER))
     ledger.files.close(file, END)
     if replayed:
         applied(ledger, FLIGHTS, {file: END}, file.number + 1)

@@ -87,7 +87,7 @@ def test_frames_that_are_claimed_elsewhere_are_spare_until_their_sender_lost_som
     assert ledger.landing.duplicates(two.file, HEADER + 2 * FRAME, end) == Ranges()
     ledger.files.close(one.file, one.at)
     term = ledger.terms.raise_to_next()
-    again = ledger.landing.give_up(one.file, term).again
+    again = ledger.salvage.salvage_landing(one.file, term).again
     assert again
     later = Route(ledger)
     later.land(claims(S, 0, 3, 0))

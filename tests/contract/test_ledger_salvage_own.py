@@ -68,10 +68,10 @@ def give_up(ledger: Ledger, file: FileId, end: int, found: tuple[Claim, ...], la
     """As a person's word does it: what is wanted of ``found`` is copied; the file of copies is ``copies``."""
     ends = None if last is None else {stream(FLIGHTS, file): last}
     readable = Readable(end, found, ends)
-    loss = ledger.landing.own_loss(file, readable)
+    loss = ledger.salvage.own_loss(file, readable)
     into = ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot").file if loss.wanted else None
     saved = [replace(claim, begin=at(n), end=at(n + 1)) for n, claim in enumerate(loss.wanted)]
-    done = ledger.landing.salvage_own(file, 0, readable, into, saved)
+    done = ledger.salvage.salvage_own(file, 0, readable, into, saved)
     assert done == loss, "it does what it said"
     assert ledger.files.get(file) is None
     return done
@@ -111,18 +111,18 @@ def test_what_can_be_read_is_copied_the_rest_is_lost_and_nobody_waits_for_it(sen
     assert own_time(sending) == 10 and sending.time.reached({s: 3})[s].visible
     lost = sending.time.reached({s: 2})[s]
     assert not lost.durable and "was salvaged" in lost.held_by
-    assert sending.landing.acknowledged() == {(FLIGHTS.uuid, "default"): {file: Ranges.of((2, 3))}}
-    (waiver,) = sending.landing.acknowledged_losses()
+    assert sending.salvage.acknowledged() == {(FLIGHTS.uuid, "default"): {file: Ranges.of((2, 3))}}
+    (waiver,) = sending.salvage.acknowledged_losses()
     assert (waiver.stream, waiver.sequences, waiver.file) == (s, Ranges.of((2, 3)), file) and waiver.at > 0
 
 
 def test_what_is_lost_counts_when_it_comes_back(sending: Ledger) -> None:
     file = closed(sending, 3)
     give_up(sending, file, at(3), ())
-    assert len(sending.landing.acknowledged_losses()) == 1
+    assert len(sending.salvage.acknowledged_losses()) == 1
     route = Route(sending, source=wal(0, NORTH))
     route.land(claims(stream(FLIGHTS, file), 0, 3, 0))
-    assert sending.landing.acknowledged_losses() == [] and pending(sending) == {route.file: (0, 3)}
+    assert sending.salvage.acknowledged_losses() == [] and pending(sending) == {route.file: (0, 3)}
 
 
 def test_of_a_file_that_is_applied_and_everywhere_nothing_is_lost(sending: Ledger) -> None:
@@ -134,7 +134,7 @@ def test_of_a_file_that_is_applied_and_everywhere_nothing_is_lost(sending: Ledge
     assert not loss.lost and not loss.wanted and not loss.lacking
     assert phases(sending) == {"ops.flights": Phase.LIVE}
     assert sending.landing.coverage() == {stream(FLIGHTS, file): Ranges.of((0, 3))}
-    assert sending.landing.acknowledged_losses() == [] and not pending(sending)
+    assert sending.salvage.acknowledged_losses() == [] and not pending(sending)
 
 
 def test_a_peer_that_lacks_what_is_lost_needs_a_bootstrap_of_those_tables_only(sending: Ledger) -> None:
@@ -142,7 +142,7 @@ def test_a_peer_that_lacks_what_is_lost_needs_a_bootstrap_of_those_tables_only(s
     enable(sending, WEATHER)
     file = own_wal(sending, 3)
     other = stream(WEATHER, file, "first")
-    sending.landing.register_own(file, at(3), at(4), claims(other, 0, 1, at(3)))
+    sending.registration.register_own(file, at(3), at(4), claims(other, 0, 1, at(3)))
     sending.files.close(file, at(4))
     applied(sending, FLIGHTS, {file: at(3)})
     shipped(sending, file, 1)
@@ -200,7 +200,7 @@ def test_a_lost_batch_of_a_table_without_key_is_not_repeated_where_a_peer_may_ha
     enable(sending, KEYLESS)
     for there, kept in ((0, [False, False]), (1, [True, True])):  # which of the two it has cannot be told
         file = sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
-        sending.landing.register_own(file, HEADER, at(2), claims(stream(KEYLESS, file), 0, 2, HEADER))
+        sending.registration.register_own(file, HEADER, at(2), claims(stream(KEYLESS, file), 0, 2, HEADER))
         sending.files.close(file, at(2))
         shipped(sending, file, there)
         names = [batch(sending, KEYLESS, file, n) for n in range(2)]
@@ -252,18 +252,18 @@ def test_a_table_without_key_of_which_it_cannot_be_told_what_is_applied_holds_th
     ledger.tables.create(KEYLESS)
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
     s = stream(KEYLESS, file)
-    ledger.landing.register_own(file, HEADER, at(4), claims(s, 0, 4, HEADER))
+    ledger.registration.register_own(file, HEADER, at(4), claims(s, 0, 4, HEADER))
     ledger.files.close(file, at(4))
     applied(ledger, KEYLESS, {file: at(2)})
     some = Readable(at(4), readable_frames(file, (0, 3), KEYLESS))
-    assert ledger.landing.own_loss(file, some).doubtful == {KEYLESS.uuid}
+    assert ledger.salvage.own_loss(file, some).doubtful == {KEYLESS.uuid}
     with pytest.raises(RequestError, match="how much cannot be told"):
         made = Route(ledger)
-        ledger.landing.salvage_own(
-            file, 0, some, made.file, made.group(ledger.landing.own_loss(file, some).wanted).claims
+        ledger.salvage.salvage_own(
+            file, 0, some, made.file, made.group(ledger.salvage.own_loss(file, some).wanted).claims
         )
     assert ledger.landing.coverage() == {s: Ranges.of((0, 4))}
-    ledger.landing.salvage_own(file, 0, Readable(at(4), readable_frames(file, (0, 1, 2, 3), KEYLESS)[:2]))
+    ledger.salvage.salvage_own(file, 0, Readable(at(4), readable_frames(file, (0, 1, 2, 3), KEYLESS)[:2]))
     assert ledger.landing.coverage() == {s: Ranges.of((0, 2))}
 
 
@@ -273,32 +273,32 @@ def test_it_is_a_decision_about_files_that_were_written_here(sending: Ledger) ->
     made = Route(sending)
     some = made.group(readable_frames(file, (0,))).claims
     with pytest.raises(RequestError, match="more of .* is needed"):
-        sending.landing.salvage_own(file, 0, readable, made.file, some)
+        sending.salvage.salvage_own(file, 0, readable, made.file, some)
     landed = Route(sending, source=wal(3))
     with pytest.raises(RequestError, match="can send it again"):
-        sending.landing.own_loss(landed.file, Readable(HEADER))
+        sending.salvage.own_loss(landed.file, Readable(HEADER))
     with pytest.raises(MissingFileError):
-        sending.landing.own_loss(wal(99), Readable(HEADER))
+        sending.salvage.own_loss(wal(99), Readable(HEADER))
     sending.terms.raise_to_next()
     with pytest.raises(StaleTermError):
-        sending.landing.salvage_own(file, 0, Readable(at(2)))
-    assert sending.files.get(file) is not None and sending.landing.acknowledged_losses() == []
+        sending.salvage.salvage_own(file, 0, Readable(at(2)))
+    assert sending.files.get(file) is not None and sending.salvage.acknowledged_losses() == []
 
 
 @pytest.mark.parametrize("is_open", [True, False])
 def test_with_a_control_log_nothing_is_lost(sending: Ledger, is_open: bool) -> None:
     enable(sending)
     file = sending.files.allocate("h0", FileKind.CONTROL, "/data/wal", "boot").file
-    sending.landing.register_own(file, HEADER, at(3), claims(StreamId(file, NIL_UUID, ""), 0, 3, HEADER))
+    sending.registration.register_own(file, HEADER, at(3), claims(StreamId(file, NIL_UUID, ""), 0, 3, HEADER))
     if not is_open:
         sending.files.close(file, at(4))
-    assert sending.landing.own_loss(file, Readable(at(3))).lost == {}
-    loss = sending.landing.salvage_own(file, 0, Readable(at(3)))
+    assert sending.salvage.own_loss(file, Readable(at(3))).lost == {}
+    loss = sending.salvage.salvage_own(file, 0, Readable(at(3)))
     assert (loss.lost, loss.lacking, loss.doubtful, loss.untold_bytes) == ({}, {}, frozenset(), 0)
     assert (
         sending.files.get(file) is None
         and sending.replay.pending() == []
-        and sending.landing.acknowledged_losses() == []
+        and sending.salvage.acknowledged_losses() == []
     )
     assert [status for _, _, status in sending.files.statuses("north")] == []
 
@@ -308,7 +308,7 @@ def test_a_bootstrap_that_is_given_up_is_wanted_again(sending: Ledger) -> None:
     (wanted,) = sending.bootstraps.wanted()
     file = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot").file
     sending.bootstraps.finish_file(file, at(3))
-    loss = sending.landing.salvage_own(file, 0, Readable(at(3)))
+    loss = sending.salvage.salvage_own(file, 0, Readable(at(3)))
     assert (loss.lost, loss.lacking) == ({}, {}) and sending.files.get(file) is None
     assert sending.bootstraps.wanted() == [wanted]
 

@@ -88,8 +88,8 @@ def test_bytes_of_a_withheld_table_hold_up_no_other(sending: Ledger) -> None:
     mine, other = stream(FLIGHTS, file), stream(WEATHER, file)
     for n in range(2):
         at = HEADER + 2 * n * FRAME
-        sending.landing.register_own(file, at, at + FRAME, claims(mine, n, n + 1, at))
-        sending.landing.register_own(file, at + FRAME, at + 2 * FRAME, claims(other, n, n + 1, at + FRAME))
+        sending.registration.register_own(file, at, at + FRAME, claims(mine, n, n + 1, at))
+        sending.registration.register_own(file, at + FRAME, at + 2 * FRAME, claims(other, n, n + 1, at + FRAME))
     shipped = Ranges.of((HEADER + FRAME, HEADER + 2 * FRAME), (HEADER + 3 * FRAME, end))
     for n in range(2):
         at = HEADER + 2 * n * FRAME
@@ -111,7 +111,7 @@ def test_retired_bytes_are_counted_for_ever(sending: Ledger) -> None:
     for number in range(2):
         file = sending.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
         end = HEADER + 2 * FRAME
-        sending.landing.register_own(file, HEADER, end, claims(stream(FLIGHTS, file), 0, 2, HEADER))
+        sending.registration.register_own(file, HEADER, end, claims(stream(FLIGHTS, file), 0, 2, HEADER))
         sending.files.close(file, end)
         applied(sending, FLIGHTS, {file: end}, number + 1)
         assert sending.files.retired_bytes() == number * end

@@ -8,8 +8,8 @@ from replication.core.coverage import Ranges
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Replicated
 from replication.ledger.base import FileKind, Grown, Ledger, Quarantined
-from replication.ledger.sql import schema
-from replication.ledger.sql.freshness import NOTICES_MAX
+from replication.ledger.sql.queries.freshness import NOTICES_MAX
+from replication.ledger.sql.schema import tables as schema
 from tests.contract.ledger_stores import (
     EAST,
     FLIGHTS,

@@ -41,7 +41,7 @@ def append(wal: Wal, *, ago_us: int = 0) -> int:
 
 
 def shipped(wal: Wal, end: int, commit: int) -> None:
-    wal.site.ledger.landing.register_own(wal.file, 256, end, ())
+    wal.site.ledger.registration.register_own(wal.file, 256, end, ())
     wal.site.ledger.files.record([PeerProgress(wal.file, "west", Ranges.of((256, end)), 256, commit)])
 
 

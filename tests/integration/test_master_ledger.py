@@ -79,7 +79,7 @@ def written(ledger: Ledger, folder: Path, length: int) -> FileRow:
     row = ledger.files.allocate("h0", FileKind.WAL, str(folder), "boot", "w1")
     Path(row.path).write_bytes(b"x" * length)
     Path(row.path).with_suffix(".len").write_bytes(b"x")
-    ledger.landing.register_own(row.file, row.length, length, ())
+    ledger.registration.register_own(row.file, row.length, length, ())
     ledger.files.close(row.file, length)
     return row
 
@@ -175,7 +175,7 @@ def test_only_when_no_host_replays_do_files_not_wait_for_it(
     Path(row.path).write_bytes(b"x" * 400)
     stream = StreamId(row.file, table.uuid, "default")
     claim = Claim(stream, 0, bytes(32), b"h" * 32, row.length, 400, 1)
-    ledger.landing.register_own(row.file, row.length, 400, [claim])
+    ledger.registration.register_own(row.file, row.length, 400, [claim])
     ledger.files.close(row.file, 400)
     east.put_host(HostRecord("h0", str(tmp_path), "", keeps_tables=False))
     east.put_host(HostRecord("h1", str(tmp_path), ""))

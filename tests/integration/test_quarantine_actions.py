@@ -170,9 +170,9 @@ def test_a_frame_that_is_damaged_and_given_up_may_come_back(world: World, capsys
     assert [row["damaged"] for row in json.loads(capsys.readouterr().out)] == [True]
     stream = StreamId(world.wal.row.file, world.spec.uuid, "default")
     assert world.ledger.landing.coverage() == {stream: Ranges.of((0, 3))}, "so that it counts when it comes"
-    assert [waiver.sequences for waiver in world.ledger.landing.acknowledged_losses()] == [Ranges.of((3, 4))]
+    assert [waiver.sequences for waiver in world.ledger.salvage.acknowledged_losses()] == [Ranges.of((3, 4))]
     assert world.walship("quarantine", "discard", names[0], "--yes") == 0
-    assert world.replicated() == world.wal.now and len(world.ledger.landing.acknowledged_losses()) == 1
+    assert world.replicated() == world.wal.now and len(world.ledger.salvage.acknowledged_losses()) == 1
     assert world.ledger.landing.coverage() == {stream: Ranges.of((0, 3))}, "the other may still be tried again"
 
 

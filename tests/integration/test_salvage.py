@@ -170,7 +170,7 @@ def test_a_landed_duplicate_is_used_and_nothing_is_sent_again(world: World) -> N
     def spared() -> int:
         """How many frames of the file landed by way of north too."""
         found = 0
-        for duplicates, begin, end in world.west.ledger.landing.at_risk(row.file).duplicates:
+        for duplicates, begin, end in world.west.ledger.salvage.at_risk(row.file).duplicates:
             found += len(list(scan(Path(duplicates.path).read_bytes()[:end], begin)))
         return found
 
@@ -249,7 +249,7 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
     own = [found for found in world.west.ledger.files.all() if found.kind is not FileKind.LANDING]
     assert not own
     with pytest.raises(RequestError, match="still OPEN|written here"):
-        world.east.ledger.landing.at_risk(wal.file)
+        world.east.ledger.salvage.at_risk(wal.file)
 
 
 def damage(row: FileRow, at: int) -> None:
@@ -320,7 +320,7 @@ def test_rows_of_a_damaged_frame_that_was_quarantined_come_by_a_bootstrap(
         pair.finish()
         pair.level()
         assert len(ids(west, pair.spec)) == 30 and west.versions(pair.spec) == east.versions(pair.spec)
-        assert not west.ledger.landing.acknowledged_losses()
+        assert not west.ledger.salvage.acknowledged_losses()
 
 
 @pytest.mark.parametrize("damaged", [0, -1, None], ids=["rows", "coverage", "nothing"])

@@ -96,7 +96,7 @@ def test_a_ledger_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypat
     wal = east.wal()
     for n in range(20):
         wal.append(spec, rows(n * 10, 10))
-    register, calls = west.ledger.landing.register, iter(range(1000))
+    register, calls = west.ledger.registration.register, iter(range(1000))
 
     def failing(landed: object) -> object:
         call = next(calls)
@@ -107,7 +107,7 @@ def test_a_ledger_that_fails_for_a_while_loses_nothing(tmp_path: Path, monkeypat
             raise CoordinationError("the answer was lost")  # it took effect all the same
         return done
 
-    monkeypatch.setattr(west.ledger.landing, "register", failing)
+    monkeypatch.setattr(west.ledger.registration, "register", failing)
     landing = landing_of(west)
     landing.start()
     ship_until_there(east, west, wal, MemoryLink(Reception(west.ledger, landing, RoleState)))

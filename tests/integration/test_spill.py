@@ -150,7 +150,7 @@ def test_a_worker_that_died_while_spilling_leaves_nothing_behind(tmp_path: Path)
             return Spiller(world.east.ledger, world.east.files, "h0", store, budget, False, folders)
 
         for each in (wal, kept):
-            world.east.ledger.landing.register_own(each.file, 256, each.length, [])
+            world.east.ledger.registration.register_own(each.file, 256, each.length, [])
         below = f"{world.east.cluster.name}-{world.east.cluster.incarnation}/h0"
         store.put(wal.path, f"{below}/{wal.file.number:012d}.wal")
         world.east.wal()
@@ -294,7 +294,7 @@ def test_a_store_that_fails_loses_nothing(tmp_path: Path) -> None:
         wal = world.closed(world.spec, 0)
         store = RemoteStore(f"file://{tmp_path}/store")
         folders = {FileKind.WAL: str(world.east.config.wal_dir)}
-        world.east.ledger.landing.register_own(wal.file, 256, wal.length, [])
+        world.east.ledger.registration.register_own(wal.file, 256, wal.length, [])
         with pytest.raises(StorageError, match="the store at"):
             Spiller(world.east.ledger, world.east.files, "h0", store, 1, False, folders).run_once()
         assert not world.stored(wal) and Path(wal.path).exists()

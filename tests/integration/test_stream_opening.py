@@ -27,15 +27,15 @@ from tests.sites import table
 def test_a_stream_that_opens_while_bytes_of_the_one_before_land_is_told_of_them(
     pair: Pair, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    landing = pair.west.ledger.landing
-    register, registering = landing.register, threading.Event()
+    registration = pair.west.ledger.registration
+    register, registering = registration.register, threading.Event()
 
     def slowly(landed: Sequence[Landed]) -> list[Divergence]:
         registering.set()
         time.sleep(0.2)
         return register(landed)
 
-    monkeypatch.setattr(landing, "register", slowly)
+    monkeypatch.setattr(registration, "register", slowly)
     session = pair.ship(receiver)
     session.send(pair.data(256, pair.ends[0]))
     assert registering.wait(20)

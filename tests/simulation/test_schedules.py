@@ -26,7 +26,7 @@ from replication.core.definition.define import typed_table
 from replication.core.frame import FILE_HEADER_BYTES, scan
 from replication.core.ids import NIL_UUID, StreamId
 from replication.errors import ReplicationError
-from replication.ledger.sql import schema
+from replication.ledger.sql.schema import tables as schema
 from tests.simulation.cluster import SCHEMA, Cluster, claimed
 
 GRAPHS = {
@@ -179,7 +179,7 @@ def _claims(cluster: Cluster):
 
 
 def _stream(row) -> StreamId:
-    from replication.ledger.sql.keys import stream_id
+    from replication.ledger.sql.store.keys import stream_id
 
     return stream_id(row.wal, row.table_uuid, row.grp)
 

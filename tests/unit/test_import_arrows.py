@@ -194,3 +194,21 @@ def test_the_receiver_imports_nothing_of_the_workers_or_writers() -> None:
 def test_every_floor_names_what_is_there() -> None:
     places = [ROOT / name.replace(".", "/") for name in FLOORS]
     assert [place.name for place in places if not place.is_dir() and not place.with_suffix(".py").is_file()] == []
+
+
+def test_parts_of_the_ledger_import_queries_and_never_each_other() -> None:
+    graph = import_graph(ROOT)
+    parts, queries = "replication.ledger.sql.parts.", "replication.ledger.sql.queries."
+    found = [(m, name) for m, names in graph.items() if m.startswith((parts, queries)) for name in names]
+    assert [arrow for arrow in found if arrow[1].startswith(parts)] == []
+
+
+def test_queries_of_the_ledger_begin_no_transaction() -> None:
+    found = []
+    for file in sorted((ROOT / "replication" / "ledger" / "sql" / "queries").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                named = node.func.value
+                if node.func.attr in ("read", "write") and isinstance(named, ast.Name) and named.id == "store":
+                    found.append(f"{file.name}:{node.lineno}")
+    assert found == []

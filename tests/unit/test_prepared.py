@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from replication.errors import CoordinationError, LedgerBusyError
-from replication.ledger.sql.prepared import Prepared
-from replication.ledger.sql.store import SqlStore
+from replication.ledger.sql.store.prepared import Prepared
+from replication.ledger.sql.store.store import SqlStore
 
 TABLE = sa.table("t", sa.column("id", sa.Integer), sa.column("word", sa.Text), sa.column("flag", sa.Boolean))
 ADD = Prepared(sa.insert(TABLE).values(id=sa.bindparam("id"), word=sa.bindparam("word"), flag=sa.bindparam("flag")))

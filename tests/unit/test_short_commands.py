@@ -6,8 +6,8 @@ import sys
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
-from replication.ledger.sql import schema as sql_schema
-from replication.ledger.sql.metadata import give_postgresql_partial_indexes
+from replication.ledger.sql.schema import tables as sql_schema
+from replication.ledger.sql.schema.metadata import give_postgresql_partial_indexes
 
 FOR_A_READ = """
 import sys, shell.main, shell.rows.reading, peer.client.connect, peer.tables.read

@@ -8,25 +8,28 @@ from __future__ import annotations
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError, VersionError
 from replication.ledger.base import Ledger
-from replication.ledger.sql import schema
-from replication.ledger.sql.batches import SqlBatches
-from replication.ledger.sql.bootstraps import SqlBootstraps
-from replication.ledger.sql.derivations import SqlDerivations
-from replication.ledger.sql.files import SqlFiles
-from replication.ledger.sql.keys import KeyCache
-from replication.ledger.sql.metadata import SCHEMA_VERSION, create_all
+from replication.ledger.sql.parts.batches import SqlBatches
+from replication.ledger.sql.parts.bootstraps import SqlBootstraps
+from replication.ledger.sql.parts.derivations import SqlDerivations
+from replication.ledger.sql.parts.files import SqlFiles
+from replication.ledger.sql.parts.landing import SqlLanding
+from replication.ledger.sql.parts.registration import SqlRegistration
+from replication.ledger.sql.parts.replay import SqlReplay
+from replication.ledger.sql.parts.rules import SqlRules
+from replication.ledger.sql.parts.salvage import SqlSalvage
+from replication.ledger.sql.parts.sending import SqlSending
+from replication.ledger.sql.parts.tables import SqlTables
+from replication.ledger.sql.parts.terms import SqlTerms
+from replication.ledger.sql.parts.time import SqlTime
+from replication.ledger.sql.queries.rule_cache import RuleCache
+from replication.ledger.sql.queries.status_cache import StatusCache
 from replication.ledger.sql.reincarnate import former_ids
-from replication.ledger.sql.replay import SqlReplay
-from replication.ledger.sql.rule_cache import RuleCache
-from replication.ledger.sql.rules import SqlRules
-from replication.ledger.sql.salvage_own import SqlSalvage
-from replication.ledger.sql.sending import SqlSending
-from replication.ledger.sql.status_cache import StatusCache
-from replication.ledger.sql.store import BUSY_TIMEOUT_S, SqlStore
-from replication.ledger.sql.tables import SqlTables
-from replication.ledger.sql.terms import SqlTerms
-from replication.ledger.sql.time import SqlTime
-from replication.ledger.sql.touched import install
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.metadata import SCHEMA_VERSION, create_all
+from replication.ledger.sql.schema.touched import install
+from replication.ledger.sql.store.keys import KeyCache
+from replication.ledger.sql.store.last_seen import LastSeen
+from replication.ledger.sql.store.store import BUSY_TIMEOUT_S, SqlStore
 
 
 class SqlLedger:
@@ -42,7 +45,10 @@ class SqlLedger:
         self.rules = SqlRules(store, rules_cache)
         self.tables = SqlTables(store, self.rules.follow)
         self.files = SqlFiles(store, rules_cache, StatusCache(store, rules_cache), cluster)
-        self.landing = SqlSalvage(store, names, cluster, rules_cache)
+        last_seen = LastSeen(store)
+        self.registration = SqlRegistration(store, names, cluster, last_seen)
+        self.landing = SqlLanding(store, names, last_seen)
+        self.salvage = SqlSalvage(store, names, rules_cache)
         self.batches = SqlBatches(store)
         self.bootstraps = SqlBootstraps(store, names, cluster, rules_cache)
         self.derivations = SqlDerivations(store)

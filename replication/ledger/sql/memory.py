@@ -18,15 +18,17 @@ from replication.ledger.base import (
     FileRecords,
     LandingRecords,
     Ledger,
+    Registration,
     Replay,
     Rules,
+    Salvage,
     Sending,
     TableRecords,
     Terms,
     Time,
 )
 from replication.ledger.sql.ledger import SqlLedger, prepare
-from replication.ledger.sql.store import SqlStore
+from replication.ledger.sql.store.store import SqlStore
 
 Fault = Callable[[str], None]
 
@@ -72,6 +74,16 @@ class MemoryLedger:
     def files(self) -> FileRecords:
         """See ``base.Ledger``."""
         return cast(FileRecords, _Part(self, "files", self._real.files))
+
+    @property
+    def registration(self) -> Registration:
+        """See ``base.Ledger``."""
+        return cast(Registration, _Part(self, "registration", self._real.registration))
+
+    @property
+    def salvage(self) -> Salvage:
+        """See ``base.Ledger``."""
+        return cast(Salvage, _Part(self, "salvage", self._real.salvage))
 
     @property
     def landing(self) -> LandingRecords:

@@ -18,10 +18,10 @@ from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.ledger.records import Claim, FileKind
-from replication.ledger.sql import schema
-from replication.ledger.sql.keys import KeyCache
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.ledger.sql.store import SqlStore, execute_many, put_meta, raise_counter
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import KeyCache
+from replication.ledger.sql.store.store import SqlStore, execute_many, put_meta, raise_counter
 
 _slot = schema.slots.c
 
@@ -114,7 +114,7 @@ def rebuild(
             ledger.tables.put_schema(version)
         for found in files:
             if found.claims:
-                ledger.landing.register_own(found.file, FILE_HEADER_BYTES, found.length, found.claims)
+                ledger.registration.register_own(found.file, FILE_HEADER_BYTES, found.length, found.claims)
             ledger.files.close(found.file, found.length)
     finally:
         ledger.close()

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
 from replication.ledger.records import FileKind
-from replication.ledger.sql import schema
-from replication.ledger.sql.freshness import forget
-from replication.ledger.sql.store import SqlStore, counter, put_meta, raise_counter
+from replication.ledger.sql.queries.freshness import forget
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
 
 _f, _meta = schema.files.c, schema.meta.c
 

@@ -55,7 +55,7 @@ def test_the_estimate_grows_with_the_table_and_with_what_is_written(tmp_path: Pa
     assert alone.there_bytes >= 2 * MIB and alone.wal_bytes == 0 and alone.free_bytes > 0
     file = ledger.files.allocate("h0", FileKind.WAL, str(tmp_path), "boot", "w").file
     ledger.files.close(file, 600 * MIB)
-    ledger.landing.register_own(file, 256, 600 * MIB, [])
+    ledger.registration.register_own(file, 256, 600 * MIB, [])
     assert needed().wal_bytes > MIB
     ledger.close()
 

@@ -15,7 +15,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
 from replication.ledger.base import ReplayCheckpoint
-from replication.ledger.sql.replay import SqlReplay
+from replication.ledger.sql.parts.replay import SqlReplay
 from tests.deriving import DerivingSite, Killed
 from tests.sites import Wal
 from tests.tables_made import uuids

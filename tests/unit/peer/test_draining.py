@@ -129,7 +129,7 @@ def test_what_other_hosts_have_acked_is_registered_before_it_is_looked_at(sendin
 
     def register() -> None:
         found = claims(stream(FLIGHTS, other), 0, 1, HEADER)
-        ledger.landing.register_own(other, HEADER, HEADER + FRAME, found)
+        ledger.registration.register_own(other, HEADER, HEADER + FRAME, found)
         ledger.time.raise_closed("h1", {"w": 1 << 60}, 0)
 
     with pytest.raises(WaitTimeoutError, match="writers on h1"):

@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def file_of(site: Site, host: str, kind: FileKind, length: int, **more: Any) -> None:
     """A CLOSED file of whole blocks, in the ledger and on the disk."""
     row = site.ledger.files.allocate(host, kind, str(site.config.wal_dir), "boot", "w", **more)
-    site.ledger.landing.register_own(row.file, 256, length, [])
+    site.ledger.registration.register_own(row.file, 256, length, [])
     site.ledger.files.close(row.file, length)
     path = Path(row.path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -67,7 +67,7 @@ def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
     first, second = stream(one, file), stream(two, file)
     end = HEADER + 2 * FRAME
     found = (*claims(first, 0, 1, HEADER), *claims(second, 0, 1, HEADER + FRAME))
-    ledger.landing.register_own(file, HEADER, end, found)
+    ledger.registration.register_own(file, HEADER, end, found)
     waiting = Waiting(ledger, cast(Contacts, None))
     both = Position(WEST, {file: end}, {first: 0, second: 0})
     applied(ledger, two, {file: end})
@@ -173,7 +173,7 @@ def test_what_is_registered_between_two_looks_at_the_ledger_is_still_waited_for(
     def register(call: str) -> None:
         if call in ("replay.pending", "files.get"):
             ledger.fault_after = None
-            ledger.landing.register_own(file, HEADER, end, claims(written, 0, 1, HEADER))
+            ledger.registration.register_own(file, HEADER, end, claims(written, 0, 1, HEADER))
 
     waiting = Waiting(ledger, cast(Contacts, None))
     ledger.fault_after = register

@@ -36,7 +36,7 @@ class Host:
         """Frames with commit times just above now."""
         of = stream(FLIGHTS, file)
         laid = claims(of, begin, end, HEADER + begin * FRAME, commit=self.now + 1)
-        self.ledger.landing.register_own(file, HEADER + begin * FRAME, HEADER + end * FRAME, laid)
+        self.ledger.registration.register_own(file, HEADER + begin * FRAME, HEADER + end * FRAME, laid)
         return of
 
     def close(self, now: int) -> dict[StreamId, int]:

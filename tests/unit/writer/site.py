@@ -151,7 +151,7 @@ class Site:
                     self.ledger.batches.put(h.table, h.batch_id, [part], h.commit_hi)
                 claims.append(Claim(h.stream, h.sequence, h.previous, frame.hash, frame.begin, frame.end, h.commit_hi))
             if claims:
-                self.ledger.landing.register_own(row.file, row.length, claims[-1].end, claims)
+                self.ledger.registration.register_own(row.file, row.length, claims[-1].end, claims)
 
     def recover(self) -> list[Recovered]:
         """What the host's worker does about dead writers."""

@@ -1,0 +1,1 @@
+"""One class for each of the ledger's protocols; none imports another."""

@@ -1,0 +1,261 @@
+"""Bootstraps over SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Interval, Ranges, conflict
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.routes.bootstrap import Coverage, Forgotten
+from replication.core.status import is_applied as status_is_applied
+from replication.errors import DivergenceError, RequestError
+from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
+from replication.ledger.sql.queries.freshness import is_applied
+from replication.ledger.sql.queries.new_file import add_file
+from replication.ledger.sql.queries.rule_cache import RuleCache
+from replication.ledger.sql.queries.statuses import statuses
+from replication.ledger.sql.schema import sending
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import KeyCache, file_id, file_row, missing
+from replication.ledger.sql.store.store import SqlStore, chunked, counter, execute_many, raise_counter
+
+_b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
+_m = schema.marks.c
+_p, _q, _rule, _start = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.starts))
+
+_AGED, _FORGOTTEN = "aged", "forgotten"
+
+_CLAIMS = (
+    schema.claims.join(schema.streams, _s.id == _c.stream_id)
+    .outerjoin(schema.files, _f.id == _c.file_id)
+    .outerjoin(schema.positions, (_p.file_id == _c.file_id) & (_p.table_uuid == _s.table_uuid))
+)
+
+
+class SqlBootstraps:
+    """``bootstraps.Bootstraps`` over SQL."""
+
+    def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, rules_cache: RuleCache) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        self._store = store
+        self._names = names
+        self._cluster = cluster
+        self._rules_cache = rules_cache
+
+    def wanted(self) -> list[Bootstrap]:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.read() as connection:
+            found: dict[tuple[str, UUID], Bootstrap] = {}
+            for rule in self._rules_cache.in_force(connection):
+                if rule.phase is Phase.BOOTSTRAPPING:
+                    known = found.get((rule.peer, rule.table), Bootstrap(rule.peer, rule.table, (), 0))
+                    groups = tuple(sorted({*known.groups, rule.group}))
+                    newest = max(known.generation, rule.generation)
+                    found[rule.peer, rule.table] = Bootstrap(rule.peer, rule.table, groups, newest)
+            return [
+                Bootstrap(b.peer, b.table, b.groups, b.generation, _file_of(connection, b), _lacks(connection, b))
+                for b in found.values()
+            ]
+
+    def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.read() as connection:
+            return _coverage(connection, table, groups)
+
+    def covered(self, wanted: Bootstrap) -> tuple[list[Coverage], int]:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.read() as connection:
+            lacks = _lacks(connection, wanted)
+            if lacks:
+                raise RequestError(lacks)
+            commit = connection.scalar(sa.select(_m.commit).where(_m.table_uuid == str(wanted.table)))
+            return _coverage(connection, wanted.table, wanted.groups), commit or 0
+
+    def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.write() as connection:
+            newest = max(
+                (
+                    rule.generation
+                    for rule in self._rules_cache.in_force(connection)
+                    if (rule.peer, rule.table, rule.phase) == (wanted.peer, wanted.table, Phase.BOOTSTRAPPING)
+                ),
+                default=0,
+            )
+            if newest != wanted.generation:
+                raise RequestError(
+                    f"the bootstrap of table {wanted.table} at {wanted.peer} has ended, or begun anew",
+                    "What is there now is told by walship status",
+                )
+            older = sa.select(_b.file_id).join(schema.files).where(_b.table_uuid == str(wanted.table))
+            keys = connection.scalars(older.where(_f.peer == wanted.peer)).all()
+            connection.execute(schema.files.delete().where(_f.id.in_(keys)))
+            kind = FileKind.BOOTSTRAP
+            made = add_file(self._store, connection, self._cluster, host, kind, directory, boot, peer=wanted.peer)
+            row = {"file_id": made[0], "table_uuid": str(wanted.table), "generation": wanted.generation}
+            connection.execute(sending.bootstraps.insert().values(row))
+        return made[1]
+
+    def finish_file(self, file: FileId, length: int) -> None:
+        """See ``bootstraps.Bootstraps``."""
+        whole = {"length": length, "closed_length": length, "applied": length}
+        with self._store.write() as connection:
+            if not connection.execute(schema.files.update().where(_f.file == str(file)).values(whole)).rowcount:
+                raise missing(file)
+
+    def is_applied(self, file: FileId) -> bool:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
+            if row is None or row.closed_length < 0:
+                return False
+            found = statuses(connection, self._rules_cache, [(row.id, file_row(row))])
+        return bool(found) and all(status_is_applied(status) for _, _, status in found)
+
+    def passed_on(self) -> frozenset[PassedOn]:
+        """See ``bootstraps.Bootstraps``."""
+        received = sa.select(schema.files).where(
+            _f.kind == FileKind.BOOTSTRAP, _f.source.is_not(None), _f.applied >= _f.length
+        )
+        with self._store.read() as connection:
+            rows = {file_id(row.file): (row.id, file_row(row)) for row in connection.execute(received)}
+            if not rows:
+                return frozenset()
+            tables: dict[int, set[UUID]] = {}
+            for ids in chunked([key for key, _ in rows.values()]):
+                of_files = sa.select(_c.file_id, _s.table_uuid).join(schema.streams).where(_c.file_id.in_(ids))
+                for row in connection.execute(of_files.distinct()):
+                    tables.setdefault(row.file_id, set()).add(UUID(row.table_uuid))
+            found = statuses(connection, self._rules_cache, list(rows.values()))
+        return frozenset(
+            PassedOn(rule.peer, rule.table, row.source.cluster)
+            for file, rule, status in found
+            for key, row in [rows[file]]
+            if row.source is not None and rule.table in tables.get(key, ()) and not status_is_applied(status)
+        )
+
+    def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
+        """See ``bootstraps.Bootstraps``."""
+        wanted = coverage.streams()
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            key = names.file(file)
+            keys = {stream: names.stream(stream) for stream in wanted}
+            held: dict[int, list[Interval]] = {}
+            mine: dict[int, list[tuple[int, int]]] = {}
+            for ids in chunked(sorted(keys.values())):
+                rows = sa.select(schema.claims).where(_c.stream_id.in_(ids), ~_c.divergent).order_by(_c.seq_begin)
+                for row in connection.execute(rows):
+                    interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
+                    held.setdefault(row.stream_id, []).append(interval)
+                    if (row.file_id, row.begin, row.end) == (key, begin, end):
+                        mine.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
+            made: list[dict[str, object]] = []
+            for stream, intervals in wanted.items():
+                for piece in _unclaimed(stream, intervals, held.get(keys[stream], ())):
+                    mine.setdefault(keys[stream], []).append((piece.begin, piece.end))
+                    made.append(
+                        {
+                            "file_id": key,
+                            "stream_id": keys[stream],
+                            "seq_begin": piece.begin,
+                            "seq_end": piece.end,
+                            "begin": begin,
+                            "end": end,
+                            "previous": piece.previous,
+                            "last": piece.last,
+                            "divergent": False,
+                        }
+                    )
+            execute_many(connection, schema.claims.insert(), made)
+        names.keep()
+        return {stream: Ranges.union_of(mine.get(of_stream, ())) for stream, of_stream in keys.items()}
+
+    def forget(self, table: UUID, forgotten: Forgotten) -> None:
+        """See ``bootstraps.Bootstraps``."""
+        known = self.forgotten(table)
+        if known.join(forgotten) == known:  # both only grow: the usual answer needs no writing
+            return
+        with self._store.write() as connection:
+            raise_counter(connection, f"{_AGED} {table}", forgotten.since)
+            raise_counter(connection, f"{_FORGOTTEN} {table}", forgotten.before)
+
+    def forgotten(self, table: UUID) -> Forgotten:
+        """See ``bootstraps.Bootstraps``."""
+        with self._store.read() as connection:
+            return Forgotten(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_FORGOTTEN} {table}"))
+
+
+def _coverage(connection: Connection, table: UUID, groups: Sequence[str]) -> list[Coverage]:
+    wanted = (
+        sa.select(_s.wal, _s.grp, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
+        .select_from(_CLAIMS)
+        .where(_s.table_uuid == str(table), _s.grp.in_(list(groups)), ~_c.divergent, is_applied())
+    )
+    found: dict[str, dict[FileId, list[Interval]]] = {group: {} for group in groups}
+    for row in connection.execute(wanted):
+        interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
+        found[row.grp].setdefault(file_id(row.wal), []).append(interval)
+    return [
+        Coverage.of(table, group, {wal: _joined(intervals) for wal, intervals in of_group.items()})
+        for group, of_group in found.items()
+    ]
+
+
+def _file_of(connection: Connection, wanted: Bootstrap) -> FileRow | None:
+    here = (_b.table_uuid == str(wanted.table)) & (_b.generation == wanted.generation) & (_f.peer == wanted.peer)
+    row = connection.execute(sa.select(schema.files).join(sending.bootstraps).where(here)).one_or_none()
+    return None if row is None else file_row(row)
+
+
+def _lacks(connection: Connection, wanted: Bootstrap) -> str:
+    """Why the table here does not yet hold all that lies before the rules' begin; "" when it does."""
+    table = str(wanted.table)
+    quarantined = sa.select(sa.func.count()).where(_q.table_uuid == table, _q.discarded == 0, _q.held != "[]")
+    count = connection.scalar(quarantined)
+    if count:
+        return f"{count} frames of it are quarantined here: retry or discard them (walship quarantine list)"
+    of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)
+    unapplied = (
+        sa.select(_c.id)
+        .select_from(_CLAIMS.join(sending.starts, _start.file_id == _c.file_id).join(sending.rules))
+        .where(of_rules, _s.table_uuid == table, ~_c.divergent, _c.begin < _start.begin, ~is_applied())
+    )
+    waits = connection.scalar(unapplied.limit(1)) is not None
+    return "the own replay has not applied what was written before the bootstrap began" if waits else ""
+
+
+def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
+    """Disjoint intervals, those that meet as one."""
+    made: list[Interval] = []
+    for interval in sorted(intervals, key=lambda i: i.begin):
+        if made and made[-1].end == interval.begin and made[-1].last == interval.previous:
+            interval = Interval(made[-1].begin, interval.end, made[-1].previous, interval.last)
+            made.pop()
+        made.append(interval)
+    return tuple(made)
+
+
+def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:
+    """The parts of ``wanted`` that no row has, each with the hashes around it."""
+    made: list[Interval] = []
+    for interval in wanted:
+        for near in held:
+            at = conflict(interval, near)
+            if at is not None:
+                raise DivergenceError(
+                    f"a bootstrap has another history of {stream}, from sequence {at} at the latest",
+                    "Find out which cluster has the right one; see walship verify",
+                )
+        spans = Ranges.union_of((near.begin, near.end) for near in held)
+        after = {near.end: near.last for near in held}
+        before = {near.begin: near.previous for near in held}
+        for begin, end in Ranges.of((interval.begin, interval.end)).subtract(spans):
+            previous = interval.previous if begin == interval.begin else after[begin]
+            last = interval.last if end == interval.end else before[end]
+            made.append(Interval(begin, end, previous, last))
+    return made

@@ -1,0 +1,109 @@
+"""Derived tables over SQL."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from replication.ledger.derivations import ANEW, Derivation
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import SqlStore
+
+_d, _t = schema.derivations.c, schema.tables.c
+
+
+class SqlDerivations:
+    """``deriving.Derivations`` over SQL."""
+
+    def __init__(self, store: SqlStore) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+
+    def define(self, made: Derivation, *, anew: bool = True) -> None:
+        """See ``deriving.Derivations``."""
+        given = {
+            "source_uuid": str(made.source),
+            "hook": made.hook,
+            "options": json.dumps(dict(made.options)),
+            "names": json.dumps({str(uuid): name for uuid, name in made.names.items()}),
+            "version": made.version,
+            "error": "",
+            "error_since": 0,
+        }
+        with self._store.write() as connection:
+            before = connection.scalar(sa.select(_d.generation).where(_d.table_uuid == str(made.table)))
+            given["generation"] = 1 if before is None else before + 1
+            first = {"table_uuid": str(made.table), "position": ANEW, **given}
+            insert = self._store.insert(schema.derivations).values(first)
+            given |= {"position": ANEW} if anew else {}
+            connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=given))
+
+    def all(self) -> list[Derivation]:
+        """See ``deriving.Derivations``."""
+        joined = schema.derivations.join(schema.tables, _t.uuid == _d.table_uuid)
+        wanted = sa.select(schema.derivations).select_from(joined).where(~_t.dropped).order_by(_d.table_uuid)
+        with self._store.read() as connection:
+            rows = connection.execute(wanted).all()
+        return [
+            Derivation(
+                UUID(row.table_uuid),
+                UUID(row.source_uuid),
+                row.hook,
+                json.loads(row.options),
+                {UUID(uuid): name for uuid, name in json.loads(row.names).items()},
+                row.version,
+                row.generation,
+                row.position,
+                row.pending,
+                row.pending_position,
+                row.upto,
+                row.at,
+                row.error,
+                row.error_since,
+            )
+            for row in rows
+        ]
+
+    def begin(self, was: Derivation, batch_id: str, position: int) -> bool:
+        """See ``deriving.Derivations``."""
+        return self._changed(was, {"pending": batch_id, "pending_position": position})
+
+    def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
+        """See ``deriving.Derivations``."""
+        there = {"pending": "", "position": position, "upto": upto, "at": at, "error": "", "error_since": 0}
+        return self._changed(was, there, keyless=keyless)
+
+    def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
+        """See ``deriving.Derivations``."""
+        given: dict[str, object] = {"generation": _d.generation + 1}
+        given |= {"version": version} if version else {}
+        given |= {"position": ANEW} if anew else {}
+        with self._store.write() as connection:
+            connection.execute(schema.derivations.update().where(_d.table_uuid == str(table)).values(**given))
+
+    def trouble(self, table: UUID, error: str, at: int) -> None:
+        """See ``deriving.Derivations``."""
+        since = sa.case((_d.error_since == 0, at), else_=_d.error_since) if error else 0
+        with self._store.write() as connection:
+            here = (_d.table_uuid == str(table)) & (_d.error != error)
+            connection.execute(schema.derivations.update().where(here).values(error=error, error_since=since))
+
+    def _changed(self, was: Derivation, values: dict[str, object], *, keyless: bool = False) -> bool:
+        """Set values if all that is decided by is as it was; what is pending is settled under any generation."""
+        with self._store.write() as connection:
+            row = connection.execute(
+                sa.select(_d.generation, _d.position, _d.pending).where(_d.table_uuid == str(was.table))
+            ).one_or_none()
+            if row is None or row.pending != was.pending:
+                return False
+            if row.generation != was.generation:
+                if not was.pending:
+                    return False
+                if not keyless:
+                    values = {"pending": ""}  # the hook was changed since: only what it wrote counts
+            elif row.position != was.position:
+                return False
+            connection.execute(schema.derivations.update().where(_d.table_uuid == str(was.table)).values(**values))
+            return True

@@ -1,0 +1,316 @@
+"""Files, what peers have of them, and which may go, over SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId
+from replication.core.shipping.planner import FileView
+from replication.core.shipping.retention import FileFacts, RetentionPolicy, held_by, may_retire
+from replication.core.status import ReplicationStatus
+from replication.errors import ClosedFileError, RequestError
+from replication.ledger.base import KEEP, Backlog, FileKind, FileRow, PeerProgress, Released, Rule
+from replication.ledger.sql.queries.budget import lacked_files, release
+from replication.ledger.sql.queries.new_file import add_file, next_number
+from replication.ledger.sql.queries.positions import advance, is_held
+from replication.ledger.sql.queries.retention import facts
+from replication.ledger.sql.queries.rule_cache import RuleCache, peers
+from replication.ledger.sql.queries.runs import drop_file
+from replication.ledger.sql.queries.status_cache import KnownStatuses, StatusCache
+from replication.ledger.sql.queries.statuses import keep_withheld, statuses, withheld
+from replication.ledger.sql.schema import sending
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import check_term, file_id, file_row, missing
+from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
+
+_f, _p = schema.files.c, sending.progress.c
+_rule, _start, _slot, _h = sending.rules.c, sending.starts.c, schema.slots.c, sending.held_tables.c
+
+_BY_NAME = sa.select(schema.files).where(_f.file == sa.bindparam("file"))
+
+
+class SqlFiles:
+    """``base.Files`` over SQL."""
+
+    def __init__(self, store: SqlStore, rules_cache: RuleCache, statuses: StatusCache, cluster: ClusterId) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        self._store = store
+        self._rules_cache = rules_cache
+        self._statuses = statuses
+        self._cluster = cluster
+        self._heard: dict[str, int] = {}  # of counters; only saves questions
+
+    def allocate(
+        self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
+    ) -> FileRow:
+        """See ``base.Files``."""
+        with self._store.write() as connection:
+            return add_file(self._store, connection, self._cluster, host, kind, directory, boot, writer, source)[1]
+
+    def upcoming(self, host: str) -> int:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            return next_number(connection, host)
+
+    def overtaken(self, heard: Sequence[FileId] = ()) -> FileId | None:
+        """See ``base.Files``."""
+        own = [file for file in heard if file.cluster == self._cluster]
+        with self._store.read() as connection:
+            text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "overtaken"))
+            ahead = [file for file in own if file.number >= next_number(connection, file.slot)]
+        noted = None if text is None else FileId.parse(text)
+        if noted is not None and noted.cluster == self._cluster:  # not of what it was before it got a new id
+            return noted
+        if not ahead:
+            return None
+        with self._store.write() as connection:
+            put_meta(self._store, connection, {"overtaken": str(ahead[0])})
+        return ahead[0]
+
+    def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
+        """See ``base.Files``."""
+        kept, prefix = schema.counters.c, self._heard_name(peer, "")
+        wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(prefix, autoescape=True))
+        with self._store.read() as connection:
+            rows = connection.execute(wanted.order_by(kept.name)).all()
+        return tuple(FileId(self._cluster, row.name.removeprefix(prefix), row.value) for row in rows)
+
+    def _heard_name(self, peer: ClusterId, slot: str) -> str:
+        return f"heard {self._cluster} {peer} {slot}"
+
+    def get(self, file: FileId) -> FileRow | None:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            row = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
+        return None if row is None else file_row(row)
+
+    def all(self, host: str | None = None, *, open_only: bool = False) -> list[FileRow]:
+        """See ``base.Files``."""
+        wanted = sa.select(schema.files).order_by(_f.file)
+        if host is not None:
+            wanted = wanted.where(_f.host == host)
+        if open_only:
+            wanted = wanted.where(_f.closed_length < 0)
+        with self._store.read() as connection:
+            return [file_row(row) for row in connection.execute(wanted)]
+
+    def close(self, file: FileId, length: int) -> None:
+        """See ``base.Files``."""
+        with self._store.write() as connection:
+            row = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
+            if row is None:
+                raise missing(file)
+            length = max(length, FILE_HEADER_BYTES)
+            if row.closed_length not in (-1, length) or row.length > length:
+                before = (
+                    f"CLOSED at {row.closed_length}" if row.closed_length >= 0 else f"registered up to {row.length}"
+                )
+                raise ClosedFileError(
+                    f"{file} cannot be CLOSED at {length} bytes: it is {before}",
+                    "Keep the file and find out who wrote it",
+                )
+            connection.execute(schema.files.update().where(_f.id == row.id).values(closed_length=length))
+
+    def record(self, reports: Sequence[PeerProgress]) -> None:
+        """See ``base.Files``."""
+        with self._store.write() as connection:
+            known = {peer.name: peer.cluster for peer in peers(connection)}
+            begins = _Begins(connection)
+            heard: dict[str, int] = {}
+            for report in reports:
+                if report.peer not in known:
+                    continue
+                if report.shipped and report.file.cluster == self._cluster:
+                    name = self._heard_name(known[report.peer], report.file.slot)
+                    heard[name] = max(report.file.number, heard.get(name, 0))
+                key = connection.scalar(sa.select(_f.id).where(_f.file == str(report.file)))
+                if key is not None:  # else retired since
+                    self._join(connection, key, report, begins)
+            newer = {name: number for name, number in heard.items() if number > self._heard.get(name, 0)}
+            for name, number in newer.items():
+                raise_counter(connection, name, number)
+        self._heard |= newer
+
+    def _join(self, connection: Connection, key: int, report: PeerProgress, begins: _Begins) -> None:
+        here = (_p.file_id == key) & (_p.peer == report.peer)
+        for table, ranges in report.withheld.items():
+            keep_withheld(self._store, connection, key, str(table), ranges)
+        row = connection.execute(sa.select(sending.progress).where(here)).one_or_none()
+        shipped = report.shipped
+        if report.generation is not None:
+            shipped = shipped.within(0, begins.of_newer(key, report.peer, report.generation, shipped.end))
+        values: dict[str, Any] = {
+            "shipped": shipped.to_json(),
+            "applied": report.applied,
+            "commit": report.commit,
+            "error": report.error,
+            "losses": report.losses,
+        }
+        if row is None:
+            connection.execute(sending.progress.insert().values(file_id=key, peer=report.peer, **values))
+            return
+        before, passed = Ranges.from_json(row.shipped), row.applied
+        if not report.tells_error:
+            values["error"] = row.error
+        if report.losses < row.losses:  # learnt before the peer lost bytes: nothing follows from it any more
+            shipped, values["applied"], values["losses"] = Ranges(), 0, row.losses
+        elif report.losses > row.losses:
+            before = before.intersect(report.kept)
+            passed = min(passed, before.prefix(FILE_HEADER_BYTES))
+        values["shipped"] = before.union(shipped).to_json()
+        values["applied"] = max(passed, values["applied"])
+        values["commit"] = max(row.commit, report.commit)
+        connection.execute(sending.progress.update().where(here).values(values))
+
+    def progress(self, peer: str | None = None) -> list[PeerProgress]:
+        """See ``base.Files``."""
+        wanted = sa.select(_f.file, _p.peer, _p.shipped, _p.applied, _p.commit, _p.error, _p.losses).join(
+            sending.progress
+        )
+        if peer is not None:
+            wanted = wanted.where(_p.peer == peer)
+        with self._store.read() as connection:
+            rows = connection.execute(wanted.order_by(_f.file, _p.peer)).all()
+        return [
+            PeerProgress(
+                file_id(r.file), r.peer, Ranges.from_json(r.shipped), r.applied, r.commit, r.error, losses=r.losses
+            )
+            for r in rows
+        ]
+
+    def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            return withheld(connection, file)
+
+    def failing(self) -> frozenset[str]:
+        """See ``base.Files``."""
+        held = sa.exists().where(_h.peer == _p.peer, _h.reason == _p.error)
+        with self._store.read() as connection:
+            return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "", ~held).distinct()))
+
+    def statuses(self, peer: str | None = None) -> list[tuple[FileId, Rule, ReplicationStatus]]:
+        """See ``base.Files``."""
+        wanted = sa.select(schema.files).order_by(_f.file)
+        with self._store.read() as connection:
+            rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
+            return statuses(connection, self._rules_cache, rows, peer)
+
+    def lacking(self) -> list[FileView]:
+        """See ``base.Files``."""
+        return self._statuses.lacking()
+
+    def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
+        """See ``base.Files``."""
+        closed = (_f.host == host) & (_f.closed_length >= 0)
+        behind = sa.select(_f.id).where(closed, _f.applied < _f.length, ~is_held())
+        with self._store.read() as connection:
+            free = connection.scalars(behind).all()
+        if free:  # for instance after a table was dropped: what is left needs no replay
+            with self._store.write() as connection:
+                for key in free:
+                    advance(connection, key)
+        known = self._statuses.look()
+        spent = policy.peer_bytes_max is not None and _closed_bytes(known) > policy.peer_bytes_max
+        rows = [
+            (key, each.row)
+            for key, each in known.items()
+            if each.lacked is None
+            and (each.applied or spent)
+            and each.row.host == host
+            and _is_passed(each.row, policy)
+        ]
+        rows.sort(key=lambda each: each[1].file)
+        with self._store.read() as connection:
+            of_files = facts(connection, self._rules_cache, rows, policy)
+        return [row for (_, row), of_file in zip(rows, of_files, strict=True) if may_retire(of_file)]
+
+    def retention(self, policy: RetentionPolicy = KEEP) -> list[FileFacts]:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            rows = [(row.id, file_row(row)) for row in connection.execute(sa.select(schema.files).order_by(_f.file))]
+            return facts(connection, self._rules_cache, rows, policy)
+
+    def retire(self, file: FileId, term: int, policy: RetentionPolicy = KEEP) -> None:
+        """See ``base.Files``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            found = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
+            if found is None:
+                return
+            row = file_row(found)
+            if row.applied < row.length:
+                row = replace(row, applied=advance(connection, found.id))
+            (known,) = facts(connection, self._rules_cache, [(found.id, row)], policy)
+            reasons = held_by(known)
+            if reasons:
+                raise RequestError(f"{file} must stay: {'; '.join(reasons)}")
+            drop_file(connection, found.id)
+            raise_counter(connection, "retired_bytes", counter(connection, "retired_bytes") + row.length)
+
+    def move(self, file: FileId, path: str) -> bool:
+        """See ``base.Files``."""
+        here = (_f.file == str(file)) & (_f.closed_length >= 0)
+        with self._store.write() as connection:
+            return connection.execute(schema.files.update().where(here).values(path=path)).rowcount > 0
+
+    def relocate(self, paths: Mapping[FileId, str]) -> None:
+        """See ``base.Files``."""
+        with self._store.write() as connection:
+            for file, path in paths.items():
+                connection.execute(schema.files.update().where(_f.file == str(file)).values(path=path))
+
+    def backlogs(self) -> list[Backlog]:
+        """See ``base.Files``."""
+        return self._statuses.backlogs()
+
+    def lacked(self) -> dict[str, list[FileId]]:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            return lacked_files(connection, self._rules_cache)
+
+    def release(self, budget: int, term: int) -> list[Released]:
+        """See ``base.Files``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            return release(self._store, connection, self._rules_cache, budget)
+
+    def retired_bytes(self) -> int:
+        """See ``base.Files``."""
+        with self._store.read() as connection:
+            return counter(connection, "retired_bytes")
+
+
+def _closed_bytes(known: Mapping[int, KnownStatuses]) -> int:
+    """How much CLOSED files hold together; no peer waits for more."""
+    return sum(each.row.closed_length for each in known.values() if each.row.closed)
+
+
+def _is_passed(row: FileRow, policy: RetentionPolicy) -> bool:
+    """Whether a file is CLOSED and, where tables are kept, the own replay is through with it."""
+    return row.closed and (row.applied if policy.keeps_tables else row.length) >= row.closed_length
+
+
+class _Begins:
+    """Where each rule begins in each file: at the header's end, except in files older than the rule."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._rules = connection.execute(sa.select(_rule.id, _rule.peer, _rule.generation)).all()
+        self._connection = connection
+
+    def of_newer(self, key: int, peer: str, generation: int, otherwise: int) -> int:
+        """The lowest begin among the peer's rules that are newer than ``generation``."""
+        newer = [rule.id for rule in self._rules if rule.peer == peer and rule.generation > generation]
+        if not newer:
+            return otherwise
+        here = sa.select(_start.rule_id, _start.begin).where(_start.file_id == key, _start.rule_id.in_(newer))
+        begins = {row.rule_id: row.begin for row in self._connection.execute(here)}
+        return min(int(begins.get(rule, FILE_HEADER_BYTES)) for rule in newer)

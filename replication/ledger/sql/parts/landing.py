@@ -1,0 +1,198 @@
+"""What has landed and is claimed, apart from registering it: coverage, terms of sources, routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from replication.core.coverage import Ranges, Span
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.phase import Phase
+from replication.core.routes.carried import Carried, InboundRoute
+from replication.ledger.base import FileRow
+from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.freshness import open_routes, route_columns
+from replication.ledger.sql.queries.replayers import awaits_replay
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import KeyCache, file_row
+from replication.ledger.sql.store.last_seen import LastSeen
+from replication.ledger.sql.store.store import SqlStore, chunked, greatest
+
+_c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
+_r, _s, _route, _e = schema.received.c, schema.streams.c, schema.routes.c, schema.epochs.c
+_PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in the order one generation goes through them
+
+
+_SPARE = (
+    sa.select(_d.begin, _d.end)
+    .select_from(schema.duplicates.join(schema.files).outerjoin(schema.sources, _o.file == _f.source))
+    .where(
+        _f.file == sa.bindparam("file"),
+        _d.end > sa.bindparam("low"),
+        _d.begin < sa.bindparam("high"),
+        sa.func.coalesce(_o.losses, 0) == 0,
+    )
+)
+
+
+class SqlLanding:
+    """``base.Landing`` over SQL."""
+
+    def __init__(self, store: SqlStore, names: KeyCache, last_seen: LastSeen) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+        self._names = names
+        self._last_seen = last_seen
+
+    def received(self, source: FileId) -> Ranges:
+        """See ``base.Landing``."""
+        wanted = sa.select(_r.source_begin, _r.source_end).join(schema.sources).where(_o.file == str(source))
+        with self._store.read() as connection:
+            return Ranges.union_of((begin, end) for begin, end in connection.execute(wanted))
+
+    def accept_term(self, source: FileId, term: int) -> bool:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            kept = connection.scalar(sa.select(_o.term).where(_o.file == str(source)))
+        if kept == term:  # terms only grow: the usual answer needs no writing
+            return True
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            key = names.source(source)
+            older = (_o.id == key) & (_o.term <= term)
+            accepted = connection.execute(schema.sources.update().where(older).values(term=term)).rowcount > 0
+        names.keep()
+        return accepted
+
+    def keep_epoch(self, source: ClusterId, epoch: int) -> int:
+        """See ``base.Landing``."""
+        kept = sa.select(_e.epoch).where(_e.source == str(source))
+        with self._store.read() as connection:
+            found = connection.scalar(kept)
+        if found is not None and found >= epoch:  # the usual answer needs no writing
+            return int(found)
+        insert = self._store.insert(schema.epochs).values(source=str(source), epoch=epoch)
+        raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
+        with self._store.write() as connection:
+            connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_=raised))
+            return int(connection.execute(kept).scalar_one())
+
+    def applied_prefix(self, sources: Sequence[FileId], *, keeps_tables: bool = True) -> dict[FileId, int]:
+        """See ``base.Landing``."""
+        passed: dict[str, list[Span]] = {}
+        waiting: dict[str, int] = {}
+        applied = _r.file_id.is_(None) | (_r.end <= _f.applied)
+        with self._store.read() as connection:
+            done = (applied if awaits_replay(connection, keeps_tables) else sa.true()).label("done")
+            for names in chunked([str(source) for source in sources]):
+                rows = connection.execute(
+                    sa.select(_o.file, _r.source_begin, _r.source_end, done)
+                    .select_from(schema.received.join(schema.sources).outerjoin(schema.files, _f.id == _r.file_id))
+                    .where(_o.file.in_(names))
+                )
+                for name, begin, end, is_done in rows:
+                    if is_done:
+                        passed.setdefault(name, []).append((begin, end))
+                    else:
+                        waiting[name] = min(begin, waiting.get(name, begin))
+        made: dict[FileId, int] = {}
+        for source in sources:
+            prefix = Ranges.union_of(passed.get(str(source), ())).prefix(FILE_HEADER_BYTES)
+            made[source] = max(FILE_HEADER_BYTES, min(prefix, waiting.get(str(source), prefix)))
+        return made
+
+    def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return coverage(connection, None if table is None else _s.table_uuid == str(table))
+
+    def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
+        """See ``base.Landing``."""
+        found: dict[str, FileId] = {}
+        with self._store.read() as connection:
+            for name in (_s.wal, _o.file):
+                slot = sa.func.substr(name, 1, sa.func.length(name) - sa.literal_column("12"))
+                of_cluster = name.startswith(f"{cluster}/", autoescape=True)
+                for text in connection.scalars(sa.select(sa.func.max(name)).where(of_cluster).group_by(slot)):
+                    file = FileId.parse(text)
+                    found[file.slot] = max(file, found.get(file.slot, file))
+        return tuple(found.values())
+
+    def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
+        """See ``base.Landing``."""
+        here = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
+        wanted = sa.select(_c.seq_end, _c.last).join(schema.streams).where(here, ~_c.divergent)
+        with self._store.read() as connection:
+            row = connection.execute(wanted.order_by(_c.seq_end.desc()).limit(1)).one_or_none()
+        return None if row is None else (row.seq_end - 1, row.last)
+
+    def declare_route(
+        self,
+        source: ClusterId,
+        table: UUID,
+        group: str,
+        generation: int,
+        required_from: Mapping[FileId, int],
+        acknowledged: Mapping[FileId, Ranges] | None = None,
+        carried: Sequence[Carried] = (),
+        phase: Phase = Phase.LIVE,
+    ) -> None:
+        """See ``base.Landing``."""
+        values = {
+            "generation": generation,
+            "closed": False,
+            "phase": phase.value,
+            **route_columns(required_from, acknowledged or {}, carried),
+        }
+        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.grp == group)
+        with self._store.write() as connection:
+            known = connection.scalar(sa.select(_route.phase).where(here, _route.generation == generation))
+            if known is not None and _PHASES.index(Phase(known)) > _PHASES.index(phase):
+                values["phase"] = known
+            insert = self._store.insert(schema.routes).values(
+                source=str(source), table_uuid=str(table), grp=group, **values
+            )
+            connection.execute(
+                insert.on_conflict_do_update(
+                    index_elements=["source", "table_uuid", "grp"],
+                    set_=values,
+                    where=(_route.generation < generation) | ((_route.generation == generation) & ~_route.closed),
+                )
+            )
+            self._last_seen.note(connection, source)
+
+    def routes(self) -> list[InboundRoute]:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            return open_routes(connection, None)
+
+    def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
+        """See ``base.Landing``."""
+        of_stream = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
+        wanted = (
+            sa.select(schema.files, _d.begin.label("low"), _d.end.label("high"))
+            .select_from(schema.duplicates.join(schema.files).join(schema.streams, _s.id == _d.stream_id))
+            .where(of_stream, _d.seq_begin <= sequence, _d.seq_end > sequence)
+            .order_by(_d.id)
+        )
+        with self._store.read() as connection:
+            return [(file_row(row), row.low, row.high) for row in connection.execute(wanted)]
+
+    def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
+        """See ``base.Landing``."""
+        with self._store.read() as connection:
+            found = connection.execute(_SPARE, {"file": str(file), "low": begin, "high": end})
+            return Ranges.union_of((row.begin, row.end) for row in found)
+
+    def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
+        """See ``base.Landing``."""
+        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.grp == group)
+        with self._store.write() as connection:
+            connection.execute(
+                schema.routes.update()
+                .where(here, _route.generation <= generation)
+                .values(closed=True, generation=generation)
+            )

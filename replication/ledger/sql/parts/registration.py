@@ -1,0 +1,189 @@
+"""Registration: the one transaction after which landed or own bytes count, and their sequences are claimed.
+
+On the latency path: four statements for one file with one stream, and one fsync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
+from replication.core.routes.freshness import ClosedNotice
+from replication.errors import ClosedFileError, GapError
+from replication.ledger.base import Claim, Divergence, Landed
+from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
+from replication.ledger.sql.queries.claims import nearby
+from replication.ledger.sql.queries.freshness import keep_notice
+from replication.ledger.sql.queries.positions import advance
+from replication.ledger.sql.queries.runs import Coalescer
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, missing
+from replication.ledger.sql.store.last_seen import LastSeen
+from replication.ledger.sql.store.prepared import Prepared
+from replication.ledger.sql.store.store import SqlStore, greatest
+
+_f, _c = schema.files.c, schema.claims.c
+
+_GROW = Prepared(
+    schema.files.update()
+    .where(
+        _f.id == sa.bindparam("key"),
+        _f.length == sa.bindparam("from"),
+        (_f.closed_length < 0) | (_f.closed_length >= sa.bindparam("to")),
+    )
+    .values(length=sa.bindparam("to"), commit_hi=greatest(_f.commit_hi, sa.bindparam("newest", type_=sa.BigInteger)))
+)
+_PASS = Prepared(
+    schema.files.update()
+    .where(_f.id == sa.bindparam("key"), _f.applied == sa.bindparam("from"))
+    .values(applied=sa.bindparam("to"))
+)
+
+
+_LENGTHEN = Prepared(
+    schema.claims.update()
+    .where(_c.id == sa.bindparam("key"))
+    .values(seq_end=sa.bindparam("to_sequence"), end=sa.bindparam("to"), last=sa.bindparam("to_hash"))
+)
+_CLAIM = Prepared(schema.claims.insert())
+_DUPLICATE = Prepared(schema.duplicates.insert())
+_RECEIVE = Prepared(schema.received.insert())
+
+
+class SqlRegistration:
+    """Registers groups of durable bytes and claims what is new in them."""
+
+    def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, last_seen: LastSeen) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        self._store = store
+        self._names = names
+        self._cluster = cluster
+        self._coalescer = Coalescer()
+        self._last_seen = last_seen
+
+    def register(self, landed: Sequence[Landed]) -> list[Divergence]:
+        """See ``base.Landing.register``."""
+        found: list[Divergence] = []
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            for group in landed:
+                key = names.file(group.file)
+                if not self._grow(connection, key, group.file, group.begin, group.end, group.claims):
+                    continue
+                source = {
+                    "source_id": names.source(group.source),
+                    "file_id": key,
+                    "begin": group.begin,
+                    "end": group.end,
+                    "source_begin": group.source_begin,
+                    "source_end": group.source_end,
+                }
+                _RECEIVE.run(connection, source)
+                self._last_seen.note(connection, group.source.cluster)
+                found += self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
+                for origin, notice in group.notices:
+                    keep_notice(self._store, connection, str(origin), notice)
+        names.keep()
+        return found
+
+    def register_own(
+        self, file: FileId, begin: int, end: int, claims: Sequence[Claim], notices: Sequence[ClosedNotice] = ()
+    ) -> list[Divergence]:
+        """See ``base.Landing.register_own``."""
+        found: list[Divergence] = []
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            key = names.file(file)
+            if self._grow(connection, key, file, begin, end, claims):
+                found = self._claim(connection, names, key, file, begin, end, claims)
+                for notice in notices:
+                    keep_notice(self._store, connection, str(self._cluster), notice)
+        names.keep()
+        return found
+
+    def _grow(
+        self, connection: Connection, key: int, file: FileId, begin: int, end: int, claims: Sequence[Claim]
+    ) -> bool:
+        """Move the registered length; False when these bytes were registered before."""
+        newest = max((claim.commit for claim in claims), default=0)
+        moved = _GROW.run(connection, {"key": key, "from": begin, "to": end, "newest": newest}).rowcount
+        if begin < end and moved:
+            return True
+        row = connection.execute(sa.select(_f.length, _f.closed_length).where(_f.id == key)).one_or_none()
+        if row is None:
+            raise missing(file)
+        if begin == end <= row.length:
+            return True  # a source's range that holds nothing for this cluster
+        if end <= row.length:
+            return False
+        if begin == row.length:
+            raise ClosedFileError(f"{file} was CLOSED at {row.closed_length} bytes, but has {end} to register")
+        raise GapError(f"{file} is registered up to {row.length}; [{begin}, {end}) does not follow")
+
+    def _claim(
+        self,
+        connection: Connection,
+        names: KeysInTransaction,
+        key: int,
+        file: FileId,
+        begin: int,
+        end: int,
+        claims: Sequence[Claim],
+    ) -> list[Divergence]:
+        made: list[dict[str, object]] = []
+        duplicates: list[dict[str, object]] = []
+        found: list[Divergence] = []
+        needs_replay = False
+        groups = [(stream, names.stream(stream), group) for stream, group in by_stream(claims).items()]
+        held = nearby(connection, [(stream_key, group) for _, stream_key, group in groups])
+        for stream, stream_key, group in groups:
+            near = held.get(stream_key, [])
+            verdict = judge(group, near)
+            is_system = stream.table == NIL_UUID
+            for run in verdict.claimed:
+                needs_replay |= not is_system and names.has_table(stream.table)
+                before = (
+                    next((h for h in near if h.end == run.seq_begin and h.file == key), None) if is_system else None
+                )
+                if before is not None:  # nobody replays system frames: no need to keep their registrations apart
+                    values = {"key": before.key, "to_sequence": run.seq_end, "to": run.end, "to_hash": run.last}
+                    _LENGTHEN.run(connection, values)
+                else:
+                    made.append(_claim_row(key, stream_key, run, divergent=False))
+            made += [_claim_row(key, stream_key, run, divergent=True) for run in verdict.divergent]
+            duplicates += [_place(key, stream_key, run) for run in verdict.duplicate]
+            for claim, against in verdict.contradicted:
+                found.append(Divergence(claim, file, self._holder(connection, file, stream, against)))
+        _CLAIM.run_each(connection, made)
+        _DUPLICATE.run_each(connection, duplicates)
+        if duplicates:
+            advance(connection, key)
+        elif not needs_replay:
+            _PASS.run(connection, {"key": key, "from": begin, "to": end})
+        self._coalescer.after_registration(connection, key)
+        return found
+
+    def _holder(self, connection: Connection, file: FileId, stream: StreamId, held: Held | None) -> FileId:
+        """The file that holds the other history: this one for frames of the same group, the WAL itself once retired."""
+        if held is None or held.file is None:
+            return stream.wal if held is not None and held.key else file
+        name = connection.scalar(sa.select(_f.file).where(_f.id == held.file))
+        return stream.wal if name is None else file_id(name)
+
+
+def _place(key: int, stream_key: int, run: Run) -> dict[str, object]:
+    return {
+        "file_id": key,
+        "stream_id": stream_key,
+        "seq_begin": run.seq_begin,
+        "seq_end": run.seq_end,
+        "begin": run.begin,
+        "end": run.end,
+    }
+
+
+def _claim_row(key: int, stream_key: int, run: Run, *, divergent: bool) -> dict[str, object]:
+    return {**_place(key, stream_key, run), "previous": run.previous, "last": run.last, "divergent": divergent}

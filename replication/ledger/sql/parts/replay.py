@@ -1,0 +1,277 @@
+"""What the own replay has applied: a prefix per file, positions of tables that differ from it, the marks of commits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.ledger.base import Claim, Pending, Quarantined, ReplayCheckpoint
+from replication.ledger.sql.queries.moving import quarantined_row, release, requeue
+from replication.ledger.sql.queries.positions import AWAITING_TABLE, WAITING, advance
+from replication.ledger.sql.queries.replayers import note_replayer, replayers
+from replication.ledger.sql.queries.runs import join_claims
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
+from replication.ledger.sql.store.store import SqlStore, chunked, counter, greatest, put_meta, raise_counter
+
+_f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
+_m, _q, _r, _d = schema.marks.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
+
+_REPORT = "replay_report"
+_KEY = sa.select(_f.id, _f.length, _f.applied).where(_f.file == sa.bindparam("file"))
+
+
+class SqlReplay:
+    """``base.Replay`` over SQL."""
+
+    def __init__(self, store: SqlStore, names: KeyCache) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+        self._names = names
+
+    def pending(self) -> list[Pending]:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            rows = connection.execute(sa.select(schema.files).where(_f.applied < _f.length).order_by(_f.id)).all()
+            keys = [row.id for row in rows]
+            skipped: dict[int, list[tuple[int, int]]] = {}
+            behind: dict[int, dict[UUID, int]] = {}
+            for ids in chunked(keys):
+                duplicates = sa.select(_d.file_id, _d.begin, _d.end).where(_d.file_id.in_(ids))
+                astray = sa.select(_c.file_id, _c.begin, _c.end).where(_c.file_id.in_(ids), _c.divergent)
+                for key, begin, end in connection.execute(sa.union_all(duplicates, astray)):
+                    skipped.setdefault(key, []).append((begin, end))
+                for row in connection.execute(sa.select(schema.positions).where(_p.file_id.in_(ids))):
+                    behind.setdefault(row.file_id, {})[UUID(row.table_uuid)] = row.applied
+        return [
+            Pending(
+                row=file_row(row),
+                begin=row.applied,
+                end=row.length,
+                duplicates=Ranges.union_of(skipped.get(row.id, ())).within(row.applied, row.length),
+                behind={table: at for table, at in behind.get(row.id, {}).items() if at > row.applied},
+            )
+            for row in rows
+        ]
+
+    def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
+        """See ``base.Replay``."""
+        spans: dict[int, list[tuple[int, int]]] = {}
+        names = {str(table) for table in held}
+        with self._store.read() as connection:
+            for key, table, begin, end, *applied in connection.execute(WAITING, {"host": host}):
+                if table not in names:
+                    spans.setdefault(key, []).append((max(begin, *applied), end))
+        return sum(Ranges.union_of(each).total for each in spans.values())
+
+    def checkpoint_applied(self, mark: ReplayCheckpoint) -> None:
+        """See ``base.Replay``."""
+        table = str(mark.table)
+        of_table = sa.select(_s.id).where(_s.table_uuid == table)
+        with self._store.write() as connection:
+            kept: dict[FileId, int] = {}
+            for file, offset in mark.positions.items():
+                row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
+                if row is None:  # retired since: long applied
+                    continue
+                kept[file] = offset
+                if offset > row.applied:
+                    self._put_position(connection, row.id, table, min(offset, row.length))
+                join_claims(connection, (_c.file_id == row.id) & (_c.end <= offset) & _c.stream_id.in_(of_table))
+                advance(connection, row.id)
+            for key in connection.scalars(AWAITING_TABLE, {"table": table}).all():
+                advance(connection, key)
+            self._put_checkpoint(connection, mark, kept)
+
+    def _put_position(self, connection: Connection, key: int, table: str, offset: int) -> None:
+        insert = self._store.insert(schema.positions).values(file_id=key, table_uuid=table, applied=offset)
+        connection.execute(
+            insert.on_conflict_do_update(
+                index_elements=["file_id", "table_uuid"],
+                set_={"applied": greatest(_p.applied, insert.excluded.applied)},
+            )
+        )
+
+    def _put_checkpoint(self, connection: Connection, mark: ReplayCheckpoint, positions: Mapping[FileId, int]) -> None:
+        """Keep the newest commit's positions; a round without rows adds its own to those of the snapshot before it."""
+        old = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(mark.table))).one_or_none()
+        snapshot = mark.snapshot
+        merged = {str(file): offset for file, offset in positions.items()}
+        if old is not None:
+            if (mark.epoch, mark.commit) < (old.epoch, old.commit):
+                return
+            if not snapshot:
+                snapshot = old.snapshot
+                merged = _furthest(self._present(connection, json.loads(old.positions)), merged)
+            connection.execute(schema.marks.delete().where(_m.table_uuid == str(mark.table)))
+        connection.execute(
+            schema.marks.insert().values(
+                table_uuid=str(mark.table),
+                epoch=mark.epoch,
+                commit=mark.commit,
+                snapshot=snapshot,
+                positions=json.dumps(merged),
+            )
+        )
+
+    def _present(self, connection: Connection, positions: Mapping[str, int]) -> dict[str, int]:
+        """Without files that are retired or wholly applied."""
+        found: dict[str, int] = {}
+        for names in chunked(list(positions)):
+            open_ = sa.select(_f.file).where(_f.file.in_(names), (_f.applied < _f.length) | (_f.closed_length < 0))
+            found |= {name: positions[name] for name in connection.scalars(open_)}
+        return found
+
+    def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            for file, offset in positions.items():
+                row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
+                if row is None:
+                    continue
+                offset = max(offset, FILE_HEADER_BYTES)
+                if offset < row.applied:
+                    self._lower(connection, row.id, str(table), offset, row.applied)
+                else:
+                    here = (_p.file_id == row.id) & (_p.table_uuid == str(table))
+                    connection.execute(
+                        schema.positions.update().where(here, _p.applied > offset).values(applied=offset)
+                    )
+            connection.execute(schema.marks.delete().where(_m.table_uuid == str(table)))
+
+    def _lower(self, connection: Connection, key: int, table: str, offset: int, applied: int) -> None:
+        """Lower the file's prefix to ``offset``; the other tables keep what they have as positions of their own."""
+        here = sa.select(_s.table_uuid).join(schema.claims, _c.stream_id == _s.id).where(_c.file_id == key).distinct()
+        for other in connection.scalars(here).all():
+            if other != table:
+                self._put_position(connection, key, other, applied)
+        connection.execute(schema.positions.delete().where(_p.file_id == key, _p.table_uuid == table))
+        connection.execute(schema.files.update().where(_f.id == key).values(applied=offset))
+
+    def mark(self, table: UUID) -> ReplayCheckpoint | None:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(table))).one_or_none()
+        if row is None:
+            return None
+        positions = {file_id(file): int(offset) for file, offset in json.loads(row.positions).items()}
+        return ReplayCheckpoint(table, row.epoch, row.commit, row.snapshot, positions)
+
+    def raise_epoch(self) -> int:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            return raise_counter(connection, "replay_epoch", counter(connection, "replay_epoch") + 1)
+
+    def epoch(self) -> int:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            return counter(connection, "replay_epoch")
+
+    def note_replayer(self, host: str, replays: bool) -> None:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            noted = host in replayers(connection)
+        if noted == replays:  # the usual answer needs no writing
+            return
+        with self._store.write() as connection:
+            note_replayer(self._store, connection, host, replays)
+
+    def replayers(self) -> tuple[str, ...]:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            return replayers(connection)
+
+    def tell(self, report: str) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            put_meta(self._store, connection, {_REPORT: report})
+
+    def told(self) -> str:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _REPORT)
+            return str(connection.scalar(wanted) or "")
+
+    def quarantine(self, frame: Quarantined) -> None:
+        """See ``base.Replay``."""
+        of_frame = (
+            sa.select(_c.stream_id, _c.seq_begin, _c.seq_end)
+            .select_from(schema.claims.join(schema.files, _f.id == _c.file_id).join(schema.streams))
+            .where(
+                _f.file == str(frame.file),
+                _s.table_uuid == str(frame.table),
+                _c.begin <= frame.begin,
+                _c.end >= frame.end,
+                ~_c.divergent,
+            )
+        )
+        with self._store.write() as connection:
+            held = [list(row) for row in connection.execute(of_frame)]
+            insert = self._store.insert(schema.quarantined).values(
+                file=str(frame.file),
+                begin=frame.begin,
+                end=frame.end,
+                table_uuid=str(frame.table),
+                reason=frame.reason,
+                copy=frame.copy,
+                at=frame.at,
+                held=json.dumps(held),
+            )
+            connection.execute(insert.on_conflict_do_nothing())
+
+    def quarantined(self) -> list[Quarantined]:
+        """See ``base.Replay``."""
+        with self._store.read() as connection:
+            rows: Sequence[sa.Row[tuple[object, ...]]] = connection.execute(
+                sa.select(schema.quarantined).order_by(_q.file, _q.begin)
+            ).all()
+        return [
+            Quarantined(file_id(r.file), r.begin, r.end, UUID(r.table_uuid), r.reason, r.copy, r.at, r.discarded)
+            for r in rows
+        ]
+
+    def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            row = quarantined_row(connection, file, begin)
+            if damaged is not None:
+                release(connection, names, row, damaged, at)
+            if not row.discarded:
+                here = (_q.file == row.file) & (_q.begin == begin)
+                connection.execute(schema.quarantined.update().where(here).values(discarded=at))
+        names.keep()
+
+    def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
+        """See ``base.Replay``."""
+        with self._store.write() as connection:
+            names = self._names.session(connection)
+            requeue(connection, names, quarantined_row(connection, file, begin), claim, into)
+        names.keep()
+
+    def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
+        """See ``base.Replay``."""
+        values = {"upto": upto, "changes_snapshot": changes_snapshot, "at": at}
+        insert = self._store.insert(schema.folds).values(table_uuid=str(table), **values)
+        with self._store.write() as connection:
+            connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
+
+    def folded(self, table: UUID) -> tuple[int, int, int]:
+        """See ``base.Replay``."""
+        f = schema.folds.c
+        with self._store.read() as connection:
+            row = connection.execute(
+                sa.select(f.upto, f.changes_snapshot, f.at).where(f.table_uuid == str(table))
+            ).one_or_none()
+        return (0, 0, 0) if row is None else (row.upto, row.changes_snapshot, row.at)
+
+
+def _furthest(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
+    return {file: max(one.get(file, 0), two.get(file, 0)) for file in (*one, *two)}

@@ -1,0 +1,357 @@
+"""Peers and rules over SQL; decisions check the master's term in their own transaction."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from replication.core.coverage import Ranges
+from replication.core.definition.choice import is_chosen
+from replication.core.definition.schema import TableSpec
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId
+from replication.errors import PeerExistsError, RequestError, UnknownPeerError, UnknownTableError
+from replication.ledger.base import FileKind, PatternRule, Peer, Phase, Rule
+from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.definitions import table_spec
+from replication.ledger.sql.queries.gaps import gaps_of_new, lacking, note_end, write_gaps
+from replication.ledger.sql.queries.rule_cache import RuleCache, peers, read_pattern_rules
+from replication.ledger.sql.schema import sending
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import check_term
+from replication.ledger.sql.store.store import SqlStore, counter, execute_many, raise_counter
+
+_t, _f, _s = schema.tables.c, schema.files.c, schema.streams.c
+_peer, _rule, _p = sending.peers.c, sending.rules.c, sending.progress.c
+
+SETTLE_US = 10_000_000
+
+
+class SqlRules:
+    """``base.Rules`` over SQL."""
+
+    def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+        self._rules_cache = rules_cache
+
+    def define(self, peer: Peer, term: int) -> None:
+        """See ``base.Rules``."""
+        values = {
+            "name": peer.name,
+            "zookeepers": peer.zookeepers,
+            "cluster": str(peer.cluster),
+            "paused": peer.paused,
+            "rate": peer.rate,
+        }
+        try:
+            with self._store.write() as connection:
+                check_term(connection, term)
+                connection.execute(sending.peers.insert().values(values))
+        except IntegrityError:
+            raise PeerExistsError(
+                f"a peer named {peer.name} is defined already", f"Remove it first: walship deletecluster {peer.name}"
+            ) from None
+
+    def delete(self, name: str, term: int) -> None:
+        """See ``base.Rules``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._known_peer(connection, name)
+            self._end(connection, _rule.peer == name)
+            connection.execute(sending.standing.delete().where(sending.standing.c.peer == name))
+            connection.execute(sending.peers.delete().where(_peer.name == name))
+
+    def set_address(self, name: str, zookeepers: str, term: int) -> None:
+        """See ``base.Rules``."""
+        self._set_peer(name, term, zookeepers=zookeepers)
+
+    def set_paused(self, name: str, paused: bool, term: int) -> None:
+        """See ``base.Rules``."""
+        self._set_peer(name, term, paused=paused)
+
+    def set_rate(self, name: str, rate: int, term: int) -> None:
+        """See ``base.Rules``."""
+        self._set_peer(name, term, rate=rate)
+
+    def _set_peer(self, name: str, term: int, **values: str | bool | int) -> None:
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._known_peer(connection, name)
+            connection.execute(sending.peers.update().where(_peer.name == name).values(values))
+
+    def peers(self) -> list[Peer]:
+        """See ``base.Rules``."""
+        with self._store.read() as connection:
+            return peers(connection)
+
+    def generation(self) -> int:
+        """See ``base.Rules``."""
+        with self._store.read() as connection:
+            return counter(connection, "generation")
+
+    def enable(
+        self,
+        peer: str,
+        table: UUID,
+        groups: Sequence[str],
+        remote_table: str,
+        term: int,
+        *,
+        bootstrap: bool = False,
+        with_properties: bool | None = None,
+        every_group: bool = False,
+    ) -> list[Rule]:
+        """See ``base.Rules``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._known_peer(connection, peer)
+            text = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table), ~_t.dropped))
+            if text is None:
+                raise UnknownTableError(f"there is no table {table}", "Make it with: walship createtable")
+            spec = table_spec(text)
+            for group in groups:
+                spec.group(group)
+            there = {rule.group: rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer}
+            other = sorted({rule.remote_table for rule in there.values()} - {remote_table})
+            if other:
+                raise RequestError(
+                    f"{spec.name} goes to {peer} as {other[0]} already, so it cannot go there as {remote_table} too",
+                    "All groups of a table go to one remote table; disablereplication first",
+                )
+            taken = with_properties
+            if taken is None:
+                taken = next((rule.with_properties for rule in there.values()), True)
+            wanted = [group for group in dict.fromkeys(groups) if group not in there]
+            if wanted:
+                generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+                phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
+                for group in wanted:
+                    there[group] = self._begin(
+                        connection,
+                        Rule(peer, table, group, remote_table, generation, {}, phase, with_properties=taken),
+                    )
+            here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+            if with_properties is not None:  # they are the table's, not a group's
+                changed = here & (_rule.with_properties != taken)
+                connection.execute(sending.rules.update().where(changed).values(with_properties=taken))
+                there = {group: replace(rule, with_properties=taken) for group, rule in there.items()}
+            if every_group:
+                connection.execute(sending.rules.update().where(here).values(every_group=True))
+            return [there[group] for group in dict.fromkeys(groups)]
+
+    def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
+        """See ``base.Rules``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            rules = self._of_table(connection, peer, table)
+            if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
+                return rules
+            generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+            begun: list[Rule] = []  # not read back: the rules_cache would remember them though this transaction fail
+            for rule in rules:
+                if rule.phase is not Phase.BOOTSTRAPPING:
+                    here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.grp == rule.group)
+                    self._end(connection, here)
+                    rule = self._begin(connection, replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING))
+                begun.append(rule)
+            return begun
+
+    def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
+        """See ``base.Rules``."""
+        done = (_rule.generation <= generation) & (_rule.phase == Phase.BOOTSTRAPPING.value)
+        here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+        with self._store.write() as connection:
+            check_term(connection, term)
+            connection.execute(sending.rules.update().where(here & done).values(phase=Phase.LIVE.value))
+            rules = self._rules_cache.in_force(connection, table)
+        return [rule for rule in rules if (rule.peer, rule.phase) == (peer, Phase.LIVE)]
+
+    def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
+        """See ``base.Rules``."""
+        here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._of_table(connection, peer, table)
+            connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))
+            return self._of_table(connection, peer, table)
+
+    def _of_table(self, connection: Connection, peer: str, table: UUID) -> list[Rule]:
+        """A table's rules for a peer, one at least."""
+        self._known_peer(connection, peer)
+        rules = [rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer]
+        if not rules:
+            raise RequestError(f"table {table} does not go to {peer}", "First: walship enablereplication")
+        return rules
+
+    def _begin(self, connection: Connection, rule: Rule) -> Rule:
+        """Add a rule that requires what comes after all that is claimed now, from every file's registered length on.
+
+        One that is bootstrapped requires what fills the gaps in that, too.
+        """
+        values = {
+            "peer": rule.peer,
+            "table_uuid": str(rule.table),
+            "grp": rule.group,
+            "remote_table": rule.remote_table,
+            "generation": rule.generation,
+            "phase": rule.phase.value,
+            "with_properties": rule.with_properties,
+            "every_group": rule.every_group,
+        }
+        key = connection.execute(sending.rules.insert().values(values).returning(_rule.id)).scalar_one()
+        covered = coverage(connection, (_s.table_uuid == str(rule.table)) & (_s.grp == rule.group))
+        whole = rule.phase is Phase.BOOTSTRAPPING
+        required_from: dict[FileId, int] = {
+            stream.wal: ranges.prefix(0) if whole else ranges.end for stream, ranges in covered.items()
+        }
+        execute_many(
+            connection,
+            sending.required_from.insert(),
+            [{"rule_id": key, "wal": str(wal), "sequence": first} for wal, first in required_from.items()],
+        )
+        grown = sa.select(_f.id, sa.literal(key), _f.length).where(
+            _f.kind != FileKind.CONTROL, _f.length > FILE_HEADER_BYTES
+        )
+        connection.execute(sending.starts.insert().from_select(["file_id", "rule_id", "begin"], grown))
+        self._unship(connection, rule.peer)
+        now = _now()
+        gaps = (
+            () if whole else gaps_of_new(connection, rule.peer, rule.table, rule.group, required_from, now)
+        )  # or it fills them
+        connection.execute(sending.rules.update().where(_rule.id == key).values(since=now, gaps=write_gaps(gaps)))
+        return replace(rule, required_from=required_from, since=now, gaps=gaps)
+
+    def _unship(self, connection: Connection, peer: str) -> None:
+        """Bytes shipped past the registered length were filtered without the new rule, so they do not count."""
+        wanted = sa.select(_p.file_id, _p.shipped, _f.length).join(schema.files).where(_p.peer == peer)
+        for row in connection.execute(wanted).all():
+            shipped = Ranges.from_json(row.shipped)
+            if shipped.end > row.length:
+                here = (_p.file_id == row.file_id) & (_p.peer == peer)
+                kept = shipped.within(0, row.length).to_json()
+                connection.execute(sending.progress.update().where(here).values(shipped=kept))
+
+    def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
+        """See ``base.Rules``."""
+        here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & _rule.grp.in_(list(groups))
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._known_peer(connection, peer)
+            self._end(connection, here)
+            rest = (_rule.peer == peer) & (_rule.table_uuid == str(table))
+            connection.execute(sending.rules.update().where(rest).values(every_group=False))
+
+    def follow(self, connection: Connection, spec: TableSpec) -> None:
+        """Begin the rules that go with a table as it is now.
+
+        These are for added groups, where all groups of it go, and those that stand for a table of its name.
+        """
+        stands = read_pattern_rules(connection)
+        here = (_rule.table_uuid == str(spec.uuid)) & _rule.every_group
+        if not stands and connection.scalar(sa.select(_rule.id).where(here).limit(1)) is None:
+            return
+        rules = self._rules_cache.in_force(connection, spec.uuid)
+        for peer in sorted({rule.peer for rule in rules if rule.every_group}):
+            there = [rule for rule in rules if rule.peer == peer]
+            lacking = {group.name for group in spec.groups} - {rule.group for rule in there}
+            self._begin_all(connection, there[0], [g.name for g in spec.groups if g.name in lacking])
+        known = {rule.peer for rule in rules}
+        meant = [standing for standing in stands if is_chosen(spec.name, standing.pattern, standing.excluded)]
+        for peer in sorted({standing.peer for standing in meant} - known):
+            mine = [standing for standing in meant if standing.peer == peer]
+            every = not all(standing.groups for standing in mine)
+            named = {group for standing in mine for group in standing.groups}
+            like = Rule(peer, spec.uuid, "", spec.name, 0, with_properties=mine[0].with_properties, every_group=every)
+            self._begin_all(connection, like, [g.name for g in spec.groups if every or g.name in named])
+
+    def _begin_all(self, connection: Connection, like: Rule, groups: Sequence[str]) -> None:
+        """Rules like another for groups of which nothing has been written yet."""
+        if groups:
+            generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
+        for group in groups:
+            self._begin(
+                connection,
+                replace(like, group=group, generation=generation, phase=Phase.LIVE, required_from={}, gaps=()),
+            )
+
+    def stand(self, standing: PatternRule, term: int) -> None:
+        """See ``base.Rules``."""
+        values = {
+            "excluded": json.dumps(standing.excluded),
+            "grps": json.dumps(standing.groups),
+            "with_properties": standing.with_properties,
+        }
+        insert = self._store.insert(sending.standing).values(peer=standing.peer, pattern=standing.pattern, **values)
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._known_peer(connection, standing.peer)
+            connection.execute(insert.on_conflict_do_update(index_elements=["peer", "pattern"], set_=values))
+
+    def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
+        """See ``base.Rules``."""
+        here = (sending.standing.c.peer == peer) & (sending.standing.c.pattern == pattern)
+        with self._store.write() as connection:
+            check_term(connection, term)
+            self._known_peer(connection, peer)
+            return connection.execute(sending.standing.delete().where(here)).rowcount > 0
+
+    def standing(self) -> list[PatternRule]:
+        """See ``base.Rules``."""
+        with self._store.read() as connection:
+            return read_pattern_rules(connection)
+
+    def settle(self, term: int) -> list[Rule]:
+        """See ``base.Rules``."""
+        with self._store.read() as connection:
+            closed = counter(connection, "closed")
+            dropped = sa.select(_t.uuid).where(_t.dropped, _t.dropped_at < closed - SETTLE_US)
+            wanted = sa.select(sending.rules).where(_rule.table_uuid.in_(dropped))
+            if connection.execute(wanted.limit(1)).one_or_none() is None:
+                return []
+        with self._store.write() as connection:
+            check_term(connection, term)
+            rows = [row for row in connection.execute(wanted).all() if not lacking(connection, row).first]
+            ended = [r for r in self._rules_cache.in_force(connection) if any(_is_of(r, row) for row in rows)]
+            self._end(connection, _rule.id.in_([row.id for row in rows]))
+        return ended
+
+    def _end(self, connection: Connection, which: sa.ColumnElement[bool]) -> None:
+        for row in connection.execute(sa.select(sending.rules).where(which)).all():
+            note_end(self._store, connection, row, _now())
+        connection.execute(sending.rules.delete().where(which))
+
+    def all(self) -> list[Rule]:
+        """See ``base.Rules``."""
+        with self._store.read() as connection:
+            return [*self._rules_cache.known(connection)]
+
+    def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
+        """See ``base.Rules``."""
+        e = sending.ended.c
+        wanted = sa.select(e.table_uuid, e.grp, e.generation).where(e.cluster == str(cluster))
+        with self._store.read() as connection:
+            return [(UUID(table), group, int(generation)) for table, group, generation in connection.execute(wanted)]
+
+    def _known_peer(self, connection: Connection, name: str) -> None:
+        if connection.scalar(sa.select(_peer.name).where(_peer.name == name)) is None:
+            names = ", ".join(peer.name for peer in peers(connection))
+            raise UnknownPeerError(
+                f"there is no peer {name}", f"Defined are {names}" if names else "Define it with: walship definecluster"
+            )
+
+
+def _is_of(rule: Rule, row: Any) -> bool:
+    return (rule.peer, str(rule.table), rule.group) == (row.peer, row.table_uuid, row.grp)
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,161 @@
+"""Table definitions and schema versions over SQL."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.errors import TableExistsError, UnknownTableError
+from replication.ledger.sql.queries.definitions import table_spec
+from replication.ledger.sql.queries.positions import advance
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.definition_files import DefinitionFiles
+from replication.ledger.sql.store.store import SqlStore, chunked, counter, raise_counter
+
+_t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
+
+
+class SqlTables:
+    """``base.Tables`` over SQL."""
+
+    def __init__(self, store: SqlStore, follow: Callable[[Connection, TableSpec], None]) -> None:
+        """For the ledger in ``store``; ``follow`` has rules follow a table that is new or has other groups."""
+        self._store = store
+        self._follow = follow
+        self._kept = DefinitionFiles(store.path) if store.path is not None else None
+
+    def create(self, spec: TableSpec) -> None:
+        """See ``base.Tables``."""
+        with self._store.write() as connection:
+            same = sa.func.lower(_t.name) == spec.name.lower()  # engines do not tell letter case apart
+            taken = sa.select(_t.uuid, _t.name).where(same, ~_t.dropped, _t.uuid != str(spec.uuid))
+            there = connection.execute(taken).first()
+            if there is not None:
+                raise TableExistsError(
+                    f"table {there.name} exists with another uuid ({there.uuid})",
+                    "Drop that one, or choose another name (enablereplication --remote-table)",
+                )
+            known = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid)))
+            insert = self._store.insert(schema.tables).values(uuid=str(spec.uuid), name=spec.name, spec=spec.to_json())
+            connection.execute(insert.on_conflict_do_nothing())
+            for version in spec.versions.values():
+                self._put(connection, version)
+            if known is None:
+                self._keep(spec)
+                self._follow(connection, spec)
+
+    def alter(self, table: UUID, change: Callable[[TableSpec], TableSpec]) -> TableSpec:
+        """See ``base.Tables``."""
+        with self._store.write() as connection:
+            text = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table), ~_t.dropped))
+            if text is None:
+                raise UnknownTableError(f"there is no table {table}, or it was dropped", "See walship listtables")
+            before = table_spec(text)
+            after = replace(change(before), name=before.name)
+            if after == before:
+                return before
+            text = after.to_json()
+            connection.execute(schema.tables.update().where(_t.uuid == str(table)).values(spec=text))
+            for version in after.versions.values():
+                self._put(connection, version)
+            self._keep(after)
+            raise_counter(connection, "definitions", counter(connection, "definitions") + 1)
+            if len(after.groups) > len(before.groups):
+                self._follow(connection, after)
+        return table_spec(text)
+
+    def revision(self) -> int:
+        """See ``base.Tables``."""
+        with self._store.read() as connection:
+            return counter(connection, "definitions")
+
+    def drop(self, table: UUID) -> None:
+        """See ``base.Tables``."""
+        with self._store.write() as connection:
+            here = (_t.uuid == str(table)) & ~_t.dropped
+            at = max(_now(), counter(connection, "closed"))  # clocks of writers may be ahead of this one
+            connection.execute(schema.tables.update().where(here).values(dropped=True, dropped_at=at))
+            for key in connection.scalars(sa.select(_f.id).where(_f.applied < _f.length)).all():
+                advance(connection, key)
+        if self._kept is not None:
+            self._kept.forget_table(table)
+
+    def get(self, name: str) -> TableSpec:
+        """See ``base.Tables``."""
+        with self._store.read() as connection:
+            spec = connection.scalar(sa.select(_t.spec).where(_t.name == name, ~_t.dropped))
+            if spec is not None:
+                return table_spec(spec)
+            names = connection.scalars(sa.select(_t.name).where(~_t.dropped).order_by(_t.name)).all()
+        near = difflib.get_close_matches(name, names, n=3) or names[:5]
+        raise UnknownTableError(
+            f"there is no table {name}",
+            f"Did you mean {', '.join(near)}?" if near else "Make it with: walship createtable",
+        )
+
+    def by_uuid(self, table: UUID) -> TableSpec | None:
+        """See ``base.Tables``."""
+        with self._store.read() as connection:
+            spec = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table)))
+        return None if spec is None else table_spec(spec)
+
+    def told(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
+        """See ``base.Tables``."""
+        names = [str(table) for table in tables]
+        made: dict[UUID, tuple[TableSpec, list[SchemaVersion]]] = {}
+        with self._store.read() as connection:
+            for some in chunked(names):
+                for uuid, spec in connection.execute(sa.select(_t.uuid, _t.spec).where(_t.uuid.in_(some))):
+                    made[UUID(uuid)] = (table_spec(spec), [])
+                wanted = sa.select(schema.schemas).where(_v.table_uuid.in_(some)).order_by(_v.grp, _v.hash)
+                for row in connection.execute(wanted):
+                    if (table := UUID(row.table_uuid)) in made:
+                        made[table][1].append(SchemaVersion.load(table, row.grp, row.hash, row.body))
+        return made
+
+    def all(self) -> list[TableSpec]:
+        """See ``base.Tables``."""
+        with self._store.read() as connection:
+            specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped).order_by(_t.name)).all()
+        return [table_spec(spec) for spec in specs]
+
+    def put_schema(self, version: SchemaVersion) -> None:
+        """See ``base.Tables``."""
+        with self._store.write() as connection:
+            self._put(connection, version)
+
+    def _keep(self, spec: TableSpec) -> None:
+        if self._kept is not None:
+            self._kept.keep_table(spec)
+
+    def _put(self, connection: Connection, version: SchemaVersion) -> None:
+        if self._kept is not None:
+            self._kept.keep_version(version)
+        insert = self._store.insert(schema.schemas).values(
+            hash=version.hash, table_uuid=str(version.table), grp=version.group, body=version.body
+        )
+        connection.execute(insert.on_conflict_do_nothing())
+
+    def schema(self, name: bytes) -> SchemaVersion | None:
+        """See ``base.Tables``."""
+        with self._store.read() as connection:
+            row = connection.execute(sa.select(schema.schemas).where(_v.hash == name)).one_or_none()
+        return None if row is None else SchemaVersion.load(UUID(row.table_uuid), row.grp, row.hash, row.body)
+
+    def schemas(self, table: UUID) -> list[SchemaVersion]:
+        """See ``base.Tables``."""
+        wanted = sa.select(schema.schemas).where(_v.table_uuid == str(table)).order_by(_v.grp, _v.hash)
+        with self._store.read() as connection:
+            rows = connection.execute(wanted).all()
+        return [SchemaVersion.load(table, row.grp, row.hash, row.body) for row in rows]
+
+
+def _now() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,97 @@
+"""The master's term and the cluster's role over SQL, with the marks that tell a ledger from its copy."""
+
+from __future__ import annotations
+
+import json
+from uuid import uuid4
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.ids import ClusterId
+from replication.core.roles import RoleState
+from replication.core.routes.forks import TERM_HISTORY_MAX, TermHistory, contradiction
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import check_term
+from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
+
+_ASSIGNED = "assigned "
+
+
+class SqlTerms:
+    """``base.Terms`` over SQL."""
+
+    def __init__(self, store: SqlStore) -> None:
+        """For the ledger in ``store``."""
+        self._store = store
+
+    def current(self) -> int:
+        """See ``base.Terms``."""
+        with self._store.read() as connection:
+            return counter(connection, "term")
+
+    def raise_to_next(self) -> int:
+        """See ``base.Terms``."""
+        with self._store.write() as connection:
+            term = raise_counter(connection, "term", counter(connection, "term") + 1)
+            known = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
+            put_meta(self._store, connection, known)
+            return term
+
+    def assign(self, host: str, term: int) -> None:
+        """See ``base.Terms``."""
+        with self._store.write() as connection:
+            check_term(connection, term)
+            raise_counter(connection, f"{_ASSIGNED}{host}", term)
+
+    def assigned(self) -> dict[str, int]:
+        """See ``base.Terms``."""
+        kept = schema.counters.c
+        wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(_ASSIGNED))
+        with self._store.read() as connection:
+            return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
+
+    def term_history(self) -> TermHistory:
+        """See ``base.Terms``."""
+        with self._store.read() as connection:
+            return _term_history(connection)
+
+    def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
+        """See ``base.Terms``."""
+        here = schema.term_histories.c.cluster == str(other)
+        wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.mark).where(here)
+        with self._store.read() as connection:
+            kept = connection.execute(wanted).one_or_none()
+        if not term_history or kept is not None and (kept.term, kept.mark) == term_history[-1]:
+            return ""
+        with self._store.write() as connection:
+            kept = connection.execute(wanted).one_or_none()
+            why = contradiction(None if kept is None else (kept.term, kept.mark), term_history)
+            if not why:
+                connection.execute(schema.term_histories.delete().where(here))
+                newest = {"term": term_history[-1][0], "mark": term_history[-1][1]}
+                connection.execute(schema.term_histories.insert().values(cluster=str(other), **newest))
+            return why
+
+    def role(self) -> RoleState:
+        """See ``base.Terms``."""
+        with self._store.read() as connection:
+            return _role(connection)
+
+    def keep_role(self, state: RoleState) -> None:
+        """See ``base.Terms``."""
+        if state.epoch <= self.role().epoch:
+            return
+        with self._store.write() as connection:
+            if state.epoch > _role(connection).epoch:
+                put_meta(self._store, connection, {"role": state.encode().decode()})
+
+
+def _role(connection: Connection) -> RoleState:
+    text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "role"))
+    return RoleState() if text is None else RoleState.decode(text.encode())
+
+
+def _term_history(connection: Connection) -> TermHistory:
+    text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "term_history"))
+    return tuple((int(term), str(mark)) for term, mark in json.loads(text or "[]"))

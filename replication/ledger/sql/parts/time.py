@@ -1,0 +1,180 @@
+"""Writers, closed time and replicated time over SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
+from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
+from replication.ledger.base import AheadClock, FileKind, Grown, LandedGroup, WriterRow
+from replication.ledger.sql.queries.freshness import RouteSnapshot, forget, keep_notice, origins, reached
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import file_id, stream_id
+from replication.ledger.sql.store.store import SqlStore, counter, greatest, raise_counter
+
+LIVE_US = 600_000_000
+
+_w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims, schema.streams, schema.clocks))
+
+_SEEN = sa.union_all(
+    sa.select(sa.func.max(_f.commit_hi)),
+    sa.select(schema.counters.c.value).where(schema.counters.c.name == "seen"),
+)
+_LEFT_BEHIND = (
+    sa.select(_f.id)
+    .where(_f.kind == FileKind.WAL, _f.closed_length > _f.length, ~sa.exists().where(_w.writer == _f.writer))
+    .limit(1)
+)
+_PAST = (
+    sa.select(_s.wal, _s.table_uuid, _s.grp, sa.func.max(_c.seq_end).label("end"))
+    .select_from(schema.claims.join(schema.streams))
+    .where(
+        _c.file_id == sa.bindparam("key"),
+        _c.end > sa.bindparam("seen"),
+        _s.table_uuid != str(NIL_UUID),
+        ~_c.divergent,
+    )
+    .group_by(_s.wal, _s.table_uuid, _s.grp)
+)
+# files with frames of this cluster's own: its WALs, and copies of what was saved from one that was salvaged
+_OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
+
+
+class SqlTime:
+    """``base.Time`` over SQL."""
+
+    def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
+        """For the ledger in ``store``, of ``cluster``."""
+        self._store = store
+        self._cluster = cluster
+
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> LandedGroup:
+        """See ``base.Time``."""
+        values = {"host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
+        insert = self._store.insert(schema.writers)
+        with self._store.write() as connection:
+            closed = max(counter(connection, "closed"), _seen(connection))
+            connection.execute(
+                insert.values(writer=writer, floor=closed, **values).on_conflict_do_update(
+                    index_elements=["writer"], set_=values
+                )
+            )
+        return LandedGroup(writer, closed, role_epoch)
+
+    def remove_writer(self, writer: str) -> None:
+        """See ``base.Time``."""
+        with self._store.write() as connection:
+            connection.execute(schema.writers.delete().where(_w.writer == writer))
+
+    def writers(self) -> list[WriterRow]:
+        """See ``base.Time``."""
+        with self._store.read() as connection:
+            rows = connection.execute(sa.select(schema.writers).order_by(_w.writer)).all()
+        return [WriterRow(r.writer, r.host, r.pid, r.boot, r.floor) for r in rows]
+
+    def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
+        """See ``base.Time``."""
+        with self._store.write() as connection:
+            for writer, floor in floors.items():
+                here = (_w.writer == writer) & (_w.host == host)
+                value = greatest(_w.floor, sa.literal(floor, sa.BigInteger))
+                connection.execute(schema.writers.update().where(here).values(floor=value))
+            if connection.execute(_LEFT_BEHIND).first() is not None:
+                return counter(connection, "closed")
+            lowest = connection.scalar(sa.select(sa.func.min(_w.floor)))
+            reached = max(now, _seen(connection)) if lowest is None else lowest
+            return raise_counter(connection, "closed", reached)
+
+    def closed(self) -> int:
+        """See ``base.Time``."""
+        with self._store.read() as connection:
+            return counter(connection, "closed")
+
+    def seen(self) -> int:
+        """See ``base.Time``."""
+        with self._store.read() as connection:
+            return _seen(connection)
+
+    def note_ahead(self, clock: AheadClock) -> None:
+        """See ``base.Time``."""
+        insert = self._store.insert(schema.clocks)
+        with self._store.write() as connection:
+            connection.execute(schema.clocks.delete().where(_k.commit <= clock.at))
+            connection.execute(
+                insert.values(origin=str(clock.origin), commit=clock.commit, at=clock.at).on_conflict_do_update(
+                    index_elements=["origin"],
+                    set_={"commit": insert.excluded.commit, "at": insert.excluded.at},
+                    where=_k.commit < insert.excluded.commit,
+                )
+            )
+
+    def ahead(self) -> list[AheadClock]:
+        """See ``base.Time``."""
+        with self._store.read() as connection:
+            rows = connection.execute(sa.select(schema.clocks).order_by(_k.origin)).all()
+        return [AheadClock(ClusterId.parse(row.origin), row.commit, row.at) for row in rows]
+
+    def closed_notice(self) -> ClosedNotice:
+        """See ``base.Time``."""
+        with self._store.read() as connection:
+            closed = counter(connection, "closed")
+            rows = connection.execute(
+                sa.select(_s.wal, _s.table_uuid, _s.grp, sa.func.max(_c.seq_end).label("end"))
+                .select_from(schema.claims.join(schema.streams).join(schema.files, _f.id == _c.file_id))
+                .where(
+                    _f.kind == FileKind.WAL,
+                    _s.wal == _f.file,
+                    _s.table_uuid != str(NIL_UUID),
+                    ~_c.divergent,
+                    (_f.closed_length < 0) | (_f.commit_hi > closed - LIVE_US),
+                )
+                .group_by(_s.wal, _s.table_uuid, _s.grp)
+                .order_by(_s.wal, _s.table_uuid, _s.grp)
+            )
+            return ClosedNotice(closed, tuple((stream_id(r.wal, r.table_uuid, r.grp), r.end - 1) for r in rows))
+
+    def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
+        """See ``base.Time``."""
+        made: dict[FileId, Grown] = {}
+        with self._store.read() as connection:
+            newer = sa.select(_f.id, _f.file, _f.length).where(_f.commit_hi > after, _OWN)
+            for row in connection.execute(newer).all():
+                file = file_id(row.file)
+                ends = connection.execute(_PAST, {"key": row.id, "seen": seen.get(file, 0)})
+                last = {stream_id(r.wal, r.table_uuid, r.grp): r.end - 1 for r in ends}
+                own = {
+                    stream: n for stream, n in last.items() if stream.wal == file or stream.wal.cluster == self._cluster
+                }
+                made[file] = Grown(row.length, own)
+        return made
+
+    def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
+        """See ``base.Time``."""
+        with self._store.write() as connection:
+            keep_notice(self._store, connection, str(origin), notice)
+
+    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+        """See ``base.Time``."""
+        with self._store.read() as connection:
+            return reached(connection, self._cluster, sequences)
+
+    def forget(self, origin: ClusterId) -> None:
+        """See ``base.Time``."""
+        with self._store.write() as connection:
+            forget(connection, origin)
+
+    def replicated(self, table: UUID | None = None, *, every_origin: bool = False) -> dict[ClusterId, Replicated]:
+        """See ``base.Time``."""
+        with self._store.read() as connection:
+            return {
+                origin: RouteSnapshot.load(connection, origin, table).replicated()
+                for origin in origins(connection, table, self._cluster, every=every_origin)
+            }
+
+
+def _seen(connection: Connection) -> int:
+    return max((int(value) for value in connection.scalars(_SEEN) if value is not None), default=0)

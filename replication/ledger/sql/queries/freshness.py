@@ -1,0 +1,349 @@
+"""Replicated time from the ledger: notices, open routes, what is covered and what of it is applied, in one snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.phase import Phase
+from replication.core.routes.carried import Carried, InboundRoute
+from replication.core.routes.freshness import (
+    EVERYTHING,
+    ClosedNotice,
+    Reach,
+    Replicated,
+    RouteCoverage,
+    accumulate,
+    reach,
+    replicated_time,
+)
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import file_id, stream_id
+from replication.ledger.sql.store.store import SqlStore, chunked
+
+NOTICES_MAX = 256
+NOTICES_FRESH = 128
+NOTICE_LARGE_BYTES = 1 << 18
+_Sequences = dict[StreamId, Ranges]
+
+_n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
+_r, _t, _q, _h = schema.routes.c, schema.tables.c, schema.quarantined.c, schema.heard.c
+_v = schema.acknowledged.c
+
+
+_APPLICABLE = (
+    schema.claims.join(schema.streams, _s.id == _c.stream_id)
+    .outerjoin(schema.files, _f.id == _c.file_id)
+    .outerjoin(schema.positions, (_p.file_id == _c.file_id) & (_p.table_uuid == _s.table_uuid))
+)
+
+
+def is_applied() -> sa.ColumnElement[bool]:
+    """Whether a row of claims (outer-joined with files and positions) is in its table."""
+    return _c.file_id.is_(None) | (_c.end <= _f.applied) | (_c.end <= sa.func.coalesce(_p.applied, 0))
+
+
+_WAITING = sa.select(_c.id).select_from(_APPLICABLE).where(~_c.divergent, ~is_applied())
+
+
+def keep_notice(store: SqlStore, connection: Connection, origin: str, notice: ClosedNotice) -> None:
+    """Keep one more notice of ``origin``; two at one time become one, and many are thinned."""
+    same = connection.scalar(sa.select(_n.payload).where(_n.origin == origin, _n.closed == notice.t))
+    if same is not None:
+        notice = accumulate(_decode(same), notice)
+    insert = store.insert(schema.notices).values(origin=origin, closed=notice.t, payload=notice.encode())
+    connection.execute(
+        insert.on_conflict_do_update(index_elements=["origin", "closed"], set_={"payload": insert.excluded.payload})
+    )
+    kept = sa.select(sa.func.count(), sa.func.max(sa.func.length(_n.payload))).where(_n.origin == origin)
+    count, largest = connection.execute(kept).one()
+    # A worker's first notice lists all that its cluster ever wrote, and every look at replicated time reads it.
+    is_turn = count >= 4 and count & (count - 1) == 0
+    if count > NOTICES_MAX or is_turn and largest > NOTICE_LARGE_BYTES:
+        thin(connection, ClusterId.parse(origin))
+
+
+def thin(connection: Connection, origin: ClusterId) -> None:
+    """Drop notices older than what every table has reached; of the rest join the older ones two by two.
+
+    One that a table has reached is joined to no later one: replicated time would go back while that is held.
+    """
+    here = _n.origin == str(origin)
+    snapshot = RouteSnapshot.load(connection, origin, None)
+    reached = snapshot.replicated().t
+    connection.execute(schema.notices.delete().where(here, _n.closed < reached))
+    rows = connection.execute(sa.select(_n.closed, _n.payload).where(here).order_by(_n.closed)).all()
+    if len(rows) <= NOTICES_MAX:
+        return
+    standing = {reached, *(snapshot.of(table).replicated().t for table in snapshot.live)}
+    older = iter(rows[:-NOTICES_FRESH])
+    for one in older:
+        two = None if one.closed in standing else next(older, None)
+        if two is None:
+            continue
+        joined = accumulate(_decode(one.payload), _decode(two.payload))
+        connection.execute(schema.notices.delete().where(here, _n.closed == one.closed))
+        connection.execute(schema.notices.update().where(here, _n.closed == two.closed).values(payload=joined.encode()))
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSnapshot:
+    """All that replicated time of one origin depends on, for one table or for all."""
+
+    origin: ClusterId
+    is_own: bool
+    notices: Sequence[ClosedNotice]
+    routes: Mapping[tuple[UUID, str], Sequence[InboundRoute]]
+    live: frozenset[UUID]
+    covered: Mapping[StreamId, Ranges] = field(default_factory=dict)
+    applied: Mapping[StreamId, Ranges] = field(default_factory=dict)
+    quarantined: Mapping[StreamId, Ranges] = field(default_factory=dict)
+    waiting: str = ""
+    acknowledged: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]] = field(default_factory=dict)
+
+    @staticmethod
+    def load(connection: Connection, origin: ClusterId, table: UUID | None) -> RouteSnapshot:
+        """Read it within the connection's transaction."""
+        payloads = connection.scalars(sa.select(_n.payload).where(_n.origin == str(origin)).order_by(_n.closed)).all()
+        notices = [_decode(payload) for payload in payloads]
+        live = {UUID(text) for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped))}
+        if table is not None:
+            live &= {table}
+        own = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "cluster"))
+        wanted = {stream for notice in notices for stream, _ in notice.streams if stream.table in live}
+        routes = by_group(open_routes(connection, table))
+        is_own = own == str(origin)
+        waiting = "" if is_own else _waiting(routes.values(), live)
+        found = _coverage(connection, wanted)
+        return RouteSnapshot(
+            origin, is_own, notices, routes, frozenset(live), *found, waiting, acknowledged(connection)
+        )
+
+    def of(self, table: UUID) -> RouteSnapshot:
+        """The same for one of its tables."""
+        waiting = "" if self.is_own else _waiting(self.routes.values(), {table})
+        return replace(self, live=frozenset({table}), waiting=waiting)
+
+    def replicated(self) -> Replicated:
+        """The largest closed time up to which all that is required is applied; none before a bootstrap is complete."""
+        if self.waiting:
+            return Replicated(0, self.waiting)
+
+        def routes(stream: StreamId) -> Sequence[RouteCoverage]:
+            if stream.table not in self.live:
+                return ()
+            return (
+                own_route(stream, self.acknowledged)
+                if self.is_own
+                else routes_of(stream, self.routes, self.acknowledged)
+            )
+
+        return replicated_time(self.notices, routes, self.covered, self.applied, self.origin.name, self.quarantined)
+
+
+def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+    """Whether everything required of each stream up to a sequence is here, by whatever route it came.
+
+    Nothing of a table that was dropped here is, nor comes.
+    """
+    tables = [str(table) for table in {stream.table for stream in sequences}]
+    dropped = {
+        UUID(uuid): Reach(False, False, False, f"{name} was dropped on {own.name}", comes=False, dropped=True)
+        for some in chunked(tables)
+        for uuid, name in connection.execute(sa.select(_t.uuid, _t.name).where(_t.uuid.in_(some), _t.dropped))
+    }
+    routes = by_group(open_routes(connection, None))
+    covered, applied, quarantined = _coverage(connection, sequences)
+    none, gaps = Ranges(), acknowledged(connection)
+    return {
+        stream: dropped.get(stream.table)
+        or reach(
+            stream,
+            last,
+            own_route(stream, gaps) if stream.wal.cluster == own else routes_of(stream, routes, gaps),
+            covered.get(stream, none),
+            applied.get(stream, none),
+            quarantined.get(stream, none),
+        )
+        for stream, last in sequences.items()
+    }
+
+
+def forget(connection: Connection, origin: ClusterId) -> None:
+    """Let go of an origin that is gone for good."""
+    connection.execute(schema.notices.delete().where(_n.origin == str(origin)))
+    connection.execute(schema.routes.update().where(_r.source == str(origin)).values(closed=True))
+
+
+def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every: bool = False) -> list[ClusterId]:
+    """The origins that feed a table; with ``every``, or without a table, also all others that sent a closed frame.
+
+    Those that an open route brings feed it, also before their first row has come, and those of which rows wait here.
+    """
+    seen = set(connection.scalars(sa.select(_n.origin).distinct()))
+    if table is None:
+        return sorted(ClusterId.parse(text) for text in seen | {str(own)})
+    feeding = {str(own), *(seen if every else ())}
+    for route in open_routes(connection, table):
+        feeding |= {str(route.source), *(str(each.origin) for each in route.carried)}
+    held = list(_quarantined(connection))
+    for origin in seen - feeding:
+        of_origin = (_s.table_uuid == str(table)) & _s.wal.startswith(f"{origin}/", autoescape=True)
+        kept_out = sa.select(_s.id).where(of_origin, _s.id.in_(held))
+        if any(connection.scalar(some.limit(1)) is not None for some in (_WAITING.where(of_origin), kept_out)):
+            feeding.add(origin)
+    return sorted(map(ClusterId.parse, feeding))
+
+
+def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) -> str:
+    """Which bootstrap the tables wait for, "" when none."""
+    awaited = (route.awaited for of_group in routes for route in of_group if route.table in tables)
+    return next(filter(None, awaited), "")
+
+
+def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute]:
+    """Open routes into this cluster, of one table or all."""
+    wanted = (
+        sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("heard"))
+        .outerjoin(schema.heard, _h.source == _r.source)
+        .where(~_r.closed)
+        .order_by(_r.source, _r.table_uuid, _r.grp)
+    )
+    if table is not None:
+        wanted = wanted.where(_r.table_uuid == str(table))
+    return [
+        InboundRoute(
+            ClusterId.parse(row.source),
+            UUID(row.table_uuid),
+            row.grp,
+            row.generation,
+            *_required_from(row.required_from, row.acknowledged),
+            _carried(row.carried),
+            row.heard,
+            Phase(row.phase),
+        )
+        for row in connection.execute(wanted)
+    ]
+
+
+def by_group(routes: Iterable[InboundRoute]) -> dict[tuple[UUID, str], list[InboundRoute]]:
+    """Routes per (table, group)."""
+    made: dict[tuple[UUID, str], list[InboundRoute]] = {}
+    for route in routes:
+        made.setdefault((route.table, route.group), []).append(route)
+    return made
+
+
+def routes_of(
+    stream: StreamId,
+    routes: Mapping[tuple[UUID, str], Sequence[InboundRoute]],
+    gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]],
+) -> list[RouteCoverage]:
+    """What each of the routes that bring a stream requires, less what was salvaged here."""
+    group, none = (stream.table, stream.group), Ranges()
+    here = gaps.get(group, {}).get(stream.wal, none)
+    return [
+        RouteCoverage(
+            route.required_from,
+            {**route.acknowledged, stream.wal: here.union(route.acknowledged.get(stream.wal, none))},
+        )
+        for route in routes.get(group, ())
+        if route.brings(stream.wal.cluster)
+    ]
+
+
+def own_route(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]]) -> Sequence[RouteCoverage]:
+    """What is to be here of a stream that this cluster wrote: all of it, less what was salvaged."""
+    of_group = gaps.get((stream.table, stream.group))
+    return (EVERYTHING,) if of_group is None else (RouteCoverage({}, of_group),)
+
+
+def acknowledged(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
+    """See ``base.Landing.acknowledged``."""
+    made: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
+    wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
+    for wal, table, group, begin, end in connection.execute(wanted):
+        of_group = made.setdefault((UUID(table), group), {})
+        of_group[file_id(wal)] = of_group.get(file_id(wal), Ranges()).add(begin, end)
+    return made
+
+
+def route_columns(
+    required_from: Mapping[FileId, int], acknowledged: Mapping[FileId, Ranges], carried: Iterable[Carried]
+) -> dict[str, str]:
+    """A route's columns of text."""
+    return {
+        "required_from": json.dumps({str(wal): first for wal, first in required_from.items()}),
+        "acknowledged": json.dumps({str(wal): list(ranges) for wal, ranges in acknowledged.items()}),
+        "carried": json.dumps(
+            [[str(c.origin), [str(hop) for hop in c.path], c.silent_since, c.awaits_bootstrap] for c in carried]
+        ),
+    }
+
+
+@lru_cache(maxsize=1024)
+def _required_from(required_from: str, acknowledged: str) -> tuple[dict[FileId, int], dict[FileId, Ranges]]:
+    return (
+        {file_id(wal): int(first) for wal, first in json.loads(required_from).items()},
+        {file_id(wal): Ranges.union_of(map(tuple, spans)) for wal, spans in json.loads(acknowledged).items()},
+    )
+
+
+@lru_cache(maxsize=1024)
+def _carried(text: str) -> tuple[Carried, ...]:
+    return tuple(
+        Carried(ClusterId.parse(origin), tuple(map(ClusterId.parse, path)), int(silent_since), awaits)
+        for origin, path, silent_since, awaits in json.loads(text)
+    )
+
+
+@lru_cache(maxsize=2 * NOTICES_MAX)
+def _decode(payload: bytes) -> ClosedNotice:
+    return ClosedNotice.decode(payload)
+
+
+def _coverage(connection: Connection, wanted: Iterable[StreamId]) -> tuple[_Sequences, _Sequences, _Sequences]:
+    """Covered, applied and quarantined sequences of the streams."""
+    streams = set(wanted)
+    held = _quarantined(connection)
+    covered: dict[StreamId, list[tuple[int, int]]] = {}
+    applied: dict[StreamId, list[tuple[int, int]]] = {}
+    kept_out: dict[StreamId, Ranges] = {}
+    for wals in chunked(sorted({str(stream.wal) for stream in streams})):
+        rows = connection.execute(
+            sa.select(_s.wal, _s.table_uuid, _s.grp, _c.stream_id, _c.seq_begin, _c.seq_end, is_applied().label("done"))
+            .select_from(_APPLICABLE)
+            .where(_s.wal.in_(wals), ~_c.divergent)
+        )
+        for row in rows:
+            stream = stream_id(row.wal, row.table_uuid, row.grp)
+            if stream not in streams:
+                continue
+            covered.setdefault(stream, []).append((row.seq_begin, row.seq_end))
+            if row.stream_id in held:
+                kept_out[stream] = held[row.stream_id]
+            if row.done:
+                done = Ranges.of((row.seq_begin, row.seq_end)).subtract(held.get(row.stream_id, Ranges()))
+                applied.setdefault(stream, []).extend(done)
+    return (
+        {stream: Ranges.union_of(spans) for stream, spans in covered.items()},
+        {stream: Ranges.union_of(spans) for stream, spans in applied.items()},
+        kept_out,
+    )
+
+
+def _quarantined(connection: Connection) -> dict[int, Ranges]:
+    """Sequences per stream key that are kept out of replicated time, until a person gives the frame up."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for held in connection.scalars(sa.select(_q.held).where(_q.discarded == 0)):
+        for key, begin, end in json.loads(held):
+            spans.setdefault(key, []).append((begin, end))
+    return {key: Ranges.union_of(of_key) for key, of_key in spans.items()}

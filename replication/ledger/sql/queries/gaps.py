@@ -1,0 +1,134 @@
+"""What a rule that begins does not bring, because the table went nowhere for a while; and what one that ends leaves.
+
+When a rule ends, the ledger keeps where each of its streams stood at the peer. When the same (table, group) goes to the
+same cluster again, the difference is a gap, which is shown for as long as the rule is in force.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId
+from replication.core.phase import Phase
+from replication.ledger.records import Gap
+from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.schema import sending
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import file_id
+from replication.ledger.sql.store.store import SqlStore
+
+_c, _f, _s, _p, _start = (t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.starts))
+_e, _peer, _required_from = sending.ended.c, sending.peers.c, sending.required_from.c
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSequences:
+    """Of a rule's streams, the first sequence per WAL that is not known to be at the peer; ``since`` is about when.
+
+    Empty when the peer has all that the rule requires and that is registered.
+    """
+
+    first: Mapping[FileId, int]
+    since: int
+
+
+def lacking(connection: Connection, rule: Any) -> MissingSequences:
+    """What the peer of a row of ``rules`` lacks, by what is registered and known to be durable there."""
+    to = ClusterId.parse(connection.execute(sa.select(_peer.cluster).where(_peer.name == rule.peer)).scalar_one())
+    of_claim = (_s.wal, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
+    of_file = (_f.source, _f.created, _p.shipped, _p.commit, _start.begin)
+    wanted = (
+        sa.select(*of_claim, *of_file)
+        .select_from(
+            schema.claims.join(schema.streams, _s.id == _c.stream_id)
+            .join(schema.files, _f.id == _c.file_id)
+            .outerjoin(sending.progress, (_p.file_id == _f.id) & (_p.peer == rule.peer))
+            .outerjoin(sending.starts, (_start.file_id == _f.id) & (_start.rule_id == rule.id))
+        )
+        .where(_s.table_uuid == rule.table_uuid, _s.grp == rule.grp, ~_c.divergent)
+    )
+    begun = sa.select(_required_from.wal, _required_from.sequence).where(_required_from.rule_id == rule.id)
+    required_from = {row.wal: int(row.sequence) for row in connection.execute(begun)}
+    first: dict[FileId, int] = {}
+    since = 0
+    for wal, seq_begin, seq_end, begin, end, source, created, shipped, commit, start in connection.execute(wanted):
+        if seq_end <= required_from.get(wal, 0) or (source is not None and file_id(source).cluster == to):
+            continue
+        there = Ranges() if shipped is None else Ranges.from_json(shipped)
+        low = max(begin, FILE_HEADER_BYTES if start is None else start)
+        if there.contains(low, end):
+            continue
+        known = first.get(file_id(wal), seq_end)
+        first[file_id(wal)] = min(known, max(seq_begin, required_from.get(wal, 0)))
+        at = int(commit or created)
+        since = at if since == 0 else min(since, at)
+    return MissingSequences(first, since)
+
+
+def note_end(store: SqlStore, connection: Connection, rule: Any, now: int) -> None:
+    """Keep where a rule's streams stand, before its row is deleted.
+
+    Of one that never got as far as to be live, or needs a bootstrap, that is where they stood before, or nowhere.
+    """
+    to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == rule.peer))
+    here = (_e.cluster == to) & (_e.table_uuid == rule.table_uuid) & (_e.grp == rule.grp)
+    if rule.phase != Phase.LIVE.value:
+        stood = sending.ended.update().where(here).values(generation=rule.generation)
+        if connection.execute(stood).rowcount:
+            return
+    at, positions = 0, dict[FileId, int]()
+    if rule.phase == Phase.LIVE.value:
+        left = lacking(connection, rule)
+        at = min(now, left.since) if left.since else now
+        positions = {
+            stream.wal: left.first.get(stream.wal, ranges.end) for stream, ranges in _covered(connection, rule).items()
+        }
+    values = {
+        "generation": rule.generation,
+        "at": at,
+        "positions": json.dumps({str(wal): sequence for wal, sequence in positions.items()}),
+        "gaps": rule.gaps,
+    }
+    insert = store.insert(sending.ended).values(cluster=to, table_uuid=rule.table_uuid, grp=rule.grp, **values)
+    connection.execute(insert.on_conflict_do_update(index_elements=["cluster", "table_uuid", "grp"], set_=values))
+
+
+def gaps_of_new(
+    connection: Connection, peer: str, table: UUID, group: str, required_from: Mapping[FileId, int], now: int
+) -> tuple[Gap, ...]:
+    """The gaps of a rule that begins now at ``required_from``; forgets where an earlier one ended."""
+    to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == peer))
+    here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.grp == group)
+    row = connection.execute(sa.select(sending.ended).where(here)).one_or_none()
+    if row is None:
+        frames = sum(required_from.values())
+        return (Gap(0, now, frames),) if frames else ()
+    connection.execute(sending.ended.delete().where(here))
+    stood = {file_id(wal): int(sequence) for wal, sequence in json.loads(row.positions).items()}
+    frames = sum(max(0, first - stood.get(wal, 0)) for wal, first in required_from.items())
+    return (*read_gaps(row.gaps), *([Gap(row.at, now, frames)] if frames else []))
+
+
+def write_gaps(gaps: tuple[Gap, ...]) -> str:
+    """The column's text."""
+    return json.dumps([[gap.begin, gap.end, gap.frames] for gap in gaps])
+
+
+@lru_cache(maxsize=1024)
+def read_gaps(text: str) -> tuple[Gap, ...]:
+    """The column's value."""
+    return tuple(Gap(int(begin), int(end), int(frames)) for begin, end, frames in json.loads(text))
+
+
+def _covered(connection: Connection, rule: Any) -> Mapping[Any, Ranges]:
+    return coverage(connection, (_s.table_uuid == rule.table_uuid) & (_s.grp == rule.grp))

@@ -1,0 +1,131 @@
+"""Claims that move to another file, because frames were copied there, or that end: those of quarantined frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.errors import ClosedFileError, RequestError
+from replication.ledger.base import Claim
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import KeysInTransaction
+from replication.ledger.sql.store.store import execute_many, greatest
+
+_f, _c, _q = schema.files.c, schema.claims.c, schema.quarantined.c
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Sequences ``[seq_begin, seq_end)`` of a row of claims, and where they are from now on; ``file`` None: applied."""
+
+    file: int | None
+    seq_begin: int
+    seq_end: int
+    begin: int
+    end: int
+    previous: bytes
+    last: bytes
+
+
+def replace_claim(connection: Connection, row: Any, pieces: Sequence[Piece]) -> None:
+    """Put ``pieces`` in the place of one row of claims; sequences in none of them are claimed no more."""
+    connection.execute(schema.claims.delete().where(_c.id == row.id))
+    execute_many(
+        connection,
+        schema.claims.insert(),
+        [
+            {
+                "file_id": piece.file,
+                "stream_id": row.stream_id,
+                "seq_begin": piece.seq_begin,
+                "seq_end": piece.seq_end,
+                "begin": piece.begin,
+                "end": piece.end,
+                "previous": piece.previous,
+                "last": piece.last,
+                "divergent": False,
+            }
+            for piece in pieces
+            if piece.seq_begin < piece.seq_end
+        ],
+    )
+
+
+def fill(connection: Connection, names: KeysInTransaction, into: FileId, claims: Sequence[Claim]) -> int:
+    """Register an OPEN, empty landing file made of copied frames, whole, and close it there; its key."""
+    key = names.file(into)
+    end = max(claim.end for claim in claims)
+    empty = (_f.id == key) & (_f.length == FILE_HEADER_BYTES) & (_f.closed_length < 0)
+    newest = greatest(_f.commit_hi, sa.literal(max(claim.commit for claim in claims), sa.BigInteger))
+    filled = schema.files.update().where(empty).values(length=end, closed_length=end, commit_hi=newest)
+    if not connection.execute(filled).rowcount:
+        raise ClosedFileError(f"{into} was closed before its frames were registered", "Nothing was changed; try again")
+    return key
+
+
+def quarantined_row(connection: Connection, file: FileId, begin: int) -> Any:
+    """The row of a quarantined frame; RequestError when there is none."""
+    here = (_q.file == str(file)) & (_q.begin == begin)
+    row = connection.execute(sa.select(schema.quarantined).where(here)).one_or_none()
+    if row is None:
+        raise RequestError(f"no frame at offset {begin} of {file} is quarantined", "See walship quarantine list")
+    return row
+
+
+def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, into: FileId) -> None:
+    """Move a quarantined frame's claim to ``into``; see ``base.Replay``."""
+    what = f"sequence {claim.sequence} of {claim.stream}"
+    spans = json.loads(held.held)
+    if not spans:
+        raise RequestError(
+            f"{what} is another history of its stream, which is never applied",
+            "Find out which history is right; discard this frame if the other one is",
+        )
+    stream, n = names.stream(claim.stream), claim.sequence
+    source, row = _claimed(connection, held, stream, n)
+    if row is None:
+        raise RequestError(f"{what} is in another file by now, and applied from there", "Discard this frame")
+    target = fill(connection, names, into, [claim])
+    copy = Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash)
+    replace_claim(connection, row, [*_around(row, held, claim), copy])
+    if source is not None:  # should replay of that file ever come by again
+        duplicates = {"file_id": source, "stream_id": stream, "seq_begin": n, "seq_end": n + 1}
+        connection.execute(schema.duplicates.insert().values(**duplicates, begin=held.begin, end=held.end))
+    connection.execute(schema.quarantined.delete().where(_q.file == held.file, _q.begin == held.begin))
+
+
+def release(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, at: int) -> None:
+    """Claim a quarantined frame that is damaged no more, and waive its sequence; see ``base.Replay.discard``."""
+    stream = names.stream(claim.stream)
+    _, row = _claimed(connection, held, stream, claim.sequence)
+    if row is None:  # in another file by now, or another history
+        return
+    replace_claim(connection, row, _around(row, held, claim))
+    gap = {"seq_begin": claim.sequence, "seq_end": claim.sequence + 1, "file": held.file, "at": at}
+    connection.execute(schema.acknowledged.insert().values(stream_id=stream, **gap))
+
+
+def _claimed(connection: Connection, held: Any, stream: int, sequence: int) -> tuple[int | None, Any]:
+    """The key of the file of a quarantined frame, and the row that claims the frame; None where it has no such one."""
+    source = connection.scalar(sa.select(_f.id).where(_f.file == held.file))
+    here = (_c.stream_id == stream) & ~_c.divergent & (_c.seq_begin <= sequence) & (_c.seq_end > sequence)
+    row = connection.execute(sa.select(schema.claims).where(here)).one_or_none()
+    is_held = any(key == stream and low <= sequence < high for key, low, high in json.loads(held.held))
+    return source, row if row is not None and row.file_id in (None, source) and is_held else None
+
+
+def _around(row: Any, held: Any, claim: Claim) -> tuple[Piece, Piece]:
+    """What else is claimed by the row of a quarantined frame."""
+    n = claim.sequence
+    low, high = (row.begin, row.end) if row.file_id is None else (held.begin, held.end)
+    return (
+        Piece(row.file_id, row.seq_begin, n, row.begin, low, row.previous, claim.previous),
+        Piece(row.file_id, n + 1, row.seq_end, high, row.end, claim.hash, row.last),
+    )

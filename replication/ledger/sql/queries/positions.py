@@ -1,0 +1,94 @@
+"""How far the own replay is in a file: a prefix, and the tables that are further or still wait."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.ledger.base import FileKind
+from replication.ledger.sql.queries.runs import join_received
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import greatest
+
+_f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
+_m, _q, _r, _d = schema.marks.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
+
+# rows of claims that a table of this cluster still has to apply, of the file that the enclosing statement is about
+_UNAPPLIED = (
+    schema.claims.join(schema.streams, _s.id == _c.stream_id)
+    .join(schema.tables, (_t.uuid == _s.table_uuid) & ~_t.dropped)
+    .outerjoin(schema.positions, (_p.file_id == _c.file_id) & (_p.table_uuid == _s.table_uuid))
+)
+_IS_UNAPPLIED = (
+    (_c.file_id == _f.id) & ~_c.divergent & (_c.end > _f.applied) & (_c.end > sa.func.coalesce(_p.applied, 0))
+)
+
+# duplicates, in the file that the enclosing statement is about, of frames claimed elsewhere that are not applied yet
+_other, _at_other, _reaching = schema.files.alias("other"), schema.positions.alias("at_other"), schema.claims.alias()
+# claims of a stream are disjoint, so this bounds those that overlap a duplicate to a claim range of the index
+_LAST_OVERLAP = (
+    sa.select(sa.func.min(_reaching.c.seq_end))
+    .where(_reaching.c.stream_id == _d.stream_id, _reaching.c.seq_end >= _d.seq_end, ~_reaching.c.divergent)
+    .correlate(schema.duplicates)
+    .scalar_subquery()
+)
+_AWAITING = (
+    schema.duplicates.join(
+        schema.claims,
+        (_c.stream_id == _d.stream_id)
+        & (_c.seq_end > _d.seq_begin)
+        & (_c.seq_end <= sa.func.coalesce(_LAST_OVERLAP, _d.seq_end))
+        & (_c.seq_begin < _d.seq_end),
+    )
+    .join(schema.streams, _s.id == _c.stream_id)
+    .join(schema.tables, (_t.uuid == _s.table_uuid) & ~_t.dropped)
+    .join(_other, _other.c.id == _c.file_id)
+    .outerjoin(_at_other, (_at_other.c.file_id == _c.file_id) & (_at_other.c.table_uuid == _s.table_uuid))
+)
+_IS_AWAITING = (
+    (_d.file_id == _f.id)
+    & (_d.end > _f.applied)
+    & ~_c.divergent
+    & (_c.end > _other.c.applied)
+    & (_c.end > sa.func.coalesce(_at_other.c.applied, 0))
+)
+
+
+_FIRST_CLAIMED = sa.select(sa.func.min(_c.begin)).select_from(_UNAPPLIED).where(_IS_UNAPPLIED)
+_FIRST_AWAITING = sa.select(_d.begin).select_from(_AWAITING).where(_IS_AWAITING).order_by(_d.end).limit(1)
+_FIRST_UNAPPLIED = sa.select(
+    *(first.correlate(schema.files).scalar_subquery() for first in (_FIRST_CLAIMED, _FIRST_AWAITING))
+).where(_f.id == sa.bindparam("key"))
+_HAS_DUPLICATES = (
+    sa.select(_d.id)
+    .join(schema.streams)
+    .where(_d.file_id == _f.id, _d.end > _f.applied, _s.table_uuid == sa.bindparam("table"))
+    .correlate(schema.files)
+)
+WAITING = (
+    sa.select(_f.id, _s.table_uuid, _c.begin, _c.end, _f.applied, sa.func.coalesce(_p.applied, 0))
+    .select_from(_UNAPPLIED.join(schema.files, _f.id == _c.file_id))
+    .where(_f.host == sa.bindparam("host"), _f.kind == FileKind.LANDING, _f.applied < _f.length, _IS_UNAPPLIED)
+)
+AWAITING_TABLE = sa.select(_f.id).where(_f.applied < _f.length, _HAS_DUPLICATES.exists())
+
+
+def is_held() -> sa.ColumnElement[bool]:
+    """Whether some table has yet to apply frames of a file, from there or elsewhere, within a statement about files."""
+    held = sa.select(_c.id).select_from(_UNAPPLIED).where(_IS_UNAPPLIED).correlate(schema.files)
+    awaits = sa.select(_d.id).select_from(_AWAITING).where(_IS_AWAITING).correlate(schema.files)
+    return held.exists() | awaits.exists()
+
+
+def advance(connection: Connection, key: int) -> int:
+    """Move a file's applied prefix as far as its tables allow, and join what is applied; the prefix then.
+
+    What landed again counts as applied once the claimed copy of it is: until then it may be needed in its place.
+    """
+    waiting = [begin for begin in connection.execute(_FIRST_UNAPPLIED, {"key": key}).one() if begin is not None]
+    target: sa.ColumnElement[int] = sa.literal(min(waiting), sa.BigInteger) if waiting else _f.length
+    connection.execute(schema.files.update().where(_f.id == key).values(applied=greatest(_f.applied, target)))
+    applied = int(connection.scalar(sa.select(_f.applied).where(_f.id == key)) or 0)
+    connection.execute(schema.positions.delete().where(_p.file_id == key, _p.applied <= applied))
+    join_received(connection, (_r.file_id == key) & (_r.end <= applied))
+    return applied

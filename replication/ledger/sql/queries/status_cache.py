@@ -1,0 +1,126 @@
+"""What peers lack of every file, kept in memory: a look reads only files that changed since the one before.
+
+For the master, which asks about once a second. Nothing is decided by it alone: what may be deleted is checked again in
+the transaction that deletes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.ids import FileId
+from replication.core.shipping.planner import FileView
+from replication.core.status import ReplicationStatus, is_applied, ranges_needing_replication
+from replication.ledger.base import Backlog, FileKind, FileRow, Rule
+from replication.ledger.sql.queries.pinned import pins
+from replication.ledger.sql.queries.rule_cache import RuleCache
+from replication.ledger.sql.queries.statuses import statuses_under
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.touched import RULES, touched
+from replication.ledger.sql.store.keys import file_row
+from replication.ledger.sql.store.store import SqlStore, counter
+
+_f, _touched = schema.files.c, touched.c
+
+
+@dataclass(frozen=True, slots=True)
+class KnownStatuses:
+    """A file with what its statuses say.
+
+    ``lacked``: what each peer lacks, None when none lacks anything. ``required_by_peer``: peers that lack something of
+    frames
+    here. ``pinned_for``: those of them that are being bootstrapped with a table of which frames are here. ``applied``:
+    whether every peer has applied all of it.
+    """
+
+    row: FileRow
+    lacked: FileView | None
+    required_by_peer: tuple[str, ...]
+    pinned_for: frozenset[str]
+    applied: bool
+
+
+@dataclass(slots=True)
+class _Making:
+    missing: dict[str, Ranges] = field(default_factory=dict)
+    pinned: set[str] = field(default_factory=set)
+    applied: bool = True
+
+
+class StatusCache:
+    """Of the ledger in ``store``, under the rules of ``rules_cache``. Safe for threads; they take turns."""
+
+    def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
+        """Start with nothing read."""
+        self._store = store
+        self._rules_cache = rules_cache
+        self._lock = threading.Lock()
+        self._files: dict[int, KnownStatuses] = {}
+        self._rules = self._seen = -1
+
+    def look(self) -> Mapping[int, KnownStatuses]:
+        """Every file by key."""
+        with self._lock, self._store.read() as connection:  # in this order, so that no look is older than the last
+            rules = counter(connection, RULES)
+            seen = int(connection.scalar(sa.select(sa.func.max(_touched.id))) or 0)
+            if rules != self._rules:
+                self._files = self._read(connection, sa.select(schema.files))
+            elif seen > self._seen:
+                changed = sa.select(schema.files).join(touched).where(_touched.id > self._seen)
+                self._files |= self._read(connection, changed)
+            self._rules, self._seen = rules, max(seen, self._seen)
+            if connection.scalar(sa.select(sa.func.count()).select_from(schema.files)) != len(self._files):
+                there = set(connection.scalars(sa.select(_f.id)))
+                self._files = {key: known for key, known in self._files.items() if key in there}
+            return dict(self._files)
+
+    def lacking(self) -> list[FileView]:
+        """See ``base.Files.lacking``."""
+        return [known.lacked for known in self.look().values() if known.lacked is not None]
+
+    def backlogs(self) -> list[Backlog]:
+        """See ``base.Files.backlogs``."""
+        with self._store.read() as connection:
+            required_from: dict[str, list[tuple[FileRow, bool]]] = {
+                rule.peer: [] for rule in self._rules_cache.known(connection)
+            }
+        for known in self.look().values():
+            for peer in known.required_by_peer:
+                required_from.setdefault(peer, []).append((known.row, peer in known.pinned_for))
+        return [_backlog(peer, required_from[peer]) for peer in sorted(required_from)]
+
+    def _read(self, connection: Connection, wanted: sa.Select[tuple[object, ...]]) -> dict[int, KnownStatuses]:
+        rows = {row.id: file_row(row) for row in connection.execute(wanted)}
+        made = {row.file: _Making() for row in rows.values()}
+        lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
+        for file, rule, status in statuses_under(connection, self._rules_cache.known(connection), list(rows.items())):
+            of_file = made[file]
+            lacks = ranges_needing_replication(status)
+            if lacks:
+                of_file.missing[rule.peer] = of_file.missing.get(rule.peer, Ranges()).union(lacks)
+                lacking.append((file, rule, status))
+            of_file.applied = of_file.applied and is_applied(status)
+        for file, peer, _, _ in pins(connection, {row.file: (key, row) for key, row in rows.items()}, lacking):
+            made[file].pinned.add(peer)
+        return {key: _known(row, made[row.file]) for key, row in rows.items()}
+
+
+def _known(row: FileRow, made: _Making) -> KnownStatuses:
+    lacked = FileView(row.file, row.host, row.closed, row.needed, made.missing) if made.missing else None
+    has_frames = row.kind in (FileKind.WAL, FileKind.LANDING)
+    required_by_peer = tuple(sorted(made.missing)) if has_frames else ()
+    return KnownStatuses(row, lacked, required_by_peer, frozenset(made.pinned), made.applied)
+
+
+def _backlog(peer: str, required_from: Sequence[tuple[FileRow, bool]]) -> Backlog:
+    stored = [row.needed for row, _ in required_from if row.is_stored]
+    local = [row.needed for row, _ in required_from if not row.is_stored]
+    pinned = sum(row.needed for row, is_pinned in required_from if is_pinned and not row.is_stored)
+    oldest = min((row.created for row, _ in required_from), default=0)
+    return Backlog(peer, len(local), sum(local), len(stored), sum(stored), oldest, pinned)

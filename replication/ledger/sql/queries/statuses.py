@@ -1,0 +1,128 @@
+"""ReplicationStatus per (file, rule), as a view over files, progress and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import NIL_UUID, FileId
+from replication.core.status import FileState, ReplicationStatus
+from replication.ledger.base import FileKind, FileRow, Phase, Rule
+from replication.ledger.sql.queries.rule_cache import RuleCache, peers
+from replication.ledger.sql.schema import sending
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import SqlStore, chunked
+
+_p, _rule, _start, _withheld = sending.progress.c, sending.rules.c, sending.starts.c, sending.withheld.c
+
+
+def statuses(
+    connection: Connection, rules_cache: RuleCache, rows: Sequence[tuple[int, FileRow]], peer: str | None = None
+) -> list[tuple[FileId, Rule, ReplicationStatus]]:
+    """Status per (file, rule) of these files, from at most six statements."""
+    in_force = [rule for rule in rules_cache.in_force(connection) if peer is None or rule.peer == peer]
+    return statuses_under(connection, in_force, rows)
+
+
+def statuses_under(
+    connection: Connection, in_force: Sequence[Rule], rows: Sequence[tuple[int, FileRow]]
+) -> list[tuple[FileId, Rule, ReplicationStatus]]:
+    """As ``statuses``, under these rules."""
+    clusters = {p.name: p.cluster for p in peers(connection)}
+    generations: dict[str, int] = {}
+    for rule in in_force:
+        generations[rule.peer] = max(rule.generation, generations.get(rule.peer, 0))
+    control = [Rule(name, NIL_UUID, "", "", generation) for name, generation in sorted(generations.items())]
+    holding = [rule for rule in in_force if rule.phase is not Phase.NEEDS_BOOTSTRAP]
+    keys = [key for key, _ in rows]
+    shipped = _by_file_and_peer(connection, keys)
+    begins = _begins(connection, keys)
+    withheld = _of_other_tables(connection, keys)
+    made: list[tuple[FileId, Rule, ReplicationStatus]] = []
+    written_for = _bootstraps(connection, [key for key, row in rows if row.kind is FileKind.BOOTSTRAP])
+    for key, row in rows:
+        state = FileState.CLOSED if row.closed else FileState.OPEN
+        from_cluster = None if row.source is None else row.source.cluster
+        for rule in control if row.kind is FileKind.CONTROL else holding:
+            if row.kind is FileKind.BOOTSTRAP and row.source is None and not _is_for(rule, row, written_for.get(key)):
+                continue
+            if from_cluster is not None and clusters.get(rule.peer) == from_cluster:
+                continue
+            ranges, applied = shipped.get((key, rule.peer), (Ranges(), 0))
+            begin = begins.get((key, rule.peer, rule.table, rule.group), FILE_HEADER_BYTES)
+            if key in withheld:
+                ranges = _beside(withheld[key], rule.table, ranges)
+            made.append((row.file, rule, ReplicationStatus(state, begin, row.needed, ranges, applied)))
+    return made
+
+
+def _is_for(rule: Rule, row: FileRow, written: tuple[UUID, int] | None) -> bool:
+    """Whether a bootstrap written here is for a rule; one that began anew since gets another."""
+    if written is None or rule.peer != row.peer:
+        return False
+    return rule.table == written[0] and rule.generation <= written[1]
+
+
+def _bootstraps(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[UUID, int]]:
+    made: dict[int, tuple[UUID, int]] = {}
+    for ids in chunked(keys):
+        for row in connection.execute(sa.select(sending.bootstraps).where(sending.bootstraps.c.file_id.in_(ids))):
+            made[row.file_id] = UUID(row.table_uuid), row.generation
+    return made
+
+
+def _by_file_and_peer(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str], tuple[Ranges, int]]:
+    made: dict[tuple[int, str], tuple[Ranges, int]] = {}
+    for ids in chunked(keys):
+        wanted = sa.select(_p.file_id, _p.peer, _p.shipped, _p.applied).where(_p.file_id.in_(ids))
+        for row in connection.execute(wanted):
+            made[row.file_id, row.peer] = Ranges.from_json(row.shipped), row.applied
+    return made
+
+
+def _begins(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str, UUID, str], int]:
+    made: dict[tuple[int, str, UUID, str], int] = {}
+    wanted = sa.select(_start.file_id, _rule.peer, _rule.table_uuid, _rule.grp, _start.begin).join(sending.rules)
+    for ids in chunked(keys):
+        for row in connection.execute(wanted.where(_start.file_id.in_(ids))):
+            made[row.file_id, row.peer, UUID(row.table_uuid), row.grp] = row.begin
+    return made
+
+
+def keep_withheld(store: SqlStore, connection: Connection, key: int, table: str, ranges: Ranges) -> None:
+    """Add bytes of a file that hold only frames of ``table``."""
+    here = (_withheld.file_id == key) & (_withheld.table_uuid == table)
+    known = connection.scalar(sa.select(_withheld.ranges).where(here))
+    both = ranges if known is None else ranges.union(Ranges.from_json(known))
+    insert = store.insert(sending.withheld).values(file_id=key, table_uuid=table, ranges=both.to_json())
+    connection.execute(
+        insert.on_conflict_do_update(index_elements=["file_id", "table_uuid"], set_={"ranges": insert.excluded.ranges})
+    )
+
+
+def withheld(connection: Connection, file: FileId) -> dict[UUID, Ranges]:
+    """Bytes of a file that are known to hold only frames of one table, by table."""
+    wanted = (
+        sa.select(_withheld.table_uuid, _withheld.ranges).join(schema.files).where(schema.files.c.file == str(file))
+    )
+    return {UUID(row.table_uuid): Ranges.from_json(row.ranges) for row in connection.execute(wanted)}
+
+
+def _of_other_tables(connection: Connection, keys: Sequence[int]) -> dict[int, dict[UUID, Ranges]]:
+    made: dict[int, dict[UUID, Ranges]] = {}
+    for ids in chunked(keys):
+        for row in connection.execute(sa.select(sending.withheld).where(_withheld.file_id.in_(ids))):
+            made.setdefault(row.file_id, {})[UUID(row.table_uuid)] = Ranges.from_json(row.ranges)
+    return made
+
+
+def _beside(withheld: Mapping[UUID, Ranges], table: UUID, shipped: Ranges) -> Ranges:
+    """What counts as shipped for a table when bytes of others are passed over."""
+    return Ranges.union_of(
+        span for ranges in (shipped, *(r for other, r in withheld.items() if other != table)) for span in ranges
+    )

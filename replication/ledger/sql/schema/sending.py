@@ -1,0 +1,142 @@
+"""The SQL tables of what goes to peers: rules, where they begin, how far each file is there, what holds it."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+    true,
+)
+
+from replication.ledger.sql.schema.metadata import KEY, id_column, metadata
+
+peers = Table(
+    "peers",
+    metadata,
+    Column("name", String, primary_key=True),
+    Column("zookeepers", Text, nullable=False),
+    Column("cluster", Text, nullable=False),
+    Column("paused", Boolean, nullable=False, server_default=false()),
+    Column("rate", BigInteger, nullable=False, server_default="0"),  # bytes per second, 0: no limit
+)
+
+rules = Table(
+    "rules",
+    metadata,
+    id_column(),
+    Column("peer", String, ForeignKey("peers.name"), nullable=False),
+    Column("table_uuid", String, ForeignKey("tables.uuid"), nullable=False),
+    Column("grp", String, nullable=False),
+    Column("remote_table", String, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("phase", String, nullable=False, server_default="live"),
+    Column("since", BigInteger, nullable=False, server_default="0"),
+    Column("gaps", Text, nullable=False, server_default="[]"),  # [[begin, end, frames], …] that the peer never gets
+    Column("with_properties", Boolean, nullable=False, server_default=true()),
+    Column("every_group", Boolean, nullable=False, server_default=false()),
+    UniqueConstraint("peer", "table_uuid", "grp"),
+    sqlite_autoincrement=True,
+)
+
+# rules for tables to come
+standing = Table(
+    "standing",
+    metadata,
+    Column("peer", String, ForeignKey("peers.name", ondelete="CASCADE"), primary_key=True),
+    Column("pattern", String, primary_key=True),
+    Column("excluded", Text, nullable=False),  # [pattern, …]
+    Column("grps", Text, nullable=False),  # [group, …]; none: all
+    Column("with_properties", Boolean, nullable=False),
+)
+
+# where the streams of a rule that ended stood at the peer, until the same goes to the same cluster again
+ended = Table(
+    "ended",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("table_uuid", String, primary_key=True),
+    Column("grp", String, primary_key=True),
+    Column("generation", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("positions", Text, nullable=False),  # {wal: first sequence that is not there}
+    Column("gaps", Text, nullable=False),
+)
+
+# the first sequence a rule requires, per WAL that had its stream when the rule was made; never changed
+required_from = Table(
+    "required_from",
+    metadata,
+    Column("rule_id", KEY, ForeignKey("rules.id", ondelete="CASCADE"), primary_key=True),
+    Column("wal", Text, primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+)
+
+# what is written here for rules that are bootstrapping; the file goes when the peer has applied it
+bootstraps = Table(
+    "bootstraps",
+    metadata,
+    Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
+    Column("table_uuid", String, ForeignKey("tables.uuid"), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+)
+
+# where a rule begins in a file that was there before it; files without a row begin at their header's end
+starts = Table(
+    "starts",
+    metadata,
+    Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
+    Column("rule_id", KEY, ForeignKey("rules.id", ondelete="CASCADE"), primary_key=True),
+    Column("begin", BigInteger, nullable=False),
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
+    Column("peer", String, ForeignKey("peers.name", ondelete="CASCADE"), primary_key=True),
+    Column("shipped", Text, nullable=False),
+    Column("applied", BigInteger, nullable=False),
+    Column("commit", BigInteger, nullable=False),
+    Column("error", Text, nullable=False),
+    Column("losses", BigInteger, nullable=False, server_default="0"),  # of the peer, when last learnt
+)
+
+# how each of those who send fares with a peer; for people to see
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("peer", String, ForeignKey("peers.name", ondelete="CASCADE"), primary_key=True),
+    Column("host", String, primary_key=True),
+    Column("work", String, primary_key=True),
+    Column("failures", BigInteger, nullable=False),
+    Column("total", BigInteger, nullable=False),
+    Column("next_at", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("error", Text, nullable=False),
+)
+
+held_tables = Table(
+    "held_tables",
+    metadata,
+    Column("peer", String, ForeignKey("peers.name", ondelete="CASCADE"), primary_key=True),
+    Column("table_uuid", String, primary_key=True),
+    Column("host", String, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+)
+
+# bytes [begin, end) of a file, as ranges, that hold only frames of one table: other tables need not wait for them
+withheld = Table(
+    "withheld",
+    metadata,
+    Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
+    Column("table_uuid", String, primary_key=True),
+    Column("ranges", Text, nullable=False),
+)

@@ -1,0 +1,321 @@
+"""The SQL tables of what is here: tables and their schemas, files, streams, what was claimed, received and applied.
+
+What is required to peers is in ``sql_schema_sending.py``, what both keep to in ``sql_metadata.py``.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+)
+
+from replication.ledger.sql.schema.metadata import KEY, id_column, metadata, partial_index
+
+meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
+
+# term, closed, generation, replay_epoch, seen, retired_bytes, definitions; of a table, aged and forgotten; of a host,
+# assigned: each only grows
+counters = Table(
+    "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
+)
+
+# the newest term of each other cluster that was heard of, and the mark its ledger drew for it
+term_histories = Table(
+    "term_histories",
+    metadata,
+    Column("cluster", Text, primary_key=True),
+    Column("term", BigInteger, nullable=False),
+    Column("mark", String, nullable=False),
+)
+
+slots = Table("slots", metadata, Column("slot", String, primary_key=True), Column("next", BigInteger, nullable=False))
+
+tables = Table(
+    "tables",
+    metadata,
+    Column("uuid", String, primary_key=True),
+    Column("name", String, nullable=False),
+    Column("dropped", Boolean, nullable=False, server_default=false()),
+    Column("dropped_at", BigInteger, nullable=False, server_default="0"),
+    Column("spec", Text, nullable=False),
+    partial_index("tables_name", "name", "NOT dropped", unique=True),
+)
+
+schemas = Table(
+    "schemas",
+    metadata,
+    Column("hash", LargeBinary, primary_key=True),
+    Column("table_uuid", String, nullable=False, index=True),
+    Column("grp", String, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+files = Table(
+    "files",
+    metadata,
+    id_column(),
+    Column("file", Text, nullable=False, unique=True),
+    Column("kind", String, nullable=False),
+    Column("host", String, nullable=False, index=True),
+    Column("path", Text, nullable=False),
+    Column("length", BigInteger, nullable=False),
+    Column("closed_length", BigInteger, nullable=False, server_default="-1"),  # -1 while OPEN
+    Column("applied", BigInteger, nullable=False),
+    Column("commit_hi", BigInteger, nullable=False, server_default="0"),
+    Column("boot", String, nullable=False),
+    Column("writer", String, nullable=False),
+    Column("source", Text),
+    Column("peer", String, nullable=False, server_default=""),  # of bootstraps written here
+    Column("created", BigInteger, nullable=False),
+    Index("files_commit", "commit_hi"),
+    partial_index("files_pending", "id", "applied < length"),
+    partial_index("files_unregistered", "id", "closed_length > length"),
+    sqlite_autoincrement=True,
+)
+
+# gauges over the last hour or so, that forecasts are made from
+samples = Table(
+    "samples",
+    metadata,
+    Column("gauge", String, primary_key=True),
+    Column("at", BigInteger, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+
+streams = Table(
+    "streams",
+    metadata,
+    id_column(),
+    Column("wal", Text, nullable=False),
+    Column("table_uuid", String, nullable=False, index=True),
+    Column("grp", String, nullable=False),
+    UniqueConstraint("wal", "table_uuid", "grp"),
+    sqlite_autoincrement=True,
+)
+
+# Sequences [seq_begin, seq_end) of a stream, found at [begin, end) of a file; file_id NULL once it is retired.
+# Rows are as long as a registration until they are applied, then joined, so that "applied" stays exact.
+claims = Table(
+    "claims",
+    metadata,
+    id_column(),
+    Column("file_id", KEY, ForeignKey("files.id")),
+    Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
+    Column("seq_begin", BigInteger, nullable=False),
+    Column("seq_end", BigInteger, nullable=False),
+    Column("begin", BigInteger, nullable=False),
+    Column("end", BigInteger, nullable=False),
+    Column("previous", LargeBinary, nullable=False),
+    Column("last", LargeBinary, nullable=False),
+    Column("divergent", Boolean, nullable=False, server_default=false()),  # not claimed: another history
+    Index("claims_sequence", "stream_id", "seq_end"),
+    Index("claims_file", "file_id", "end"),
+)
+
+duplicates = Table(
+    "duplicates",
+    metadata,
+    id_column(),
+    Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), nullable=False),
+    Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
+    Column("seq_begin", BigInteger, nullable=False),
+    Column("seq_end", BigInteger, nullable=False),
+    Column("begin", BigInteger, nullable=False),
+    Column("end", BigInteger, nullable=False),
+    Index("duplicates_file", "file_id", "end"),
+    Index("duplicates_sequence", "stream_id", "seq_end"),
+)
+
+sources = Table(
+    "sources",
+    metadata,
+    id_column(),
+    Column("file", Text, nullable=False, unique=True),
+    Column("term", BigInteger, nullable=False, server_default="0"),
+    Column("losses", BigInteger, nullable=False, server_default="0"),  # how often received ranges were salvaged
+    sqlite_autoincrement=True,
+)
+
+# the highest role epoch heard of per cluster that ships here
+epochs = Table(
+    "epochs", metadata, Column("source", Text, primary_key=True), Column("epoch", BigInteger, nullable=False)
+)
+
+# [source_begin, source_end) of a peer's file, at [begin, end) of a landing file; joined once applied, as claims are
+received = Table(
+    "received",
+    metadata,
+    id_column(),
+    Column("source_id", KEY, ForeignKey("sources.id"), nullable=False),
+    Column("file_id", KEY, ForeignKey("files.id")),
+    Column("begin", BigInteger, nullable=False),
+    Column("end", BigInteger, nullable=False),
+    Column("source_begin", BigInteger, nullable=False),
+    Column("source_end", BigInteger, nullable=False),
+    Index("received_source", "source_id", "source_end"),
+    Index("received_file", "file_id", "end"),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("table_uuid", String, primary_key=True),
+    Column("batch_id", String, primary_key=True),
+    Column("grp", String, primary_key=True),
+    Column("part", Integer, primary_key=True),
+    Column("parts", Integer, nullable=False),
+    Column("sha256", LargeBinary, nullable=False),
+    Column("wal", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("end", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Index("batches_age", "table_uuid", "at"),
+)
+
+# WALs with rows that were acked under a batch id which had other rows already
+batch_conflicts = Table(
+    "batch_conflicts",
+    metadata,
+    Column("table_uuid", String, primary_key=True),
+    Column("batch_id", String, primary_key=True),
+    Column("wal", Text, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+)
+
+# who appends under a batch id, until the batch is complete; the row stays while the writer's bytes are not registered
+batch_holds = Table(
+    "batch_holds",
+    metadata,
+    Column("table_uuid", String, primary_key=True),
+    Column("batch_id", String, primary_key=True),
+    Column("writer", String, nullable=False),
+)
+
+routes = Table(
+    "routes",
+    metadata,
+    Column("source", Text, primary_key=True),
+    Column("table_uuid", String, primary_key=True),
+    Column("grp", String, primary_key=True),
+    Column("generation", BigInteger, nullable=False),
+    Column("closed", Boolean, nullable=False, server_default=false()),
+    Column("phase", String, nullable=False, server_default="live"),  # of the sender's rule
+    Column("required_from", Text, nullable=False),  # {wal: first sequence}
+    Column("acknowledged", Text, nullable=False),  # {wal: [[begin, end], …]}
+    Column("carried", Text, nullable=False, server_default="[]"),  # [[origin, [cluster, …], silent since, awaits], …]
+)
+
+# sequences that went with a file that was written here and salvaged: nobody waits for them, though they may come back
+acknowledged = Table(
+    "acknowledged",
+    metadata,
+    id_column(),
+    Column("stream_id", KEY, ForeignKey("streams.id"), nullable=False),
+    Column("seq_begin", BigInteger, nullable=False),
+    Column("seq_end", BigInteger, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),  # when it was salvaged
+)
+
+# when a cluster that sends to this one was last heard
+heard = Table("heard", metadata, Column("source", Text, primary_key=True), Column("at", BigInteger, nullable=False))
+
+positions = Table(
+    "positions",
+    metadata,
+    Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
+    Column("table_uuid", String, primary_key=True),
+    Column("applied", BigInteger, nullable=False),
+)
+
+marks = Table(
+    "marks",
+    metadata,
+    Column("table_uuid", String, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("commit", BigInteger, nullable=False),
+    Column("snapshot", BigInteger, nullable=False),
+    Column("positions", Text, nullable=False),
+)
+
+quarantined = Table(
+    "quarantined",
+    metadata,
+    Column("file", Text, primary_key=True),
+    Column("begin", BigInteger, primary_key=True),
+    Column("end", BigInteger, nullable=False),
+    Column("table_uuid", String, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("copy", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("discarded", BigInteger, nullable=False, server_default="0"),  # when a person discarded it; 0: not
+    Column("held", Text, nullable=False),  # [[stream id, sequence begin, end], …] kept out of replicated time
+)
+
+folds = Table(
+    "folds",
+    metadata,
+    Column("table_uuid", String, primary_key=True),
+    Column("upto", BigInteger, nullable=False),
+    Column("changes_snapshot", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+writers = Table(
+    "writers",
+    metadata,
+    Column("writer", String, primary_key=True),
+    Column("host", String, nullable=False),
+    Column("pid", BigInteger, nullable=False),
+    Column("boot", String, nullable=False),
+    Column("role_epoch", BigInteger, nullable=False),
+    Column("floor", BigInteger, nullable=False),
+)
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("closed", BigInteger, primary_key=True),
+    Column("payload", LargeBinary, nullable=False),
+)
+
+# origins whose commit times were far ahead of a clock here: the furthest one, and when it was seen
+clocks = Table(
+    "clocks",
+    metadata,
+    Column("origin", Text, primary_key=True),
+    Column("commit", BigInteger, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+# tables that a hook makes here out of others; ``pending`` is a batch that may or may not be there
+derivations = Table(
+    "derivations",
+    metadata,
+    Column("table_uuid", String, ForeignKey("tables.uuid"), primary_key=True),
+    Column("source_uuid", String, ForeignKey("tables.uuid"), nullable=False, index=True),
+    Column("hook", String, nullable=False),
+    Column("options", Text, nullable=False),  # {name: value}
+    Column("names", Text, nullable=False),  # {uuid of a column of the source: what the hook knows it as}
+    Column("version", String, nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("position", BigInteger, nullable=False),  # -1: all of the source is compared anew
+    Column("pending", String, nullable=False, server_default=""),
+    Column("pending_position", BigInteger, nullable=False, server_default="0"),
+    Column("upto", BigInteger, nullable=False, server_default="0"),
+    Column("at", BigInteger, nullable=False, server_default="0"),
+    Column("error", Text, nullable=False, server_default=""),
+    Column("error_since", BigInteger, nullable=False, server_default="0"),
+)

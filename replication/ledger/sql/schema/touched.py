@@ -1,0 +1,96 @@
+"""Which files and rules changed since somebody looked: noted by triggers, so that nobody who writes can forget it.
+
+Writers take turns on either store, so ids of ``touched`` grow in the order of commits: whoever has seen all up to one
+has missed nothing before it. A file has one row, which moves to the end; it goes with its file.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.ledger.sql.schema import sending
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.metadata import KEY, id_column, metadata
+
+# how often rules, or who peers are, changed, in ``counters``
+RULES = "rules"
+
+touched = sa.Table(
+    "touched",
+    metadata,
+    id_column(),
+    sa.Column("file_id", KEY, sa.ForeignKey("files.id", ondelete="CASCADE"), nullable=False, unique=True),
+    sqlite_autoincrement=True,
+)
+
+_OF_FILES = (
+    (schema.files, "id"),
+    (sending.progress, "file_id"),
+    (sending.withheld, "file_id"),
+    (sending.bootstraps, "file_id"),
+)
+_OF_RULES = ((sending.rules, "UPDATE"), (sending.peers, "UPDATE OF cluster"))
+_COUNT = f"UPDATE counters SET value = value + 1 WHERE name = '{RULES}'"
+
+
+def install(connection: Connection) -> None:
+    """Make the triggers that are not there; ``touched`` is."""
+    there = sa.select(schema.counters.c.name).where(schema.counters.c.name == RULES)
+    if connection.scalar(there) is None:
+        connection.execute(schema.counters.insert().values(name=RULES, value=0))
+    if connection.dialect.name == "postgresql":
+        _on_postgresql(connection)
+    else:
+        _on_sqlite(connection)
+
+
+def _touch(column: str) -> str:
+    file = f"NEW.{column}"
+    return f"DELETE FROM touched WHERE file_id = {file}; INSERT INTO touched (file_id) VALUES ({file})"
+
+
+def _on_sqlite(connection: Connection) -> None:
+    for table, column in _OF_FILES:
+        new, old = (", ".join(f'{side}."{c.name}"' for c in table.columns) for side in ("NEW", "OLD"))
+        for event, when in (("INSERT", ""), ("UPDATE", f"WHEN ({new}) IS NOT ({old})")):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER IF NOT EXISTS touched_{table.name}_{event.lower()} "
+                f"AFTER {event} ON {table.name} {when} BEGIN {_touch(column)}; END"
+            )
+    for table, update in _OF_RULES:
+        for event in ("INSERT", update, "DELETE"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER IF NOT EXISTS touched_{table.name}_{event.partition(' ')[0].lower()} "
+                f"AFTER {event} ON {table.name} BEGIN {_COUNT}; END"
+            )
+
+
+def _on_postgresql(connection: Connection) -> None:
+    """Those that are there are left alone: to make one, a table must be locked against its readers."""
+    known = set(connection.exec_driver_sql("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'touched_%%'").scalars())
+    for table, column in _OF_FILES:
+        make = f"touched_{table.name}"
+        if f"{make}_insert" not in known:
+            _function(connection, make, _touch(column))
+            _trigger(connection, f"{make}_insert", "INSERT", table, make)
+        if f"{make}_update" not in known:
+            _trigger(connection, f"{make}_update", "UPDATE", table, make, "WHEN (NEW.* IS DISTINCT FROM OLD.*)")
+    for table, update in _OF_RULES:
+        if f"touched_{table.name}_any" not in known:
+            _function(connection, "touched_any_rule", _COUNT)
+            _trigger(
+                connection, f"touched_{table.name}_any", f"INSERT OR {update} OR DELETE", table, "touched_any_rule"
+            )
+
+
+def _function(connection: Connection, name: str, body: str) -> None:
+    connection.exec_driver_sql(
+        f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NULL; END $$"
+    )
+
+
+def _trigger(connection: Connection, name: str, event: str, table: sa.Table, function: str, when: str = "") -> None:
+    connection.exec_driver_sql(
+        f"CREATE TRIGGER {name} AFTER {event} ON {table.name} FOR EACH ROW {when} EXECUTE FUNCTION {function}()"
+    )

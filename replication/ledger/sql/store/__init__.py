@@ -1,0 +1,1 @@
+"""Connections, transactions, prepared statements and integer keys."""

@@ -1,0 +1,29 @@
+"""When each cluster that sends here was last seen."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy.engine import Connection
+
+from replication.core.ids import ClusterId
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import SqlStore
+
+_EVERY_US = 1_000_000
+
+
+class LastSeen:
+    """Notes about once a second that a sender is there; shared by the parts of one ledger."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self._noted: dict[ClusterId, int] = {}
+
+    def note(self, connection: Connection, source: ClusterId) -> None:
+        """Something came from ``source`` just now."""
+        now = time.time_ns() // 1000
+        if abs(now - self._noted.get(source, 0)) >= _EVERY_US:
+            self._noted[source] = now
+            insert = self._store.insert(schema.heard).values(source=str(source), at=now)
+            connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_={"at": now}))

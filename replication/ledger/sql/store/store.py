@@ -1,0 +1,312 @@
+"""Connections and transactions: one writing connection per process behind a lock, reads beside it that wait for nobody.
+
+SQLite runs in WAL mode with synchronous=FULL, and every writing transaction begins IMMEDIATE (deferred ones fail when
+several processes upgrade at once). PostgreSQL gets the same one-writer-at-a-time order from an advisory lock taken
+first in every writing transaction, so that both stores give the same answers. A host that vanishes or freezes in the
+middle of one holds the others up for ``_SILENT_S`` at most: the server then ends its session, and so the transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import StaticPool
+
+from replication.errors import ConfigError, CoordinationError, LedgerBusyError, said
+from replication.ledger.sql.schema import tables as schema
+
+BUSY_TIMEOUT_S = 10.0
+READERS = 4
+IN_LIST = 5000
+_ADVISORY_KEY = 0x77616C73
+_CONNECT_S = 10
+_SILENT_S = 15  # a connection whose other end says nothing for longer is closed, on both sides
+_READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
+_MEMORY = (":memory:", "", None)
+
+
+class SqlStore:
+    """The ledger's database, as transactions.
+
+    Args:
+        url: a SQLAlchemy URL: ``sqlite:////path/ledger.db``, ``sqlite://`` (in memory) or ``postgresql://…``.
+        busy_timeout_s: how long a writing transaction waits for others before LedgerBusyError.
+
+    Attributes:
+        path: SQLite's file; None where there is none.
+    """
+
+    def __init__(self, url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        """Prepare the engines; nothing is connected yet."""
+        self.url = _driver_url(url)
+        self._timeout_s = busy_timeout_s
+        self._lock = threading.Lock()
+        self._writing: Connection | None = None
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._in_memory = self.is_sqlite and self.url.database in _MEMORY
+        self.path = Path(self.url.database or "") if self.is_sqlite and not self._in_memory else None
+        if self.is_sqlite:
+            self._writer, self._reader = self._sqlite_engines()
+        else:
+            self._writer, self._reader = self._postgresql_engines()
+
+    def _sqlite_engines(self) -> tuple[Engine, Engine]:
+        arguments = {"isolation_level": None, "check_same_thread": False, "timeout": self._timeout_s}
+        if self._in_memory:
+            writer = sa.create_engine(self.url, connect_args=arguments, poolclass=StaticPool)
+            sa.event.listen(writer, "begin", self._begin_immediate)
+            sa.event.listen(writer, "connect", _foreign_keys)
+            return writer, writer
+        writer = sa.create_engine(self.url, connect_args=arguments, pool_size=1, max_overflow=0)
+        reader = sa.create_engine(self.url, connect_args=arguments, pool_size=READERS, max_overflow=READERS)
+        sa.event.listen(writer, "connect", _durable)
+        sa.event.listen(writer, "connect", _foreign_keys)
+        sa.event.listen(writer, "begin", self._begin_immediate)
+        sa.event.listen(reader, "connect", _query_only)
+        sa.event.listen(reader, "begin", _begin)
+        return writer, reader
+
+    def _postgresql_engines(self) -> tuple[Engine, Engine]:
+        arguments = _postgresql_arguments(self.url, self._timeout_s)
+        writer = sa.create_engine(
+            self.url,
+            connect_args=arguments,
+            pool_size=1,
+            max_overflow=0,
+            pool_pre_ping=True,
+            isolation_level="READ COMMITTED",  # each statement sees what was committed before the lock was had
+        )
+        sa.event.listen(writer, "begin", _advisory_lock)
+        sa.event.listen(writer, "handle_error", _leave_read_only)
+        reader = sa.create_engine(
+            self.url,
+            connect_args=arguments,
+            pool_size=READERS,
+            max_overflow=READERS,
+            pool_pre_ping=True,
+            isolation_level="REPEATABLE READ",
+            execution_options={"postgresql_readonly": True},
+        )
+        return writer, reader
+
+    def _begin_immediate(self, connection: Connection) -> None:
+        """Begin once the store is free, asking every millisecond: SQLite would wait up to 100 ms between tries."""
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                connection.connection.cursor().execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    raise
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One writing transaction, alone among all processes; durable when the block ends, undone when it raises.
+
+        Raises:
+            LedgerBusyError: others kept the store locked past the time-out.
+            CoordinationError: the store cannot be reached, or failed.
+        """
+        if not self._lock.acquire(timeout=self._timeout_s):
+            raise self._busy()
+        try:
+            with self._translated():
+                if self._writing is None:
+                    self._writing = self._writer.connect()
+                with self._writing.begin():
+                    yield self._writing
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One consistent snapshot for reading; neither waits for writers nor holds them up."""
+        if self._in_memory:
+            with self.write() as connection:
+                yield connection
+            return
+        with self._translated(), self._reader.connect() as connection, connection.begin():
+            yield connection
+
+    def insert(self, table: sa.Table) -> Any:  # the two dialects' inserts share no typed face that has on_conflict
+        """An INSERT that knows ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
+        if self.is_sqlite:
+            return sqlite.insert(table)
+        from sqlalchemy.dialects import postgresql  # 0.08 s to import
+
+        return postgresql.insert(table)
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        with self._lock:
+            if self._writing is not None:
+                self._writing.close()
+                self._writing = None
+            self._writer.dispose()
+            self._reader.dispose()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            cause = error.orig
+            if _is_busy(cause) or getattr(cause, "sqlstate", None) == "55P03":
+                raise self._busy() from error
+            failed = isinstance(error, sa.exc.OperationalError | sa.exc.InternalError)
+            broken = failed or type(error) is sa.exc.DatabaseError
+            if error.connection_invalidated or broken:
+                what = said(cause or error)
+                raise CoordinationError(
+                    f"the ledger at {self._name} failed: {what}",
+                    "Look at its disk or server. Roles try again by themselves; say a command again",
+                ) from error
+            raise
+        except sa.exc.TimeoutError as error:
+            raise self._busy() from error
+        except sqlite3.DatabaseError as error:  # of a statement that its driver was given directly
+            if _is_busy(error):
+                raise self._busy() from error
+            if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
+                raise CoordinationError(f"the ledger at {self._name} failed: {error}", "Look at its disk") from error
+            raise
+
+    def _busy(self) -> LedgerBusyError:
+        return LedgerBusyError(
+            f"the ledger at {self._name} stayed locked for {self._timeout_s:g} s",
+            "Another process holds a long transaction; try again",
+        )
+
+    @property
+    def _name(self) -> str:
+        return self.url.render_as_string(hide_password=True)
+
+    def check_present(self) -> None:
+        """Raise ConfigError when a SQLite file is not there, instead of making an empty one."""
+        path = self.url.database
+        if self.is_sqlite and not self._in_memory and path and not Path(path).exists():
+            raise ConfigError(f"there is no ledger at {path}", "Start the cluster, which makes it: walship up")
+
+
+def _driver_url(url: str) -> URL:
+    try:
+        parsed = make_url(url if "://" in url else f"sqlite:///{url}")
+    except sa.exc.ArgumentError as error:
+        raise ConfigError(f"{url!r} is not a ledger address: {error}") from None
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() != "sqlite":
+        raise ConfigError(f"a ledger cannot be kept in {parsed.get_backend_name()}", "Use sqlite:/// or postgresql://")
+    return parsed
+
+
+def _postgresql_arguments(url: URL, timeout_s: float) -> dict[str, object]:
+    """What connections are opened with; what the address says itself wins."""
+    given = url.query.get("options", "")
+    server = {
+        "lock_timeout": int(timeout_s * 1000),
+        "synchronous_commit": "on",
+        "idle_in_transaction_session_timeout": _SILENT_S * 1000,
+        "tcp_keepalives_idle": _SILENT_S // 3,
+        "tcp_keepalives_interval": _SILENT_S // 3,
+        "tcp_keepalives_count": 2,
+        "tcp_user_timeout": _SILENT_S * 1000,
+    }
+    client = {
+        "connect_timeout": _CONNECT_S,
+        "keepalives_idle": _SILENT_S // 3,
+        "keepalives_interval": _SILENT_S // 3,
+        "keepalives_count": 2,
+        "tcp_user_timeout": _SILENT_S * 1000,
+        "application_name": "walship",
+    }
+    options = [f"-c {name}={value}" for name, value in server.items()]
+    options += [given] if isinstance(given, str) else given
+    return {name: value for name, value in client.items() if name not in url.query} | {
+        "options": " ".join(filter(None, options))
+    }
+
+
+def _is_busy(error: object) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and ("locked" in str(error) or "busy" in str(error))
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _advisory_lock(connection: Connection) -> None:
+    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_KEY})")
+
+
+def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
+    """A server that has become another's standby stays one: the next transaction asks for a connection anew."""
+    if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+        context.is_disconnect = True
+
+
+def _durable(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA fullfsync=ON")
+    connection.execute("PRAGMA busy_timeout=2")  # beginning waits in steps of a millisecond, and nothing after it waits
+
+
+def _foreign_keys(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _query_only(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA query_only=ON")
+
+
+def greatest(one: sa.ColumnElement[int], two: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """The larger of two, in either store's words."""
+    return sa.case((one >= two, one), else_=two)
+
+
+def counter(connection: Connection, name: str) -> int:
+    """A counter's value; 0 when never raised."""
+    return int(connection.scalar(sa.select(schema.counters.c.value).where(schema.counters.c.name == name)) or 0)
+
+
+def raise_counter(connection: Connection, name: str, value: int) -> int:
+    """Raise a counter to ``value`` unless it is higher already; what it is then."""
+    kept = counter(connection, name)
+    if value > kept:
+        done = connection.execute(
+            schema.counters.update().where(schema.counters.c.name == name).values(value=value)
+        ).rowcount
+        if not done:
+            connection.execute(schema.counters.insert().values(name=name, value=value))
+    return max(kept, value)
+
+
+def put_meta(store: SqlStore, connection: Connection, values: Mapping[str, str]) -> None:
+    """Set what is known of the ledger as a whole."""
+    for name, value in values.items():
+        insert = store.insert(schema.meta).values(name=name, value=value)
+        connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+
+
+def chunked(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """``ids`` in pieces short enough for an IN list."""
+    for at in range(0, len(ids), IN_LIST):
+        yield ids[at : at + IN_LIST]
+
+
+def execute_many(connection: Connection, statement: sa.Executable, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Run ``statement`` once per row; not at all for none."""
+    if rows:
+        connection.execute(statement, list(rows))
