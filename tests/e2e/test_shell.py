@@ -221,5 +221,5 @@ def test_a_dropped_table_is_gone(east):
 def test_a_role_asked_by_a_signal_says_where_its_threads_are(east: Site) -> None:
     old = east.state("replay")
     said = threads_of(east.config, "replay")
-    assert "in _rounds" in said and said.count("Thread 0x") >= 3, said
+    assert "replay/loop.py" in said and said.count("Thread 0x") >= 3, said
     assert east.state("replay") == old and east.ready("replay")

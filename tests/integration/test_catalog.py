@@ -134,7 +134,7 @@ def test_a_column_that_somebody_else_added_is_null_in_what_a_fold_writes(tmp_pat
     expect = catalog.history("ops.t").current
     assert expect is not None
     rows = pa.Table.from_pylist([{"k": "a", "v": 9}], schema=arrow)
-    replace_rows(catalog.load("ops.t"), INDEX, ["k"], rows.select(["k"]), rows, expect, {})
+    replace_rows(catalog.load("ops.t"), INDEX.places, ["k"], rows.select(["k"]), rows, expect, {})
     with duckdb.connect() as connection:
         catalog.attach(connection, "shown", "ops.t", columns=spec.columns)
         assert connection.execute("select k, v, theirs from shown order by k").fetchall() == [
@@ -156,7 +156,7 @@ def test_columns_may_be_called_as_the_parquet_reader_calls_its_own(tmp_path: Pat
     expect = catalog.history("ops.t").current
     assert expect is not None
     gone = pa.Table.from_pylist([row | {"k": 2}]).select(key)
-    replace_rows(catalog.load("ops.t"), INDEX, key, gone, gone.slice(1), expect, {})
+    replace_rows(catalog.load("ops.t"), INDEX.places, key, gone, gone.slice(1), expect, {})
     with duckdb.connect() as connection:
         catalog.attach(connection, "shown", "ops.t", columns=spec.columns)
         shown = connection.sql("select * from shown").to_arrow_table().select([f.name for f in schema])
@@ -175,7 +175,7 @@ def test_replacing_a_row_again_and_again_deletes_it_once_at_each_place_and_keeps
     for turn in range(1, 6):
         expect = catalog.history("ops.t").current
         rows = pa.Table.from_pylist([{"k": "a", "v": turn}], schema=arrow)
-        replace_rows(catalog.load("ops.t"), INDEX, ["k"], rows.select(["k"]), rows, expect, {"turn": str(turn)})
+        replace_rows(catalog.load("ops.t"), INDEX.places, ["k"], rows.select(["k"]), rows, expect, {"turn": str(turn)})
     history = catalog.history("ops.t")
     assert [s.summary.get("added-position-deletes") for s in history.chain()] == ["1"] * 5 + [None]
     assert [s.summary.get("turn") for s in history.chain()] == [*"54321", None]
@@ -253,7 +253,7 @@ def test_files_of_a_commit_that_may_be_there_are_never_deleted(
         rows = pa.Table.from_pylist([{"k": "a", "v": 1}], schema=arrow)
         if how == "append":
             return append_decoded(catalog.load("ops.t"), replace(as_decode(rows), size=1), expect, {})
-        return replace_rows(catalog.load("ops.t"), INDEX, ["k"], rows.select(["k"]), rows, expect, {})
+        return replace_rows(catalog.load("ops.t"), INDEX.places, ["k"], rows.select(["k"]), rows, expect, {})
 
     with monkeypatch.context() as patched:
         patched.setattr(SqlCatalog, "commit_table", commit)

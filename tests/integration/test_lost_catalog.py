@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.replay import rounds
+from peer.replay import held_tables
 from replication.tables.memory import MemoryTables
 from tests.replaying import TableSite
 from tests.sites import rows, table
@@ -15,7 +15,7 @@ from tests.sites import rows, table
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableSite]:
-    monkeypatch.setattr(rounds, "_RETRY_MAX_S", 0.0)
+    monkeypatch.setattr(held_tables, "_RETRY_MAX_S", 0.0)
     made = TableSite(tmp_path, "east")
     yield made
     made.close()
