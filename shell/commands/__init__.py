@@ -17,7 +17,9 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         )
     },
     "Replication": {
-        "replication": ("enablereplication", "disablereplication", "status", "readonly"),
+        "replication": ("enablereplication", "disablereplication"),
+        "status": ("status",),
+        "role": ("readonly",),
         "bootstrap": ("bootstrap",),
         "operate": ("pause", "resume", "throttle", "drain", "removehost"),
     },

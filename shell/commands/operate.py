@@ -9,17 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from replication.core.phase import Phase
 from replication.core.shipping.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation, add_verb, table_option, timeout_option
-from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
+from shell.cli.render import Printer, bytes_text, seconds_text
 
 if TYPE_CHECKING:
-    from peer.status.collect import TableAtPeer
-    from peer.status.forecasts import DiskForecast, PeerForecast
-    from peer.status.sending import PeerSending
-    from replication.ledger.base import Gap
+    pass
 
 PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 _TELL_EVERY_S = 2.0
@@ -109,81 +105,6 @@ def drain(
         for name in drained.bootstrapping:
             wait = f"walship bootstrap {cluster_name} -t {name} --wait 600"
             printer.note(f"{name} is being bootstrapped at {cluster_name}; to wait for it: {wait}")
-
-
-def show_sending(printer: Printer, peers: Sequence[PeerSending]) -> None:
-    """How sending to each peer goes, where there is something to say."""
-    for peer in peers:
-        said = []
-        if peer.state == "paused":
-            said.append(f"paused (walship resume {peer.peer})")
-        if peer.rate:
-            said.append(f"at most {bytes_text(peer.rate)}/s")
-        if peer.retries:
-            again = "when somebody acts" if peer.next_try_s is None else f"in {seconds_text(peer.next_try_s)}"
-            said.append(f"failed {_times(peer.retries, ' in a row')}, next try {again}: {peer.last_error}")
-        elif peer.retries_total:
-            said.append(f"tried again {_times(peer.retries_total)} so far")
-        if said:
-            printer.line(f"sending to {peer.peer}: {'; '.join(said)}")
-        for held in peer.held:
-            printer.note(f"{held.table} is held for {peer.peer} since {moment_text(held.since)}: {held.reason}")
-
-
-def _times(count: int, more: str = "") -> str:
-    return "once" if count == 1 else f"{count} times{more}"
-
-
-def show_missing(printer: Printer, rows: Sequence[TableAtPeer]) -> None:
-    """What of tables is not at their peers and does not get there by itself."""
-    lost = {(row.table, row.peer) for row in rows if row.state == Phase.NEEDS_BOOTSTRAP.value}
-    for table, peer in sorted(lost):
-        printer.note(
-            f"{table} NEEDS A BOOTSTRAP at {peer}: what it lacked could not be kept, and nothing of it goes there. "
-            f"Send it anew: walship bootstrap -t {table} {peer}"
-        )
-    for row in rows:
-        for gap in row.gaps:
-            printer.note(f"{row.table}, group {row.group}: {gap_text(gap, row.peer)}")
-
-
-def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], disk: DiskForecast) -> None:
-    """What is kept for peers, and when that is past their budget or the disk full."""
-    for peer in peer_forecasts:
-        if peer.stored_files:
-            printer.line(
-                f"for {peer.peer}, {peer.stored_files} files ({bytes_text(peer.stored_bytes)}) are in the store"
-            )
-        if peer.trouble:
-            printer.note(f"what is kept for {peer.peer} cannot be moved to the store or back: {peer.trouble}")
-        if not peer.local_files:
-            continue
-        size = f"{bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)}"
-        of = f"files not whole at {peer.peer}: {peer.local_files} ({size})"
-        then = "then files move to the store" if peer.then == "spill" else "then tables need a bootstrap"
-        if peer.local_bytes > peer.budget:
-            printer.note(f"{of}: past its budget, {then}")
-        elif peer.runs_out_s is not None and peer.runs_out_s < _TOLD_S:
-            growing = f"growing {bytes_text(peer.growth or 0)}/s"
-            printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
-        else:
-            printer.line(f"{of}")
-    if disk.free < disk.kept_free:
-        printer.note(
-            f"disk of {disk.host}: {bytes_text(disk.free)} free, and {bytes_text(disk.kept_free)} are to stay free:"
-            " nothing that is sent here lands until there is room"
-        )
-    if disk.full_s is not None and disk.full_s < _TOLD_S:
-        growing = f"growing {bytes_text(disk.growth or 0)}/s"
-        printer.note(
-            f"disk of {disk.host}: {bytes_text(disk.free)} free, {growing}: full in {seconds_text(disk.full_s)}"
-        )
-
-
-def gap_text(gap: Gap, peer: str) -> str:
-    """What of a table is not at a peer."""
-    span = f"between {moment_text(gap.begin)} and" if gap.begin else "before"
-    return f"what was written {span} {moment_text(gap.end)} ({gap.frames:,} frames) is not sent to {peer}"
 
 
 def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer) -> None:

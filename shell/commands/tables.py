@@ -68,14 +68,7 @@ def createtable(
     """Create a table from a schema, a sample file or a table of another cluster."""
     if schema is not None and like is not None:
         raise RequestError("A schema and --like were both given", "Give one of them")
-    columns: object = schema
-    from_cluster = ""
-    if like is not None and not Path(like).is_file() and _may_be_cluster(like):
-        from_cluster = like
-    elif like is not None:
-        from shell.rows.files import schema_of
-
-        columns = schema_of(Path(like))
+    columns, from_cluster = (schema, "") if like is None else _like(like)
     with invocation.connect() as (cluster, printer):
         spec = cluster.create_table(
             table,
@@ -89,6 +82,15 @@ def createtable(
             like=from_cluster,
         )
         printer.value(described(spec), f"{spec.name} is created. Write to it: walship write {spec.name} FILE")
+
+
+def _like(text: str) -> tuple[object, str]:
+    """What ``--like`` means: the columns of a sample file, or the cluster that has the table."""
+    if not Path(text).is_file() and _may_be_cluster(text):
+        return None, text
+    from shell.rows.files import schema_of
+
+    return schema_of(Path(text)), ""
 
 
 def altertable(

@@ -22,8 +22,8 @@ from replication.core.ids import StreamId
 from replication.ledger.base import Ledger, Quarantined
 from replication.tables.memory import MemoryTables
 from shell.cli.render import Printer
-from shell.commands.replication import show_status
 from shell.main import run
+from shell.status.page import show_status
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

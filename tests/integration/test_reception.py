@@ -21,7 +21,7 @@ from replication.files.base import AppendFile
 from replication.files.local import LocalFiles
 from replication.link.base import Ack, Data, Reason, Refusal
 from shell.cli.render import Printer
-from shell.commands.replication import show_status
+from shell.status.page import show_status
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import rows, table, until
 

@@ -25,8 +25,8 @@ from replication.ledger.base import FileKind, Phase
 from replication.worker import skipped_files
 from replication.writer.wal.registration import lock_path
 from shell.cli.render import Printer
-from shell.commands.replication import show_status
 from shell.main import run
+from shell.status.page import show_status
 from tests.replaying import TableSite
 from tests.sites import Site, flip, rows, table, until
 

@@ -22,8 +22,8 @@ from replication.coordination.host import host_record
 from replication.coordination.paths import Election, MemberKind
 from replication.ledger.base import Derivation
 from shell.cli.render import Printer
-from shell.commands.replication import show_status
 from shell.processes.up import _later, chosen_roles
+from shell.status.page import show_status
 from tests.deriving import DerivingSite
 from tests.sites import rows, table, until
 

@@ -14,7 +14,8 @@ from peer.status.sending import HeldAtPeer, PeerSending
 from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import Gap
 from shell.cli.render import Printer
-from shell.commands.operate import for_each, gap_text, show_forecasts, show_missing, show_sending
+from shell.commands.operate import for_each
+from shell.status.peers import gap_text, show_forecasts, show_missing, show_sending
 
 WELL = PeerSending("west", "sending", 0, 0, 0, None, "", ())
 ROW = TableAtPeer(
@@ -69,19 +70,21 @@ def test_what_is_lost_for_good_is_told_with_the_remedy(said: Said) -> None:
 
 def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
     show_forecasts(said.printer, [NEAR], replace(DISK, growth=2048.0, full_s=7200.0))
-    assert "files not whole at west: 3 (3.0 MiB of 4.0 MiB), growing 1.0 KiB/s: past its budget in 17 min" in said.text
+    assert (
+        "files not complete at west: 3 (3.0 MiB of 4.0 MiB), growing 1.0 KiB/s: past its budget in 17 min" in said.text
+    )
     assert "then tables need a bootstrap" in said.text and "full in 2 h 00 min" in said.text
     show_forecasts(said.printer, [replace(NEAR, then="spill", stored_files=2, stored_bytes=1 << 20)], DISK)
-    assert "nothing that is sent here lands" not in said.text
+    assert "nothing lands here" not in said.text
     show_forecasts(said.printer, [], replace(DISK, free=100 << 20, kept_free=512 << 20))
-    assert "100.0 MiB free, and 512.0 MiB are to stay free: nothing that is sent here lands" in said.text
+    assert "100.0 MiB free, less than the reserve of 512.0 MiB: nothing lands here" in said.text
     assert "then files move to the store" in said.text and "for west, 2 files (1.0 MiB) are in the store" in said.text
 
 
 def test_a_store_that_takes_nothing_is_told_with_the_reason(said: Said) -> None:
     full = "the store at file:///store failed: OSError: [Errno 28] No space left on device"
     show_forecasts(said.printer, [replace(NEAR, local_bytes=9 << 20, then="spill", trouble=full)], DISK)
-    assert f"what is kept for west cannot be moved to the store or back: {full}" in said.text
+    assert f"files for west cannot be moved to the store or back: {full}" in said.text
     assert "3 (9.0 MiB of 4.0 MiB): past its budget, then files move to the store" in said.text
 
 

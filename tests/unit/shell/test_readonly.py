@@ -16,8 +16,8 @@ from replication.core.roles import Role, RoleState
 from replication.errors import CoordinationError
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands import replication
-from shell.commands.replication import Switch, readonly
+from shell.commands import role
+from shell.commands.role import Switch, readonly
 
 
 def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +44,7 @@ def test_a_change_that_the_ledger_could_not_note_is_told_as_done(capfd: pytest.C
 
 def test_said_again_it_waits_and_notes_what_was_stopped_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
     waited, kept = list[int](), list[RoleState]()
-    monkeypatch.setattr(replication, "await_writers", lambda coordination, epoch, lease_s: waited.append(epoch))
+    monkeypatch.setattr(role, "await_writers", lambda coordination, epoch, lease_s: waited.append(epoch))
     ledger = SimpleNamespace(terms=SimpleNamespace(keep_role=kept.append))
     config = SimpleNamespace(writer=SimpleNamespace(lease_s=1.0))
     with MemoryEnsemble().connect("/walship/east") as coordination:

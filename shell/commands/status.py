@@ -1,0 +1,37 @@
+"""status: lag, errors and disk use."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from peer.client.contacts import known_peer
+from shell.cli.invocation import Invocation, add_verb
+from shell.status.page import show_status
+
+
+def register(app: typer.Typer) -> None:
+    """Add this verb to ``app``."""
+    add_verb(app, "status", status)
+
+
+def status(
+    invocation: Invocation,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="NAME", help="Show only this peer.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every two seconds until Ctrl-C.")] = False,
+) -> None:
+    """Show lag, errors and disk use, here and at each peer."""
+    with invocation.connect() as (cluster, printer):
+        if peer is not None:
+            known_peer(cluster.ledger, peer)
+        while True:
+            found = cluster.status() if peer is None else cluster.status().of_peer(peer)
+            if printer.as_json:
+                printer.value(found)
+            else:
+                show_status(printer, found)
+            if not watch:
+                return
+            time.sleep(2)

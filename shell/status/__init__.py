@@ -1,0 +1,1 @@
+"""What ``walship status`` prints: a page of sections."""

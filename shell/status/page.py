@@ -1,0 +1,179 @@
+"""``walship status``: a cluster's hosts, peers, tables, origins and disk use, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from peer.status.paths import broken
+from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
+from shell.status.peers import (
+    show_forecasts,
+    show_missing,
+    show_pattern_rules,
+    show_retained,
+    show_sending,
+    show_tables_at_peers,
+)
+
+if TYPE_CHECKING:
+    from peer.derive.progress import DerivedHere
+    from peer.status.collect import ClusterStatus
+    from peer.status.members import Members
+
+
+def show_status(printer: Printer, found: ClusterStatus) -> None:
+    """Print the whole page."""
+    _show_cluster(printer, found)
+    _show_hosts(printer, found)
+    _show_replay(printer, found)
+    show_tables_at_peers(printer, found)
+    show_pattern_rules(printer, found.standing)
+    show_sending(printer, found.sending)
+    show_missing(printer, found.peers)
+    _show_tables(printer, found)
+    show_derived(printer, found.derived, found.members)
+    _show_origins(printer, found)
+    _show_disk_use(printer, found)
+    show_retained(printer, found)
+    show_forecasts(printer, found.peer_forecasts, found.disk)
+    _show_alarms(printer, found)
+
+
+def show_derived(printer: Printer, found: Sequence[DerivedHere], members: Members) -> None:
+    """Derived tables: their hooks, lag and errors."""
+    if not found:
+        return
+    rows = [
+        {
+            "derived": row.table,
+            "from": row.source,
+            "hook": " ".join([row.hook, *(f"{name}={value}" for name, value in row.options.items())]),
+            "complete_to": moment_text(row.upto),
+            "lag": "-" if row.lag_s is None else seconds_text(row.lag_s),
+            "behind": f"{row.behind} commits",
+            "error": row.error,
+        }
+        for row in found
+    ]
+    printer.rows(rows, ("derived", "from", "hook", "complete_to", "lag", "behind", "error"), "")
+    derives = any(role.startswith("derive") for host in members.hosts for role in host.roles)
+    if not members.problem and not derives:
+        printer.note("no host derives tables, so they get no new rows; run one with worker and replay: walship up")
+
+
+def _show_cluster(printer: Printer, found: ClusterStatus) -> None:
+    members = found.members
+    if found.location:
+        printer.line(f"location of this host: {found.location}")
+    if members.problem:
+        printer.note(f"ZooKeeper does not answer: {members.problem}")
+        return
+    printer.line(
+        f"{members.role} (epoch {members.role_epoch}), term {found.term}; "
+        f"workers {', '.join(members.workers) or 'none'}; receivers {', '.join(members.receivers) or 'none'}; "
+        f"{members.writers} writers"
+    )
+
+
+def _show_hosts(printer: Printer, found: ClusterStatus) -> None:
+    """The hosts, if there are several, and what waits for one of them."""
+    hosts = found.members.hosts
+    if len(hosts) > 1:
+        rows = [
+            {
+                "host": host.slot,
+                "runs": ", ".join(host.roles) or "nothing",
+                "WAL": bytes_text(host.wal_bytes),
+                "landing": bytes_text(host.landing_bytes),
+                "to_replay": bytes_text(host.unapplied_bytes),
+            }
+            for host in hosts
+        ]
+        printer.rows(rows, ("host", "runs", "WAL", "landing", "to_replay"))
+    for host in hosts:
+        if host.away and host.unapplied_bytes:
+            printer.note(
+                f"replay needs {bytes_text(host.unapplied_bytes)} of host {host.slot} and cannot read them: "
+                f"{host.away}. They are applied when that host is back: walship up"
+            )
+
+
+def _show_replay(printer: Printer, found: ClusterStatus) -> None:
+    backlog = bytes_text(found.replay_backlog_bytes)
+    printer.line(f"to replay here: {backlog}; closed time {moment_text(found.closed)}")
+    if found.replay_backlog_bytes and (trouble := found.members.without_replay()):
+        printer.note(trouble)
+
+
+def _show_tables(printer: Printer, found: ClusterStatus) -> None:
+    rows = [
+        {
+            "table": row.table,
+            "replicated_to": moment_text(row.replicated),
+            "table_age": "-" if row.age_s is None else seconds_text(row.age_s),
+            "quarantined": row.quarantined,
+            "discarded": row.discarded,
+            "held_by": row.held_by,
+        }
+        for row in found.tables
+    ]
+    printer.rows(rows, ("table", "replicated_to", "table_age", "quarantined", "discarded", "held_by"), "no tables")
+    for table in found.tables:
+        for note in (table.replay_held, *table.clashes):
+            if note:
+                printer.note(f"{table.table}: {note}")
+
+
+def _show_origins(printer: Printer, found: ClusterStatus) -> None:
+    rows = [
+        {
+            "origin": row.origin.partition(":")[0],
+            "by": "; ".join(str(path) for path in row.paths if path.silent_s is None)
+            or ("no route" if row.paths else ""),
+            "replicated_time": moment_text(row.replicated),
+            "age": "-" if row.age_s is None else seconds_text(row.age_s),
+            "held_by": row.held_by,
+        }
+        for row in found.origins
+    ]
+    printer.rows(rows, ("origin", "by", "replicated_time", "age", "held_by"), "no origins yet")
+    for row in found.origins:
+        for text in broken(row.origin.partition(":")[0], row.paths):
+            printer.note(text)
+
+
+def _show_disk_use(printer: Printer, found: ClusterStatus) -> None:
+    kept = found.kept
+    ratio = "" if kept.per_byte is None else f" ({kept.per_byte:.2f} bytes per byte ever written or landed)"
+    printer.line(
+        f"disk use: WAL {bytes_text(kept.wal)}, landing {bytes_text(kept.landing)}, changes {_size(kept.changes)}, "
+        f"tables {_size(kept.tables)}{ratio}"
+    )
+
+
+def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
+    """Frames, clocks, batch ids and files that need a person."""
+    for frame in found.quarantined:
+        state = f"discarded {moment_text(frame.discarded)}" if frame.discarded else "quarantined"
+        printer.note(f"{state}: frame {frame.file.local}:{frame.begin}: {frame.reason}; copy {frame.copy}")
+    for clock in found.far_ahead:
+        origin, ahead = clock.origin.partition(":")[0], seconds_text(clock.ahead_s)
+        printer.note(
+            f"commit times of {origin} are up to {ahead} ahead of the clock here (seen {moment_text(clock.seen)}):"
+            " check the clocks. Writers follow, so newer writes still win"
+        )
+    for conflict in found.batch_conflicts:
+        printer.note(
+            f"batch id {conflict.batch_id!r} of {conflict.table} was used for other rows, too: {conflict.wal.local} has"
+            f" them (seen {moment_text(conflict.at)}). Both are kept; look for duplicate rows"
+        )
+    for file in found.unreadable:
+        printer.note(f"file {file.file} cannot be read: {file.why}. {file.remedy}")
+    for lost in found.lost:
+        frames, when = f"{lost.frames} frames of {lost.table}", moment_text(lost.at)
+        printer.note(f"{frames} are lost here, with WAL {lost.file}, which was salvaged {when}; a peer may have them")
+
+
+def _size(size: int | None) -> str:
+    return "unknown" if size is None else bytes_text(size)

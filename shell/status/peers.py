@@ -1,0 +1,142 @@
+"""Peers in ``walship status``: their tables, errors, gaps, retained files and forecasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from replication.core.phase import Phase
+from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
+
+if TYPE_CHECKING:
+    from peer.status.collect import ClusterStatus, TableAtPeer
+    from peer.status.forecasts import DiskForecast, PeerForecast
+    from peer.status.sending import PeerSending
+    from replication.ledger.base import Gap, PatternRule
+
+_FORECAST_S = 7 * 86400.0
+
+
+def show_tables_at_peers(printer: Printer, found: ClusterStatus) -> None:
+    """How far each table is at each peer."""
+    shown_below = {(peer.peer, peer.last_error) for peer in found.sending if peer.retries}
+    rows = [
+        {
+            "peer": row.peer,
+            "table": _table_text(row),
+            "group": row.group,
+            "state": row.state,
+            "needed": bytes_text(row.needed),
+            "finished": bytes_text(row.finished),
+            "landed": "" if row.landed == row.finished else bytes_text(row.landed),
+            "applied": bytes_text(row.applied),
+            "lag": f"{bytes_text(row.lag_bytes)}, {seconds_text(row.lag_s)}",
+            "last_error": "see below" if (row.peer, row.last_error) in shown_below else row.last_error,
+        }
+        for row in found.peers
+    ]
+    columns = ("peer", "table", "group", "state", "needed", "finished", "landed", "applied", "lag", "last_error")
+    printer.rows(rows, columns, "nothing is replicated to a peer; see walship enablereplication")
+
+
+def _table_text(row: TableAtPeer) -> str:
+    name = f"{row.table} (dropped here)" if row.dropped else row.table
+    return name if row.remote_table == row.table else f"{name} → {row.remote_table}"
+
+
+def show_pattern_rules(printer: Printer, found: Sequence[PatternRule]) -> None:
+    """The pattern rules, for tables that are made later."""
+    for row in found:
+        less = f" except {', '.join(row.excluded)}" if row.excluded else ""
+        groups = f" (groups {', '.join(row.groups)})" if row.groups else ""
+        printer.line(f"tables of {row.pattern}{less}{groups} that are made later go to {row.peer}")
+
+
+def show_sending(printer: Printer, peers: Sequence[PeerSending]) -> None:
+    """Peers that are paused, throttled or failing, and tables held for them."""
+    for peer in peers:
+        said = []
+        if peer.state == "paused":
+            said.append(f"paused (walship resume {peer.peer})")
+        if peer.rate:
+            said.append(f"at most {bytes_text(peer.rate)}/s")
+        if peer.retries:
+            again = "after a person acts" if peer.next_try_s is None else f"in {seconds_text(peer.next_try_s)}"
+            said.append(f"failed {_times(peer.retries, ' in a row')}, next try {again}: {peer.last_error}")
+        elif peer.retries_total:
+            said.append(f"tried again {_times(peer.retries_total)} so far")
+        if said:
+            printer.line(f"sending to {peer.peer}: {'; '.join(said)}")
+        for held in peer.held:
+            printer.note(f"{held.table} is held for {peer.peer} since {moment_text(held.since)}: {held.reason}")
+
+
+def _times(count: int, more: str = "") -> str:
+    return "once" if count == 1 else f"{count} times{more}"
+
+
+def show_missing(printer: Printer, rows: Sequence[TableAtPeer]) -> None:
+    """Tables that need a bootstrap at a peer, and gaps that are not sent."""
+    lost = {(row.table, row.peer) for row in rows if row.state == Phase.NEEDS_BOOTSTRAP.value}
+    for table, peer in sorted(lost):
+        printer.note(
+            f"{table} NEEDS A BOOTSTRAP at {peer}: files that it needed could not be retained, so nothing is sent. "
+            f"To send it again: walship bootstrap -t {table} {peer}"
+        )
+    for row in rows:
+        for gap in row.gaps:
+            printer.note(f"{row.table}, group {row.group}: {gap_text(gap, row.peer)}")
+
+
+def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], disk: DiskForecast) -> None:
+    """Files retained for peers, and when their budgets and the disk run out."""
+    for peer in peer_forecasts:
+        if peer.stored_files:
+            printer.line(
+                f"for {peer.peer}, {peer.stored_files} files ({bytes_text(peer.stored_bytes)}) are in the store"
+            )
+        if peer.trouble:
+            printer.note(f"files for {peer.peer} cannot be moved to the store or back: {peer.trouble}")
+        if not peer.local_files:
+            continue
+        size = f"{bytes_text(peer.local_bytes)} of {bytes_text(peer.budget)}"
+        of = f"files not complete at {peer.peer}: {peer.local_files} ({size})"
+        then = "then files move to the store" if peer.then == "spill" else "then tables need a bootstrap"
+        if peer.local_bytes > peer.budget:
+            printer.note(f"{of}: past its budget, {then}")
+        elif peer.runs_out_s is not None and peer.runs_out_s < _FORECAST_S:
+            growing = f"growing {bytes_text(peer.growth or 0)}/s"
+            printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
+        else:
+            printer.line(f"{of}")
+    if disk.free < disk.kept_free:
+        printer.note(
+            f"disk of {disk.host}: {bytes_text(disk.free)} free, less than the reserve of {bytes_text(disk.kept_free)}:"
+            " nothing lands here until there is room"
+        )
+    if disk.full_s is not None and disk.full_s < _FORECAST_S:
+        growing = f"growing {bytes_text(disk.growth or 0)}/s"
+        printer.note(
+            f"disk of {disk.host}: {bytes_text(disk.free)} free, {growing}: full in {seconds_text(disk.full_s)}"
+        )
+
+
+def gap_text(gap: Gap, peer: str) -> str:
+    """A gap as a sentence."""
+    span = f"between {moment_text(gap.begin)} and" if gap.begin else "before"
+    return f"what was written {span} {moment_text(gap.end)} ({gap.frames:,} frames) is not sent to {peer}"
+
+
+def show_retained(printer: Printer, found: ClusterStatus) -> None:
+    """Closed files that are retained until a peer has and has applied them."""
+    if not found.retained.own_replay:
+        printer.line("this cluster keeps no tables: files are retained for peers only")
+    for peer in found.retained.peers:
+        if not peer.lacking_files and not peer.unapplied_files:
+            continue
+        budget = found.retained.peer_bytes_max
+        past = f", {peer.past_budget_files} of them past its budget" if peer.past_budget_files else ""
+        of_budget = "" if budget is None else f" of {bytes_text(budget)}"
+        lacking = f"{peer.lacking_files} closed files ({bytes_text(peer.lacking_bytes)}) not complete there"
+        unapplied = f"{peer.unapplied_files} ({bytes_text(peer.unapplied_bytes)}{of_budget}) complete but not applied"
+        printer.line(f"retained for {peer.peer}: {lacking}, {unapplied}{past}")
