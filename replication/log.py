@@ -39,15 +39,7 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
         format: ``json``, one object a line, or ``console``.
         fields: put into every line, for instance ``cluster="east", role="worker"``.
     """
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    handler: logging.Handler
-    if path is None:
-        handler = logging.StreamHandler(sys.stderr)
-    else:
-        from logging.handlers import RotatingFileHandler  # deferred: commands write no file
-
-        handler = RotatingFileHandler(path, maxBytes=FILE_BYTES_MAX, backupCount=2, encoding="utf-8")
+    handler = _handler(path)
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(default=str)
         if format == "json"
@@ -73,6 +65,30 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
             foreign_pre_chain=shared,
         )
     )
+    _install(handler, level)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _handler(path: Path | None) -> logging.Handler:
+    if path is None:
+        return logging.StreamHandler(sys.stderr)
+    from logging.handlers import RotatingFileHandler  # deferred: commands write no file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return RotatingFileHandler(path, maxBytes=FILE_BYTES_MAX, backupCount=2, encoding="utf-8")
+
+
+def _install(handler: logging.Handler, level: Level) -> None:
+    """Put ``handler`` in the place of an earlier one, and have libraries say less."""
     logging.raiseExceptions = False  # a line that a full disk does not take is not worth a traceback each
     root = logging.getLogger()
     for old in list(root.handlers):
@@ -85,16 +101,6 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
     # warns only that a metadata file which Spark has just deleted could not be
     logging.getLogger("pyiceberg.catalog").setLevel(logging.ERROR)
-    structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            *shared,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
-    )
 
 
 def as_library() -> None:

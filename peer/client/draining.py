@@ -145,9 +145,9 @@ def drain(
         tell(pending.bytes, left.bytes)
         _check(ledger, peer_name, left)
         if time.monotonic() - started_s > timeout_s:
+            what = f"{left.bytes:,} of {pending.bytes:,} bytes in {left.files} files are left"
             raise WaitTimeoutError(
-                f"{peer_name} is not drained within {timeout_s:g} s: {left.bytes:,} of {pending.bytes:,} bytes in "
-                f"{left.files} files are left",
+                f"{peer_name} is not drained within {timeout_s:g} s: {what}",
                 "It goes on by itself; walship status shows why it is slow",
             )
         time.sleep(_POLL_S)

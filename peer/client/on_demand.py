@@ -62,40 +62,60 @@ def catch_up(
     """
     if not backlog_bytes(ledger):
         return False
-    stop, failed = threading.Event(), list[Exception]()
-    ran_here = True
-
-    def run() -> None:
-        nonlocal ran_here
-        try:
-            if coordination is not None and coordination.leader(Election.REPLAYERS) is not None:
-                ran_here = False
-            else:
-                run_replay(config, ledger, stop, lambda: None, coordination)
-        except LockedFileError:
-            ran_here = False
-        except Exception as error:  # handed to the caller below
-            failed.append(error)
-
-    thread = threading.Thread(target=run, name="replay-on-demand")
-    thread.start()
     deadline = time.monotonic() + timeout_s
-    try:
-        while (left := backlog_bytes(ledger)) and not failed and time.monotonic() <= deadline:
+    with _ReplayHere(config, ledger, coordination) as here:
+        while (left := backlog_bytes(ledger)) and not here.failed and time.monotonic() <= deadline:
             say(left)
             time.sleep(_POLL_S)
-    finally:
-        stop.set()
-        thread.join()
-    if failed:
-        raise failed[0]
+    if here.failed:
+        raise here.failed[0]
     if left:
         stopped = "It stopped: run it again with a longer --timeout-s, or start replay: walship up"
         raise WaitTimeoutError(
             f"{left} bytes are still to be replayed after {timeout_s:g} s",
-            stopped if ran_here else "See walship status; it goes on",
+            stopped if here.ran else "See walship status; it goes on",
         )
-    return ran_here
+    return here.ran
+
+
+class _ReplayHere:
+    """Replay in a thread of this process while the context lasts, unless somebody replays already.
+
+    Attributes:
+        ran: whether it ran here.
+        failed: why it ended by itself.
+    """
+
+    def __init__(self, config: Config, ledger: Ledger, coordination: Coordination | None) -> None:
+        self.ran = True
+        self.failed: list[Exception] = []
+        self._config = config
+        self._ledger = ledger
+        self._coordination = coordination
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="replay-on-demand")
+
+    def __enter__(self) -> _ReplayHere:
+        """Start."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, and wait for that."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        coordination = self._coordination
+        try:
+            if coordination is not None and coordination.leader(Election.REPLAYERS) is not None:
+                self.ran = False
+            else:
+                run_replay(self._config, self._ledger, self._stop, lambda: None, coordination)
+        except LockedFileError:
+            self.ran = False
+        except Exception as error:  # handed to the caller
+            self.failed.append(error)
 
 
 def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict[str, FoldResult | None]:

@@ -155,20 +155,14 @@ class Peering:
         spec, peer = self.ledger.tables.get(table), known_peer(self.ledger, peer_name)
         there = {rule.group: rule for rule in self._rules(spec, peer)}
         remote = remote_table or next((rule.remote_table for rule in there.values()), table)
-        if unusable := unusable_name(remote):
-            raise RequestError(
-                f"{table} cannot go to {peer_name} under that name: {unusable}",
-                "Name it namespace.name there, such as --remote-table ops.flights",
-            )
+        _check_remote_name(table, peer_name, remote)
         named = [spec.group(group).name for group in groups] or [group.name for group in spec.groups]
         new = [group for group in named if group not in there]
         bootstrap = bootstrap_bytes is not None
         is_so = with_properties is None or all(rule.with_properties == with_properties for rule in there.values())
         if not new and (bootstrap or (is_so and (groups or all(rule.every_group for rule in there.values())))):
-            then = (
-                f"For rows from before: walship bootstrap {peer_name} -t {table}" if bootstrap else "See walship status"
-            )
-            raise RequestError(f"{table} goes to {peer_name} already", then)
+            again = f"For rows from before: walship bootstrap {peer_name} -t {table}"
+            raise RequestError(f"{table} goes to {peer_name} already", again if bootstrap else "See walship status")
         unsent = "" if from_now or bootstrap or not new else self._unsent(spec, count_rows)
         if unsent:
             raise RequestError(
@@ -188,10 +182,7 @@ class Peering:
         )
         if new:
             try:
-                with self.contacts.link(peer) as link:
-                    for route in routes_of(self.ledger, rules, peer.cluster):
-                        asked = replace(route, bootstrap_bytes=bootstrap_bytes or 0)
-                        link.open_route(self.ledger.cluster, peer.cluster, asked)
+                self._open_routes(peer, rules, bootstrap_bytes or 0)
             except (PeerRefusedError, PeerUnavailableError):
                 self.ledger.rules.disable(peer_name, spec.uuid, new, term)
                 raise
@@ -199,6 +190,12 @@ class Peering:
             self.ledger.rules.enable(peer_name, spec.uuid, [], remote, term, with_properties=with_properties)
         self.announcer.announce()
         return self._rules(spec, peer)
+
+    def _open_routes(self, peer: Peer, rules: Sequence[Rule], bootstrap_bytes: int) -> None:
+        """Have the peer take what the rules send, its tables made ready."""
+        with self.contacts.link(peer) as link:
+            for route in routes_of(self.ledger, rules, peer.cluster):
+                link.open_route(self.ledger.cluster, peer.cluster, replace(route, bootstrap_bytes=bootstrap_bytes))
 
     def _unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> str:
         """What a table has been written before now, in words; "" when that is nothing for certain.
@@ -288,3 +285,11 @@ class Peering:
 
     def _rules(self, spec: TableSpec, peer: Peer) -> list[Rule]:
         return [rule for rule in self.ledger.rules.all() if rule.table == spec.uuid and rule.peer == peer.name]
+
+
+def _check_remote_name(table: str, peer: str, remote: str) -> None:
+    if unusable := unusable_name(remote):
+        raise RequestError(
+            f"{table} cannot go to {peer} under that name: {unusable}",
+            "Name it namespace.name there, such as --remote-table ops.flights",
+        )

@@ -239,13 +239,24 @@ def _at_peers(
     held: dict[str, dict[UUID, str]] = {}
     for each in ledger.sending.held():
         held.setdefault(each.peer, {})[each.table] = each.reason
+    known_files = _KnownFiles(rows, fresh, progress, lacking, specs)
     for rule in sorted(ledger.rules.all(), key=lambda r: (r.peer, str(r.table), r.group)):
         spec = specs.get(rule.table) or ledger.tables.by_uuid(rule.table)
         if spec is not None and rule.peer in peers:
             found = by_rule.get((rule.peer, rule.table, rule.group), [])
-            of_peer, dropped = held.get(rule.peer, {}), rule.table not in specs
             waits = report.bootstraps.get(f"{rule.peer} {spec.name}", "") if report is not None else ""
-            yield _at_peer(peers[rule.peer], rule, spec, found, rows, fresh, progress, of_peer, dropped, lacking, waits)
+            yield _at_peer(peers[rule.peer], rule, spec, found, known_files, held.get(rule.peer, {}), waits)
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownFiles:
+    """What every table's line is made from: files, what is durable and not registered, and what peers have."""
+
+    rows: Mapping[FileId, FileRow]
+    fresh: Mapping[FileId, int]
+    progress: Mapping[tuple[FileId, str], PeerProgress]
+    lag: PeerLag
+    specs: Mapping[UUID, TableSpec]
 
 
 def _at_peer(
@@ -253,14 +264,11 @@ def _at_peer(
     rule: Rule,
     spec: TableSpec,
     statuses: Sequence[tuple[FileId, ReplicationStatus]],
-    rows: Mapping[FileId, FileRow],
-    fresh: Mapping[FileId, int],
-    progress: Mapping[tuple[FileId, str], PeerProgress],
+    known_files: _KnownFiles,
     held: Mapping[UUID, str],
-    dropped: bool,
-    lacking: PeerLag,
     bootstrap: str,
 ) -> TableAtPeer:
+    rows, fresh, progress, lacking = known_files.rows, known_files.fresh, known_files.progress, known_files.lag
     lag_bytes, lag_s, error = 0, 0.0, held.get(rule.table, "")
     others = {reason for table, reason in held.items() if table != rule.table}
     for file, status in statuses:
@@ -291,7 +299,7 @@ def _at_peer(
         lag_bytes=lag_bytes,
         lag_s=round(lag_s, 3),
         last_error=error or (bootstrap if rule.phase is Phase.BOOTSTRAPPING else ""),
-        dropped=dropped,
+        dropped=rule.table not in known_files.specs,
         since=rule.since,
         gaps=rule.gaps,
     )

@@ -126,11 +126,7 @@ def merge_changes(
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
             reached = max(before.replay, newest_row or 0)
         where = here.changes_where(upto=limit, replay=reached)
-        (counted,) = connection.execute(
-            "select count(*), max(_commit), count(*) filter (where _op > 0),"
-            f" count(*) filter (where {here.is_late}) from changes where {where}"
-        ).fetchall()  # a result not fetched to its end would keep the connection from attaching more
-        versions, newest, deletes, late = counted
+        versions, newest, deletes, late = _count(connection, here, where)
         caught_up = before.holds and upto is not None and upto >= before.upto and table.current is not None
         if not versions and not caught_up and not (upto and _grew_old(connection, tables, here, upto)):
             if settled is not None and _is_settled(connection, here):
@@ -146,17 +142,34 @@ def merge_changes(
     if not tables.fits(spec):  # what was read may have columns that were left out
         raise CommitConflictError(f"{spec.name} was altered meanwhile")
     folded = _next(before, reached, before.upto if newest is None else newest, upto)
-    if folded.holds and not before.holds and table.current is not None:
-        tables.tag(spec.name, CONSISTENT_TAG, table.current)
-        _log.warning("replicated time stands, folding past it", table=spec.name, held_from=before.upto)
+    _commit(tables, spec, table.current, merged, before, folded)
+    _log.info("folded", table=spec.name, versions=versions, deletes=deletes, upto=folded.upto)
+    return FoldResult(versions, deletes, folded)
+
+
+def _count(connection: duckdb.DuckDBPyConnection, here: MergeQuery, where: str) -> tuple[int, int | None, int, int]:
+    """How many changes there are, the newest one's commit, how many deletes, and how many that came late."""
+    (counted,) = connection.execute(
+        "select count(*), max(_commit), count(*) filter (where _op > 0),"
+        f" count(*) filter (where {here.is_late}) from changes where {where}"
+    ).fetchall()  # a result not fetched to its end would keep the connection from attaching more
+    versions, newest, deletes, late = counted
+    return versions, newest, deletes, late
+
+
+def _commit(
+    tables: Tables, spec: TableSpec, current: int | None, merged: _Merged, before: Folded, folded: Folded
+) -> None:
+    """Tombstones first (one too many changes nothing), then the table, in one step for readers."""
+    if folded.holds and not before.holds and current is not None:
+        tables.tag(spec.name, CONSISTENT_TAG, current)
+        _log.warning("folding_past_replicated_time", table=spec.name, held_from=before.upto)
     if merged.tombstone_rows is not None:
         name = spec.name + TOMBSTONES
         tables.append(name, merged.tombstone_rows, tables.history(name).current, {}, spec)
-    tables.replace(spec.name, spec.key, merged.gone, merged.rows, table.current, folded.to_summary(), spec)
+    tables.replace(spec.name, spec.key, merged.gone, merged.rows, current, folded.to_summary(), spec)
     if before.holds and not folded.holds:
         tables.untag(spec.name, CONSISTENT_TAG)
-    _log.info("folded", table=spec.name, versions=versions, deletes=deletes, upto=folded.upto)
-    return FoldResult(versions, deletes, folded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
 import pyarrow as pa
@@ -84,34 +84,8 @@ def typed_table(
         except SchemaError as error:
             problems.append(str(error))
     names = [column.name for column in schema]
-    lower = [n.lower() for n in names]
-    problems += [
-        f"column {n!r} is there twice (letter case does not count)"
-        for n in dict.fromkeys(names)
-        if lower.count(n.lower()) > 1
-    ]
-    problems += [f"key column {k!r} is not in the schema" for k in key if k not in names]
-    problems += [f"key column {k!r} is there twice" for k in dict.fromkeys(key) if list(key).count(k) > 1]
-    nested = {c.name for c in columns if pa.types.is_nested(c.type) or pa.types.is_floating(c.type)}
-    problems += [f"key column {k!r} may not be nested or a float" for k in key if k in nested]
-    taken: set[str] = set(key)
-    made: list[Group] = []
-    for group, members in (groups or {}).items():
-        check_name(group, "group name")
-        for member in members:
-            if member not in names:
-                problems.append(f"group {group!r}: column {member!r} is not in the schema")
-            elif member in taken:
-                problems.append(f"group {group!r}: column {member!r} is in the key or another group already")
-            taken.add(member)
-        made.append(Group(group, tuple(members)))
-    rest = tuple(n for n in names if n not in taken)
-    if rest or not made:
-        if any(g.name == DEFAULT_GROUP for g in made):
-            problems.append(f"columns {', '.join(rest)} are in no group, and {DEFAULT_GROUP!r} is taken")
-        made.append(Group(DEFAULT_GROUP, rest))
-    if len(made) > 1 and not key:
-        problems.append("it has no key to put the groups of a row together by: give it one, or no groups")
+    problems += _column_problems(names, columns, key)
+    made = _groups(names, key, groups or {}, problems)
     problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
     if history_s < 1:
         problems.append(f"history_s is {history_s}, and must be a second at least")
@@ -129,6 +103,43 @@ def typed_table(
         history_s,
         dict(properties or {}),
     )
+
+
+def _column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the columns' names, and with the key."""
+    lower = [n.lower() for n in names]
+    for name in dict.fromkeys(names):
+        if lower.count(name.lower()) > 1:
+            yield f"column {name!r} is there twice (letter case does not count)"
+    yield from (f"key column {k!r} is not in the schema" for k in key if k not in names)
+    yield from (f"key column {k!r} is there twice" for k in dict.fromkeys(key) if list(key).count(k) > 1)
+    nested = {c.name for c in columns if pa.types.is_nested(c.type) or pa.types.is_floating(c.type)}
+    yield from (f"key column {k!r} may not be nested or a float" for k in key if k in nested)
+
+
+def _groups(
+    names: Sequence[str], key: Sequence[str], groups: Mapping[str, Sequence[str]], problems: list[str]
+) -> list[Group]:
+    """The locality groups, with one for columns that are in no other; adds to ``problems``."""
+    taken: set[str] = set(key)
+    made: list[Group] = []
+    for group, members in groups.items():
+        check_name(group, "group name")
+        for member in members:
+            if member not in names:
+                problems.append(f"group {group!r}: column {member!r} is not in the schema")
+            elif member in taken:
+                problems.append(f"group {group!r}: column {member!r} is in the key or another group already")
+            taken.add(member)
+        made.append(Group(group, tuple(members)))
+    rest = tuple(n for n in names if n not in taken)
+    if rest or not made:
+        if any(g.name == DEFAULT_GROUP for g in made):
+            problems.append(f"columns {', '.join(rest)} are in no group, and {DEFAULT_GROUP!r} is taken")
+        made.append(Group(DEFAULT_GROUP, rest))
+    if len(made) > 1 and not key:
+        problems.append("it has no key to put the groups of a row together by: give it one, or no groups")
+    return made
 
 
 def cell_table(

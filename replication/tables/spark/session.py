@@ -36,6 +36,20 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex{{
 """
 
 
+_OWN_SETTINGS = {
+    "spark.app.name": "walship replay",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+
+
 def open_session(
     catalog: CatalogProperties,
     scratch: Path,
@@ -77,39 +91,25 @@ def open_session(
     scratch.mkdir(parents=True, exist_ok=True)
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(level=log_level), encoding="utf-8")
+    java_options = (
+        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        f'"-Djava.io.tmpdir={scratch.absolute()}"',
+        "-XX:+UseSerialGC",
+        *_archive_options(archive_to),
+    )
     settings = {
+        **_OWN_SETTINGS,
         "spark.master": master,
-        "spark.app.name": "walship replay",
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(
-            (
-                f"-Dlog4j2.configurationFile={log4j.as_uri()}",
-                f'"-Djava.io.tmpdir={scratch.absolute()}"',
-                "-XX:+UseSerialGC",
-                *_archive_options(archive_to),
-            )
-        ),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_python_path()),
         "spark.jars": ",".join(str(jar) for jar in ensure_jars(jars, _driver(catalog))),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": f"file://{scratch / 'spark-warehouse'}",  # as it is written: Spark escapes nothing
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.timestampType": "TIMESTAMP_LTZ",
         **_catalog_settings(catalog),
         **(properties or {}),
     }
-    os.environ["JAVA_HOME"] = java_home
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it asks what the host's name resolves to
-    heed_any_path(os.environ)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # a session built in Python heeds no property for it
+    _set_environment(master, java_home)
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -121,6 +121,15 @@ def open_session(
         raise SparkMissingError(
             f"Spark did not start: {line}", "Look at [replay] spark and driver_memory, and at the memory that is free"
         ) from None
+
+
+def _set_environment(master: str, java_home: str) -> None:
+    """What Spark reads from the environment and from no property."""
+    os.environ["JAVA_HOME"] = java_home
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it asks what the host's name resolves to
+    heed_any_path(os.environ)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
