@@ -25,9 +25,9 @@ def refuse_taken_name(name: str, specs: Iterable[TableSpec]) -> None:
     """Raise TableExistsError when one of ``specs`` has the name, letter case aside."""
     for spec in specs:
         if spec.name.lower() == name.lower():
-            aside = "" if spec.name == name else " (letter case does not count)"
+            note = "" if spec.name == name else " (letter case does not count)"
             hint = f"See walship describetable {spec.name}; walship altertable changes it"
-            raise TableExistsError(f"there is a table {spec.name} already{aside}", hint)
+            raise TableExistsError(f"there is a table {spec.name} already{note}", hint)
 
 
 def definition(

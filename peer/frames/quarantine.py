@@ -51,7 +51,7 @@ class Quarantine:
         self._ledger.quarantine(Quarantined(frame.file, frame.begin, frame.end, frame.table, reason, str(copy), at))
         self._held.add((frame.file, frame.begin))
         _log.error(
-            "frame quarantined",
+            "frame_quarantined",
             file=str(frame.file),
             begin=frame.begin,
             end=frame.end,

@@ -184,9 +184,9 @@ def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[lis
 
 
 def of_known_tables(
-    found: Sequence[RebuildInput], is_known: Callable[[UUID], bool], unknown: str, aside: dict[str, str]
+    found: Sequence[RebuildInput], is_known: Callable[[UUID], bool], unknown: str, problems: dict[str, str]
 ) -> list[RebuildInput]:
-    """Files without frames of tables that the ledger is not to know; the others join ``aside``, with what is wrong.
+    """Files without frames of tables that the ledger is not to know; the others join ``problems``, with what is wrong.
 
     Nobody would replay those frames, and they would count as applied. ``unknown`` is what such a table is called.
     """
@@ -195,7 +195,7 @@ def of_known_tables(
         if all(is_known(table) for table in {claim.stream.table for claim in each.claims}):
             known.append(each)
         else:
-            aside[each.path] = f"it has frames of {unknown}"
+            problems[each.path] = f"it has frames of {unknown}"
     return known
 
 

@@ -58,7 +58,7 @@ def reincarnate(config: Config) -> Reincarnated:
         for row in ledger.files.all(host):
             if row.kind is FileKind.CONTROL:
                 _settle_control(ledger, files, row, boot)
-        taken_up, aside = _take_up(config, ledger, files)
+        taken_up, saved = _take_up(config, ledger, files)
         host_files = HostFiles(ledger, files, host, directory)
         try:
             Registrar(ledger, host_files).run_once()
@@ -66,7 +66,7 @@ def reincarnate(config: Config) -> Reincarnated:
             host_files.close()
     finally:
         ledger.close()
-    return Reincarnated(*change_id(config.ledger_url), taken_up, aside)
+    return Reincarnated(*change_id(config.ledger_url), taken_up, saved)
 
 
 def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> None:
@@ -88,17 +88,17 @@ def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[s
 
     Of those, what can be read of tables that the ledger knows is copied.
     """
-    found, aside, above = on_disk(config, files, ledger.files.upcoming(config.cluster.host))
+    found, problems, above = on_disk(config, files, ledger.files.upcoming(config.cluster.host))
 
     def is_known(table: UUID) -> bool:
         return table == NIL_UUID or ledger.tables.by_uuid(table) is not None
 
-    readable_frames = of_known_tables(found, is_known, "a table that is younger than the ledger", aside)
+    readable_frames = of_known_tables(found, is_known, "a table that is younger than the ledger", problems)
     known = [each for each in readable_frames if each.claims]
     adopt(config.ledger_url, config.cluster.host, known, above)
     for each in known:
         _log.warning("newer_file_taken_up", file=str(each.file), end=each.length)
-    kept = save_whole(config, config.ledger_url, files, aside, is_known)
+    kept = save_whole(config, config.ledger_url, files, problems, is_known)
     for line in kept:
-        _log.error("newer_file_kept_aside", reason=line)
+        _log.error("newer_file_saved", reason=line)
     return len(known), kept

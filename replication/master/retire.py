@@ -79,7 +79,7 @@ class Sweeper:
         self._directories = tuple(directories)
         self._age_s = age_s
         self._since: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def sweep(self, now_s: float) -> list[str]:
         """Look once, remove what has been an orphan for long enough, and return its paths.
@@ -99,14 +99,17 @@ class Sweeper:
         self._since = {path: self._since.get(path, now_s) for path in unknown | missing}
         old = {path for path, since in self._since.items() if now_s - since >= self._age_s}
         beyond = {path for path in unknown if _number(path) >= newest}
-        self._tell("file_missing", old & missing)
-        self._tell("file_unknown_to_ledger", old & beyond)
+        for path in self._unreported(old & missing):
+            _log.error("file_missing", file=path, host=self._host)
+        for path in self._unreported(old & beyond):
+            _log.error("file_unknown_to_ledger", file=path, host=self._host)
         removed: list[str] = []
         for path in sorted((old & unknown) - beyond):
             try:
                 self._files.remove(path)
             except StorageError as error:
-                self._tell("orphan_stays", {path}, str(error))
+                if self._unreported({path}):
+                    _log.error("orphan_stays", file=path, host=self._host, error=str(error))
                 continue
             removed.append(path)
             _log.info("orphan_removed", file=path)
@@ -114,10 +117,11 @@ class Sweeper:
             self._files.sync_directory(folder)
         return removed
 
-    def _tell(self, event: str, paths: set[str], error: str | None = None) -> None:
-        for path in sorted(paths - self._told):
-            _log.error(event, file=path, host=self._host, **({"error": error} if error else {}))
-        self._told |= paths
+    def _unreported(self, paths: set[str]) -> list[str]:
+        """Those of ``paths`` that were not reported yet; they count as reported from now on."""
+        fresh = sorted(paths - self._reported)
+        self._reported |= paths
+        return fresh
 
 
 def _number(path: str) -> int:

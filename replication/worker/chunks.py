@@ -61,7 +61,7 @@ class ChunkThread:
         self._done: set[ChunkAssignment] = set()
         self._current: ChunkAssignment | None = None
         self._shipped_bytes = 0
-        self._aside = SkippedFiles()
+        self._skipped = SkippedFiles()
         self._again = False
         self._wake = threading.Event()
         self._stopping = False
@@ -148,7 +148,7 @@ class ChunkThread:
     def _ship_all(self, link: PeerLink, tail: Tail, todo: list[ChunkAssignment], term: int, retries: Retries) -> None:
         rows = {row.file: row for file in {chunk.file for chunk in todo} if (row := self._ledger.files.get(file))}
         to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
-        here = [chunk for chunk in todo if chunk.file in rows and not self._aside.has(chunk.file)]
+        here = [chunk for chunk in todo if chunk.file in rows and not self._skipped.has(chunk.file)]
         self._done.update(chunk for chunk in todo if chunk.file not in rows)  # retired
         self._lines.again()
         here = [chunk for chunk in here if self._lines.may_begin(_source(rows[chunk.file]), ())]
@@ -174,14 +174,14 @@ class ChunkThread:
             for chunk in here:
                 if chunk not in self._work[1]:
                     continue  # another stream has it now
-                if self._aside.has(chunk.file):
+                if self._skipped.has(chunk.file):
                     continue  # another chunk of it could not be read
                 self._current = chunk
                 known = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
                 try:
                     self._ship(shipment, chunk, rows[chunk.file], known, retries, again_s)
                 except (FormatError, StorageError) as error:  # of this file: the others go on
-                    self._aside.put(shipment, chunk.file, error)
+                    self._skipped.put(shipment, chunk.file, error)
                     shipment.leave(chunk.file)
                 if self._wake.is_set() or shipment.selection.withheld and time.monotonic() > again_s:
                     return

@@ -125,7 +125,7 @@ class Worker:
         ]
         threads.append(threading.Thread(target=self._wake_to_stop, name="stop", daemon=True))
         if self._listener.hears:
-            threads.append(threading.Thread(target=self._listen, name="bell", daemon=True))
+            threads.append(threading.Thread(target=self._listen, name="notifier", daemon=True))
         if self._spiller is not None:
             threads.append(self._every(_SPILL_S, "spill", partial(self._spill, self._spiller)))
         watches: list[Subscription[Any]] = [
@@ -278,8 +278,8 @@ class Worker:
     def _wake_to_stop(self) -> None:
         self._stop.wait()
         self._news.set()
-        with contextlib.closing(Notifier(str(self._config.wal_dir))) as bell:
-            bell.ring()
+        with contextlib.closing(Notifier(str(self._config.wal_dir))) as notifier:
+            notifier.ring()
 
     def _listen(self) -> None:
         """Have tails look as soon as a writer says that there is something new."""

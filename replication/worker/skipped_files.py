@@ -31,6 +31,6 @@ class SkippedFiles:
     def put(self, shipment: Shipment, file: FileId, error: ReplicationError) -> None:
         """Put a file aside; the ledger is told why, the log the first time."""
         if file not in self._until_s:
-            _log.error("file_put_aside", file=str(file), error=str(error))
+            _log.error("file_skipped", file=str(file), error=str(error))
         self._until_s[file] = time.monotonic() + SKIPPED_S
         shipment.skip_file(file, error)

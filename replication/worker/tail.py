@@ -77,7 +77,7 @@ class TailThread:
         self._is_first = True
         self._shipment: Shipment | None = None
         self._told_ended: set[tuple[UUID, str]] = set()
-        self._aside = SkippedFiles()
+        self._skipped = SkippedFiles()
         self._thread = threading.Thread(target=self._run, name=f"tail {tail.peer}", daemon=True)
         self._thread.start()
 
@@ -183,7 +183,7 @@ class TailThread:
         """
         here = {source.file for source in self._host_files.poll()}.difference(tail.elsewhere)
         for known in self._ledger.files.progress(tail.peer):
-            if known.error and known.file in here and not self._aside.knows(known.file):
+            if known.error and known.file in here and not self._skipped.knows(known.file):
                 self._progress.report(PeerProgress(known.file, tail.peer, Ranges(), 0, losses=known.losses))
 
     def _tell_ended(self, link: PeerLink, tail: Tail) -> None:
@@ -234,7 +234,7 @@ class TailThread:
                 done.intersection_update(present)
             for source in sources:
                 file = source.file
-                if file in done or file in tail.elsewhere or self._aside.has(file):
+                if file in done or file in tail.elsewhere or self._skipped.has(file):
                     continue
                 if file not in window.files:
                     # what the peer has and the ledger lacks is taken up all the same, and so told: an ack was lost
@@ -248,7 +248,7 @@ class TailThread:
                 try:
                     moved |= shipment.step(source.row, source.length, closed=source.closed)
                 except (FormatError, StorageError) as error:  # of this file: the others go on
-                    self._aside.put(shipment, file, error)
+                    self._skipped.put(shipment, file, error)
                     continue
                 if source.closed and window.files[file].finished(source.length):
                     done.add(file)

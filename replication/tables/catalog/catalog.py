@@ -172,9 +172,9 @@ class IcebergCatalog:
                     f"the Iceberg table {name} is another table's, {owner}",
                     "Two clusters may not share a catalog; or rename it there (ALTER TABLE … RENAME TO …)",
                 )
-            aside = f"{name}__dropped_{owner.hex[:8]}"
-            self._catalog.rename_table(name, aside)
-            _log.warning("dropped_table_put_aside", table=name, aside=aside)
+            renamed = f"{name}__dropped_{owner.hex[:8]}"
+            self._catalog.rename_table(name, renamed)
+            _log.warning("dropped_table_renamed", table=name, renamed=renamed)
 
     def _make_namespace(self, namespace: str) -> None:
         try:

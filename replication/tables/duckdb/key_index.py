@@ -101,7 +101,7 @@ class KeyIndex:
                 try:
                     here[path] = self._made(connection, key, task)
                 except OSError as error:
-                    _log.warning("keys are not indexed", file=path, error=str(error))
+                    _log.warning("keys_not_indexed", file=path, error=str(error))
                     break
         self._known[name] = here
         return here

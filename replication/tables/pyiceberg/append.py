@@ -90,11 +90,11 @@ def append_decoded(
 
 def _run_here(write: WriteFiles, tasks: pa.Table) -> pa.Table:
     """Decoding, hashing and writing Parquet leave Python's lock to others."""
-    apart = tasks.to_batches(max_chunksize=1)
-    if len(apart) < 2:
-        return pa.Table.from_batches(write(apart), WRITTEN)
+    single = tasks.to_batches(max_chunksize=1)
+    if len(single) < 2:
+        return pa.Table.from_batches(write(single), WRITTEN)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as threads:
-        made = list(threads.map(lambda task: list(write([task])), apart))
+        made = list(threads.map(lambda task: list(write([task])), single))
     return pa.Table.from_batches([batch for of_task in made for batch in of_task], WRITTEN)
 
 
@@ -105,7 +105,7 @@ class WriteFiles:
     metadata: TableMetadata
     io_properties: Mapping[str, str]
     rows: Decode
-    apart: bool = False
+    on_executor: bool = False
 
     def __reduce__(self) -> tuple[Callable[..., WriteFiles], tuple[object, ...]]:
         """Without the tasks, which executors get one by one; there it leaves nothing unsynced."""
@@ -128,7 +128,7 @@ class WriteFiles:
                 files += write_data_files(self.metadata, self.io_properties, rows)
         except (PoisonFrameError, HostAwayError) as error:
             poison = pickle.dumps(error)
-        if self.apart:
+        if self.on_executor:
             sync_written()
         yield pa.record_batch([[pickle.dumps(files)], [poison]], schema=WRITTEN)
 

@@ -4,7 +4,7 @@ Four native 64-bit words, mapped shared: tag (ties the counters to the boot in w
 watermark, state. One writer stores, any number of processes read. The file is never shipped and need not survive a
 crash: what it says is then a lower bound. Only that a WAL is poisoned is synced, for the ledger may not know it yet.
 
-Storing a length rings the bell of the directory (``bell.py``).
+Storing a length notifies the worker (``notifier.py``).
 
 The writer stores the length before the watermark, and a reader reads the watermark before the length, so that every
 frame
@@ -43,11 +43,11 @@ class DurableLength:
     Times are microseconds since 1970, lengths bytes from the start of the file.
     """
 
-    def __init__(self, files: Files, path: str, words: memoryview, bell: Notifier | None = None) -> None:
+    def __init__(self, files: Files, path: str, words: memoryview, notifier: Notifier | None = None) -> None:
         self._files = files
         self._path = path
         self._words = words
-        self._notifier = bell
+        self._notifier = notifier
 
     @staticmethod
     def create(wal_path: str, boot: str, length: int, watermark: int, files: Files | None = None) -> DurableLength:

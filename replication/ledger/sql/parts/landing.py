@@ -26,7 +26,7 @@ _r, _s, _route, _e = schema.received.c, schema.streams.c, schema.routes.c, schem
 _PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in the order one generation goes through them
 
 
-_SPARE = (
+_DUPLICATE = (
     sa.select(_d.begin, _d.end)
     .select_from(schema.duplicates.join(schema.files).outerjoin(schema.sources, _o.file == _f.source))
     .where(
@@ -184,7 +184,7 @@ class SqlLanding:
     def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
         """See ``base.Landing``."""
         with self._store.read() as connection:
-            found = connection.execute(_SPARE, {"file": str(file), "low": begin, "high": end})
+            found = connection.execute(_DUPLICATE, {"file": str(file), "low": begin, "high": end})
             return Ranges.union_of((row.begin, row.end) for row in found)
 
     def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
