@@ -10,7 +10,8 @@ from peer.receive.receiver import Receiver
 from replication.core.definition.schema import TableSpec
 from replication.ledger.base import FileKind, FileRow, Phase
 from tests.replaying import TableSite
-from tests.sites import Wal, rows, table, until
+from tests.sites import Wal, rows, table
+from tests.waiting import wait_until
 
 
 class Pair:
@@ -50,7 +51,7 @@ class Pair:
             self.west.replay()
             return set(self.east.phases("west")) == {Phase.LIVE}
 
-        until(done, 30, "the bootstrap")
+        wait_until(done, timeout_s=30, what="the bootstrap")
 
     def level(self) -> None:
         """Until west shows what east shows, and every version once."""
@@ -60,7 +61,7 @@ class Pair:
             self.west.replay()
             return self.west.tables.exists(self.spec.name) and self.east.shown(self.spec) == self.west.shown(self.spec)
 
-        until(same, 30, "the same rows at west")
+        wait_until(same, timeout_s=30, what="the same rows at west")
         assert len(set(self.west.versions(self.spec))) == len(self.west.versions(self.spec))
 
     def close(self) -> None:

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from replication.coordination.embedded import MAIN, find_jars, four_letter_word
 from replication.coordination.paths import PORT
 from replication.tables.spark.jars import java_home_check
-
-Until = Callable[[Callable[[], Any], float, str], Any]
+from tests.waiting import wait_until
 
 
 class Ensemble:
     """Servers 1, 2 and 3 on port 2181, of which any may be stopped and started again."""
 
-    def __init__(self, folder: Path, until: Until) -> None:
+    def __init__(self, folder: Path) -> None:
         net = f"127.{os.getpid() % 251 + 2}.{os.getpid() // 251 % 251}"
         self.hosts = {number: f"{net}.{number}" for number in (1, 2, 3)}
-        self._until = until
         self._folder = folder
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -57,7 +54,7 @@ class Ensemble:
 
     def await_serving(self) -> None:
         """Wait until every server that runs is in the quorum."""
-        self._until(lambda: all(map(self.serves, self._running)), 60, f"a quorum of {sorted(self._running)}")
+        wait_until(lambda: all(map(self.serves, self._running)), what=f"a quorum of {sorted(self._running)}")
 
     def close(self) -> None:
         for number in list(self._running):
@@ -65,8 +62,8 @@ class Ensemble:
 
 
 @contextmanager
-def ensemble(folder: Path, until: Until) -> Iterator[Ensemble]:
-    made = Ensemble(folder, until)
+def ensemble(folder: Path) -> Iterator[Ensemble]:
+    made = Ensemble(folder)
     try:
         for number in made.hosts:
             made.start(number)

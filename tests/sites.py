@@ -7,7 +7,7 @@ import copy
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -46,16 +46,6 @@ from replication.writer.wal.durable_length import DurableLength
 from tests.ledgers import ledger_url
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 20.0, what: str = "the condition") -> Any:
-    """Wait until ``condition`` gives something true, and return that."""
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        pause.wait(0.005)
-    return found
 
 
 def table(name: str = "ops.flights") -> TableSpec:

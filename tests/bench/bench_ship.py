@@ -28,7 +28,8 @@ from shell.processes.heap import keep_freed
 from tests.bench.measure import QUICK, SCHEMA, Figure, PeakMemory, at_least, at_most, pairs, percentile, seeded_rows
 from tests.bench.resident import PeakOfProcesses, over_idle
 from tests.bench.shipping_process import started
-from tests.sites import Site, Wal, until
+from tests.sites import Site, Wal
+from tests.waiting import wait_until
 
 FILE_BYTES = (64 if QUICK else 1024) << 20
 APPENDS = 300 if QUICK else 6000
@@ -119,7 +120,7 @@ def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int) -> 
         AttemptLog(site.ledger, "h0"),
     )
     try:
-        until(lambda: chunks.is_done, 120, "the WAL to be shipped")
+        wait_until(lambda: chunks.is_done, timeout_s=120, what="the WAL to be shipped")
         return time.perf_counter() - begin
     finally:
         chunks.stop()
@@ -140,7 +141,7 @@ def rsync_daemon(folder: Path) -> Iterator[str]:
         ["rsync", "--daemon", "--no-detach", f"--config={conf}", f"--port={port}", "--address=127.0.0.1"]
     )
     try:
-        until(lambda: _listens(port), 10, "the rsync daemon")
+        wait_until(lambda: _listens(port), timeout_s=10, what="the rsync daemon")
         yield f"rsync://127.0.0.1:{port}/copies"
     finally:
         daemon.terminate()
@@ -167,7 +168,7 @@ def _latency(folder: Path) -> list[Figure]:
         with started("worker", str(folder), str(site.cluster), str(west), port):
             wal = site.wal()
             wal.append(spec, seeded_rows(10))
-            until(lambda: _reached(site, wal), 30, "the first frame to arrive")
+            wait_until(lambda: _reached(site, wal), timeout_s=30, what="the first frame to arrive")
             batches = [seeded_rows(10, seed, seed * 10) for seed in range(100)]
             due = time.monotonic()
             for n in range(APPENDS):
@@ -175,7 +176,7 @@ def _latency(folder: Path) -> list[Figure]:
                 time.sleep(max(0.0, due - time.monotonic()))
                 end = wal.append(spec, batches[n % len(batches)])
                 acked[end] = time.monotonic_ns()
-            until(lambda: _reached(site, wal), 30, "the last frame to arrive")
+            wait_until(lambda: _reached(site, wal), timeout_s=30, what="the last frame to arrive")
         receiver.stdin.close()
         registered: dict[int, int] = {}
         for end, at in json.loads(receiver.stdout.readline()):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 from uuid import uuid4
@@ -19,6 +17,7 @@ from replication.coordination.session import Coordination
 from replication.core.ids import ClusterId
 from replication.core.roles import Role, RoleState
 from replication.errors import ConfigError, CoordinationError, NotLeaderError, RequestError, StaleEpochError
+from tests.waiting import wait_until
 
 EAST = ClusterId("east", uuid4())
 Connect = Callable[[], Coordination]
@@ -83,19 +82,6 @@ def connect(world: World) -> Iterator[Connect]:
         coordination.close()
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    pause = threading.Event()
-    while True:
-        try:
-            if condition():
-                return
-        except CoordinationError:
-            pass  # a session is being replaced
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        pause.wait(0.02)
-
-
 def session_of(coordination: Coordination) -> int:
     return coordination._keeper.session()
 
@@ -136,7 +122,7 @@ def test_a_role_that_was_lost_is_never_active_on_its_way_back(world: World) -> N
     with world.connect() as other, world.connect() as here:
         other.watch_role(lambda read: seen.append(read.state))
         here.establish(EAST, "0.1.0", role=kept)
-        eventually(lambda: bool(seen))
+        wait_until(lambda: bool(seen), despite=CoordinationError)
     assert seen == [kept]
 
 
@@ -145,10 +131,13 @@ def test_the_newest_role_that_any_process_knew_comes_back(world: World) -> None:
     with world.connect() as one, world.connect() as other:
         one.establish(EAST, "0.1.0", role=RoleState(Role.STANDBY, 4))
         other.establish(EAST, "0.1.0")
-        eventually(lambda: (other._root is not None and other._root._role) == RoleState(Role.STANDBY, 4))
+        wait_until(
+            lambda: (other._root is not None and other._root._role) == RoleState(Role.STANDBY, 4),
+            despite=CoordinationError,
+        )
         read = one.role()
         one._tree.set(one.paths.role, RoleState(Role.ACTIVE, 3).encode(), read.version)
-        eventually(lambda: other.role().state == RoleState(Role.STANDBY, 4))
+        wait_until(lambda: other.role().state == RoleState(Role.STANDBY, 4), despite=CoordinationError)
 
 
 def test_a_role_that_was_lost_is_in_force_again(connect: Connect) -> None:
@@ -202,11 +191,11 @@ def test_a_leader_whose_session_expires_does_not_lead_and_joins_the_end_of_the_l
     first, second = here.stand("a"), other.stand("b")
     assert first.leads() and not second.leads()
     world.expire(session_of(here))
-    eventually(second.leads)
-    eventually(lambda: session_of(here) != 0)
-    eventually(lambda: not first.leads())
+    wait_until(second.leads, despite=CoordinationError)
+    wait_until(lambda: session_of(here) != 0, despite=CoordinationError)
+    wait_until(lambda: not first.leads(), despite=CoordinationError)
     other.close()
-    eventually(first.leads)
+    wait_until(first.leads, despite=CoordinationError)
 
 
 def test_members_are_seen_with_what_they_say_and_vanish_with_their_session(connect: Connect) -> None:
@@ -228,8 +217,11 @@ def test_a_member_returns_by_itself_after_its_session_expired(world: World, conn
     membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
     before = other.members(MemberKind.WORKERS)[0].session
     world.expire(before)
-    eventually(lambda: [member.session != before for member in other.members(MemberKind.WORKERS)] == [True])
-    eventually(membership.held)
+    wait_until(
+        lambda: [member.session != before for member in other.members(MemberKind.WORKERS)] == [True],
+        despite=CoordinationError,
+    )
+    wait_until(membership.held, despite=CoordinationError)
     assert other.members(MemberKind.WORKERS)[0].fields == {"pid": 1}
 
 
@@ -240,7 +232,7 @@ def test_a_member_replaces_what_a_dead_process_left_and_yields_to_a_later_one(
     old = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
     new = other.enrol(MemberKind.WORKERS, "h0", {"pid": 2})
     assert new.held() and not old.held()
-    eventually(lambda: old.superseded)
+    wait_until(lambda: old.superseded, despite=CoordinationError)
     old.update({"pid": 3})
     old.leave()
     assert [member.fields for member in here.members(MemberKind.WORKERS)] == [{"pid": 2}]
@@ -278,11 +270,11 @@ def test_every_host_that_is_up_is_known_again_after_the_data_were_lost(connect: 
     for slot in ("h0", "h1"):
         here._tree.delete(here.paths.host(slot))
     here._tree.delete(here.paths.role)
-    eventually(lambda: [host.slot for host in here.hosts()] == ["h0", "h1"])
+    wait_until(lambda: [host.slot for host in here.hosts()] == ["h0", "h1"], despite=CoordinationError)
     assert keeps_tables(here.hosts())
     here.remove_host("h0")
     here._tree.delete(here.paths.host("h1"))
-    eventually(lambda: [host.slot for host in here.hosts()] == ["h1"])
+    wait_until(lambda: [host.slot for host in here.hosts()] == ["h1"], despite=CoordinationError)
 
 
 def test_an_assignment_is_written_only_over_the_version_that_was_read(connect: Connect) -> None:
@@ -324,17 +316,20 @@ def test_watched_values_come_at_first_and_after_each_change(connect: Connect) ->
     here.watch_role(roles.append)
     here.watch_assignment("h0", lambda read: assigned.append(read.content))
     subscription = here.watch_announcements(counts.append)
-    eventually(lambda: len(roles) == 1 and len(counts) == 1)
+    wait_until(lambda: len(roles) == 1 and len(counts) == 1, despite=CoordinationError)
     assert assigned == []
     read = other.role()
     other.set_role(read.state.becomes(Role.STANDBY), read.version)
     other.set_assignment("h0", b"one", -1)
     announced = other.announce()
-    eventually(lambda: roles[-1].state.role is Role.STANDBY and assigned == [b"one"] and counts[-1] == announced)
+    wait_until(
+        lambda: roles[-1].state.role is Role.STANDBY and assigned == [b"one"] and counts[-1] == announced,
+        despite=CoordinationError,
+    )
     subscription.close()
     other.announce()
     other.set_assignment("h0", b"two", 0)
-    eventually(lambda: assigned == [b"one", b"two"])
+    wait_until(lambda: assigned == [b"one", b"two"], despite=CoordinationError)
     assert counts[-1] == announced
 
 
@@ -343,10 +338,10 @@ def test_a_watched_change_that_falls_into_a_lost_session_is_delivered_after_it(w
     assigned: list[bytes] = []
     here.watch_assignment("h0", lambda read: assigned.append(read.content))
     version = other.set_assignment("h0", b"one", -1)
-    eventually(lambda: assigned == [b"one"])
+    wait_until(lambda: assigned == [b"one"], despite=CoordinationError)
     world.expire(session_of(here))
     other.set_assignment("h0", b"two", version)
-    eventually(lambda: assigned == [b"one", b"two"])
+    wait_until(lambda: assigned == [b"one", b"two"], despite=CoordinationError)
 
 
 def test_after_close_nothing_is_connected_and_closing_again_is_harmless(connect: Connect) -> None:

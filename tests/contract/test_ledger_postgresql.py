@@ -7,8 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
 import pytest
@@ -23,6 +22,7 @@ from replication.ledger.sql.rebuild import RebuildInput, adopt
 from replication.ledger.sql.store.store import SqlStore
 from tests import postgresql as pg
 from tests.contract.ledger_stores import WEST, peer, table
+from tests.waiting import wait_until
 
 SPAWN = multiprocessing.get_context("spawn")
 pytestmark = pytest.mark.skipif(not pg.BINARIES, reason=pg.MISSING)
@@ -45,16 +45,10 @@ def url(server: pg.Server) -> str:
     return server.url(name)
 
 
-def again(act: object, timeout_s: float = 60.0) -> object:
+def again(act: Callable[[], object]) -> object:
     """What every role does with a ledger that failed: ask it again."""
-    assert callable(act)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            return act()
-        except CoordinationError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    (answer,) = wait_until(lambda: (act(),), what="an answer of the ledger", despite=CoordinationError)
+    return answer
 
 
 def freeze_in_the_middle(url: str, report: Connection) -> None:

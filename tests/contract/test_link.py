@@ -46,8 +46,8 @@ from tests.contract.link_service import (
     content,
     data,
 )
-from tests.sites import until
 from tests.slow_route import slow_route
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_server_that_stops_ends_the_stream(service: Service) -> None:
             return True
         return False
 
-    until(ended)
+    wait_until(ended)
     with pytest.raises(PeerUnavailableError):
         session.send(data(1, 2))
     session.close()
@@ -256,7 +256,7 @@ def test_a_conversation_passes_questions_and_answers_on_and_both_ends_know_its_e
         assert [conversation.answer(), conversation.answer()] == [question, question]
     assert service.echo is not None and service.echo.began == (EAST, WEST)
     conversation.close()
-    until(service.echo.ended.is_set)
+    wait_until(service.echo.ended.is_set)
     with pytest.raises(PeerUnavailableError):
         conversation.answer()
 
@@ -343,7 +343,7 @@ def test_streams_leave_room_for_other_calls_and_one_too_many_is_refused(service:
                 return link.ship(HELLO)
             return None
 
-        until(opened, what="room for another stream").close()
+        wait_until(opened, what="room for another stream").close()
         second.close()
     finally:
         link.close()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +25,7 @@ from replication import config as configuration
 from replication.config import Config
 from shell.processes.launched import Launched, await_ready
 from shell.processes.role_process import ProcessState
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"
@@ -33,21 +34,14 @@ START_TIMEOUT_S = 180.0
 RANGE_BYTES = 2 << 20  # so that files of a test are cut as large ones are
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 60.0, what: str = "the condition") -> Any:
-    """Wait until ``condition`` gives something true, and return that."""
-    deadline, pause = time.monotonic() + timeout_s, threading.Event()
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        pause.wait(0.05)
-    return found
-
-
 def await_fold(cluster: Cluster, table: str) -> None:
     """Wait until all that a table shows by now is folded; the replay process folds every few seconds."""
     ledger, uuid = cluster.ledger, cluster.table(table).uuid
     now = time.time_ns() // 1000
     try:
-        until(lambda: ledger.replay.folded(uuid)[0] >= now, 120, f"the fold of {table} at {cluster.name}")
+        wait_until(
+            lambda: ledger.replay.folded(uuid)[0] >= now, timeout_s=120, what=f"the fold of {table} at {cluster.name}"
+        )
     except AssertionError as error:
         times, told = ledger.time.replicated(uuid), ledger.replay.told()
         error.add_note(f"now {now}, folded {ledger.replay.folded(uuid)}, replicated {times}, replay says {told}")

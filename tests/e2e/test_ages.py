@@ -12,7 +12,8 @@ from replication.core.rows.mutation import Mutation
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
 from replication.tables.layout import TOMBSTONES
-from tests.e2e.conftest import Site, await_fold, until
+from tests.e2e.conftest import Site, await_fold
+from tests.waiting import wait_until
 
 AGE_S = 600
 
@@ -35,12 +36,18 @@ def test_rows_past_their_age_are_gone_on_both_sides_folded_or_not(sites: tuple[S
             return {row["row"].decode() for row in cluster.read(name).read_all().to_pylist()}  # type: ignore[attr-defined]
 
         for cluster in (here, there):
-            until(lambda cluster=cluster: len(shown(cluster)) == 8, 120, "all rows, while none has an age")
+            wait_until(
+                lambda cluster=cluster: len(shown(cluster)) == 8, timeout_s=120, what="all rows, while none has an age"
+            )
         assert east.json("settable", name, f"max_age_s={AGE_S}")["properties"] == f"max_age_s={AGE_S}"
         for cluster in (here, there):
             young = {row for row in shown(here) if int(row.rpartition(" ")[2]) < AGE_S}
             assert len(young) == 4
-            until(lambda cluster=cluster, young=young: shown(cluster) == young, 120, "the young rows, and no others")
+            wait_until(
+                lambda cluster=cluster, young=young: shown(cluster) == young,
+                timeout_s=120,
+                what="the young rows, and no others",
+            )
         assert west.json("describetable", name)["properties"] == f"max_age_s={AGE_S}"
         (verdict,) = east.json("verify", "west", name)
         assert (verdict["differing"], verdict["left"]["rows"], verdict["right"]["rows"]) == (0, 4, 4)
@@ -67,9 +74,15 @@ def test_tombstones_stay_for_the_tables_history_and_then_go_and_nothing_comes_ba
         deleted = time.monotonic()
         here.wait(here.upsert(name, [{"id": 3, "text": "c"}]), cluster="west", timeout_s=120)  # the newest commit stays
         for cluster in (here, there):
-            until(lambda cluster=cluster: tombstones(cluster) == 1, 120, f"the tombstone at {cluster.name}")
+            wait_until(
+                lambda cluster=cluster: tombstones(cluster) == 1, timeout_s=120, what=f"the tombstone at {cluster.name}"
+            )
         for cluster in (here, there):
-            until(lambda cluster=cluster: not tombstones(cluster), 180, f"the tombstone to go at {cluster.name}")
+            wait_until(
+                lambda cluster=cluster: not tombstones(cluster),
+                timeout_s=180,
+                what=f"the tombstone to go at {cluster.name}",
+            )
             assert time.monotonic() - deleted > history_s - 1
             assert ids(cluster) == [2, 3]
         again = here.upsert(name, [{"id": 1, "text": "again"}])

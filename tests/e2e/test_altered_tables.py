@@ -10,7 +10,8 @@ import pyarrow as pa
 from peer.client.cluster import Cluster
 from replication.core.definition.schema import TableSpec
 from replication.errors import ReplicationError
-from tests.e2e.conftest import Site, until
+from tests.e2e.conftest import Site
+from tests.waiting import wait_until
 
 
 def columns(cluster: Cluster, table: str) -> list[tuple[UUID, str, str]]:
@@ -43,10 +44,10 @@ def test_two_masters_alter_one_table_at_once_and_lose_no_value(masters: tuple[Si
         ]
         for cluster, peer in ((here, "west"), (there, "east")):
             cluster.operations.resume(peer)
-        until(
+        wait_until(
             lambda: len(columns(here, table)) == 6 and columns(here, table) == columns(there, table),
-            90,
-            "one definition on both",
+            timeout_s=90,
+            what="one definition on both",
         )
         names = [name for _, name, _ in columns(here, table)]
         first, second = (name for name in names if name.startswith("x"))
@@ -54,7 +55,7 @@ def test_two_masters_alter_one_table_at_once_and_lose_no_value(masters: tuple[Si
         loser = second if first == "x" else first
         assert any(loser in note for row in east.json("status")["tables"] for note in row["clashes"])
         west.shell("altertable", table, "--rename", loser, "y")
-        until(lambda: "y" in here.table(table).by_name, 60, "the new name at east")
+        wait_until(lambda: "y" in here.table(table).by_name, timeout_s=60, what="the new name at east")
         positions.append((here, "west", here.upsert(table, [{"id": 6, "v": 6, "words": "all", "seats": 9}])))
         positions.append((there, "east", there.delete(table, [{"id": 2}])))
         for cluster, peer, position in positions:
@@ -90,7 +91,7 @@ def test_one_name_made_twice_is_refused_and_the_remedy_works(masters: tuple[Site
     east.shell("settable", table, "history_s=86400", "codec=snappy")
     east.shell("altertable", table, "--add", "late double")
     with east.connect() as here, west.connect() as there:
-        until(lambda: "late" in there.table(table).by_name, 60, "the column at west")
+        wait_until(lambda: "late" in there.table(table).by_name, timeout_s=60, what="the column at west")
         assert here.table(table).history_s == 86_400 == there.table(table).history_s
         assert here.table(table).setting("codec") == "snappy" != there.table(table).setting("codec")
         try:
@@ -119,7 +120,7 @@ def test_a_dropped_column_and_an_added_group_arrive_and_the_rows_there_were_stay
             here.wait(position, cluster=peer, until="visible", timeout_s=120)
         assert shown(*old)
         east.shell("altertable", table, "--drop", "note")
-        until(lambda: "note" not in there.table(table).by_name, 60, "the drop at west")
+        wait_until(lambda: "note" not in there.table(table).by_name, timeout_s=60, what="the drop at west")
         assert shown({"id": 1, "v": 1}, {"id": 2, "v": 2})
         east.shell("altertable", table, "--add", "note bigint")
         east.shell("altertable", table, "--add-group", "seen=by string,seats int")
@@ -158,7 +159,7 @@ def test_a_change_that_does_not_fit_holds_its_table_only_and_says_what_to_do(mas
             assert rows[even]["state"] != "held"
             return str(rows[odd]["last_error"]) if rows[odd]["state"] == "held" else ""
 
-        said = until(held, 90, "the table to be held")
+        said = wait_until(held, timeout_s=90, what="the table to be held")
         assert f"column v of table {odd} is string here and int32 there" in said
         position = here.upsert(even, [{"id": 2, "v": 2}])
         here.wait(position, cluster="west", until="visible", timeout_s=120)

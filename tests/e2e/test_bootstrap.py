@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from peer.client.comparison import compare_clusters
-from tests.e2e.conftest import until
 from tests.e2e.test_two_clusters import Load
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("text", pa.string())])
 
@@ -61,7 +61,7 @@ def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, table
         assert there.read(log, columns=["id"]).read_all().num_rows == 1000 + load.appended
         verdict = compare_clusters(here, there, table, 60)
         assert verdict.same and verdict.identical, verdict
-    until(lambda: states(east, table) in ("level", "behind"))
+    wait_until(lambda: states(east, table) in ("level", "behind"))
 
 
 def test_rows_of_a_gap_are_absent_and_said_to_be_until_they_are_bootstrapped(sites, tables):  # scenario 5
@@ -69,7 +69,7 @@ def test_rows_of_a_gap_are_absent_and_said_to_be_until_they_are_bootstrapped(sit
     table, _ = tables
     with east.connect() as here, west.connect() as there:
         east.shell("disablereplication", "-t", table, "west")
-        until(lambda: not any(row["table"] == table for row in east.json("status")["peers"]))
+        wait_until(lambda: not any(row["table"] == table for row in east.json("status")["peers"]))
         here.upsert(table, [{"id": 500_000 + i, "version": 0, "text": "gap"} for i in range(10)])
         here.wait(here.upsert(table, [{"id": 500_010, "version": 0, "text": "gap"}]), until="visible", timeout_s=60)
         east.shell("enablereplication", "-t", table, "--from-now", "west")

@@ -11,7 +11,8 @@ import pytest
 
 from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
-from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, await_ready, define, plugged_in, start, until
+from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, await_ready, define, plugged_in, start
+from tests.waiting import wait_until
 
 HOUR_S = 3600
 
@@ -67,7 +68,11 @@ def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(both: t
 
         def both_show(wanted: dict[int, str]) -> None:
             for cluster in (here, there):
-                until(lambda cluster=cluster: shown(cluster) == wanted, 120, f"{cluster.name} to show {wanted}")
+                wait_until(
+                    lambda cluster=cluster: shown(cluster) == wanted,
+                    timeout_s=120,
+                    what=f"{cluster.name} to show {wanted}",
+                )
 
         def write_here(*rows: dict[str, object], delete: bool = False) -> None:
             position = here.delete(table, rows) if delete else here.upsert(table, rows)
@@ -76,7 +81,11 @@ def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(both: t
         write_here({"id": 1, "said": "here"}, {"id": 2, "said": "here"})
         south.write(table, {"id": 1, "said": "an hour ahead"}, {"id": 3, "said": "an hour ahead"})
         both_show({1: "an hour ahead", 2: "here", 3: "an hour ahead"})
-        until(lambda: [row["origin"] for row in east.json("status")["far_ahead"]], 60, "the alarm in east's status")
+        wait_until(
+            lambda: [row["origin"] for row in east.json("status")["far_ahead"]],
+            timeout_s=60,
+            what="the alarm in east's status",
+        )
         write_here({"id": 1, "said": "here, later"})
         write_here({"id": 3}, delete=True)
         both_show({1: "here, later", 2: "here"})
@@ -86,7 +95,7 @@ def test_the_later_write_of_a_key_wins_though_the_clocks_are_hours_apart(both: t
         both_show({1: "an hour behind", 2: "here", 3: "an hour behind"})
         south.write(table, {"id": 2}, delete=True)
         old = south.site.kill("worker")
-        until(lambda: south.site.ready("worker", other_than=old), 120, "the worker again")
+        wait_until(lambda: south.site.ready("worker", other_than=old), timeout_s=120, what="the worker again")
         write_here({"id": 1, "said": "here, last"})
         south.write(table, {"id": 4, "said": "an hour behind"})
         both_show({1: "here, last", 3: "an hour behind", 4: "an hour behind"})

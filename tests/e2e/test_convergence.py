@@ -18,7 +18,8 @@ from replication.core.position import Position
 from replication.core.rows.mutation import Mutation
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
-from tests.e2e.conftest import Site, await_fold, until
+from tests.e2e.conftest import Site, await_fold
+from tests.waiting import wait_until
 
 NOW = time.time_ns() // 1000
 HOUR = 3_600_000_000
@@ -177,7 +178,9 @@ def test_a_keys_versions_come_in_order_whoever_is_killed_on_the_way(
     writer.start()
     for site, role in ((east, "worker"), (west, "receiver"), (east, "master"), (east, "worker")):
         old = site.kill(role)
-        until(lambda s=site, r=role, o=old: s.ready(r, other_than=o), 120, f"{site.name}'s {role} again")
+        wait_until(
+            lambda s=site, r=role, o=old: s.ready(r, other_than=o), timeout_s=120, what=f"{site.name}'s {role} again"
+        )
     stop.set()
     writer.join()
     settle(both, places)
@@ -217,5 +220,5 @@ def test_a_standby_refuses_writers_answers_reads_and_takes_what_is_replicated(
         except ReplicationError:
             return False
 
-    until(taken, 120)
+    wait_until(taken, timeout_s=120)
     assert compare_clusters(*both, table, 60).identical

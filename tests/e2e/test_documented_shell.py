@@ -12,7 +12,7 @@ from peer.client.connect import connect
 from replication import config as configuration
 from replication.ledger.sql.ledger import open_ledger
 from shell.processes.launched import await_ready
-from tests.e2e.conftest import START_TIMEOUT_S, Site, launched, until
+from tests.e2e.conftest import START_TIMEOUT_S, Site, launched
 from tests.ensemble import ensemble
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs loopback addresses beside 127.0.0.1")
@@ -38,7 +38,7 @@ def going(site: Site) -> set[str]:
 
 def test_the_lines_of_the_document_work_with_any_one_server_of_the_quorum_down(tmp_path: Path) -> None:  # 004-30
     with ExitStack() as stack:
-        zk = stack.enter_context(ensemble(tmp_path / "zk", until))
+        zk = stack.enter_context(ensemble(tmp_path / "zk"))
         with_ports = ",".join(f"{host}:2181" for host in zk.hosts.values())
         without = ",".join(zk.hosts.values())
         zk.stop(1)

@@ -23,7 +23,8 @@ from peer.client.cluster import Cluster
 from replication.core.position import Position
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
-from tests.e2e.conftest import ROLES, ROOT, Site, define, second_host, start, until
+from tests.e2e.conftest import ROLES, ROOT, Site, define, second_host, start
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 WAIT_S = 180.0
@@ -127,7 +128,7 @@ class Load:
     def grows(self) -> bool:
         """Wait for three more rows on each cluster: the load goes on."""
         wanted = len(self.rows) + 3 * len(self._names)
-        return bool(until(lambda: self.error or len(self.rows) >= wanted, 60, "the load to go on"))
+        return bool(wait_until(lambda: self.error or len(self.rows) >= wanted, timeout_s=60, what="the load to go on"))
 
     def finish(self) -> list[Position]:
         self._stop.set()
@@ -235,7 +236,11 @@ def test_what_comes_by_two_routes_is_there_once_over_many_rolls(
         (version,) = graph["west"].json("trace", table, "23999")["versions"]
         return {tuple(version["way"]), *map(tuple, version["again"])}
 
-    until(lambda: routes() == {("north", "west"), ("north", "east", "west")}, 60, "both routes in the trace")
+    wait_until(
+        lambda: routes() == {("north", "west"), ("north", "east", "west")},
+        timeout_s=60,
+        what="both routes in the trace",
+    )
 
 
 def test_writer_worker_and_receivers_of_a_ring_are_killed_during_a_load_and_no_row_is_missing_or_twice(
@@ -260,12 +265,20 @@ def test_writer_worker_and_receivers_of_a_ring_are_killed_during_a_load_and_no_r
                 told = [int(line) for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
             acked |= set(range(first, max([upto, *told])))
             for name, role, old in killed:
-                until(lambda n=name, r=role, o=old: graph[n].ready(r, other_than=o), 120, f"{name}'s {role} again")
+                wait_until(
+                    lambda n=name, r=role, o=old: graph[n].ready(r, other_than=o),
+                    timeout_s=120,
+                    what=f"{name}'s {role} again",
+                )
         assert load.grows() is True
         everywhere(handles, *load.finish())
     wanted = set(load.rows) | acked
     for name in handles:
-        until(lambda n=name: wanted <= set(content(handles[n], table)), WAIT_S, f"every acked row at {name}")
+        wait_until(
+            lambda n=name: wanted <= set(content(handles[n], table)),
+            timeout_s=WAIT_S,
+            what=f"every acked row at {name}",
+        )
     last = handles["east"].upsert(table, rows(k0="the end"))
     everywhere(handles, last)
     agree(handles, table, content(handles["east"], table))
@@ -292,18 +305,28 @@ def test_receivers_come_and_go_and_data_flows_on(
     with loading(handles, table, ["west"]) as load:
         other = second_host(north, tmp_path / "north-h1")
         try:
-            until(lambda: other.ready("receiver") and other.ready("worker"), 120, "north's second host")
-            until(lambda: receivers(2), 60, "two receivers")
+            wait_until(
+                lambda: other.ready("receiver") and other.ready("worker"), timeout_s=120, what="north's second host"
+            )
+            wait_until(lambda: receivers(2), timeout_s=60, what="two receivers")
             old = north.kill("receiver")
-            until(lambda: any((tmp_path / "north-h1/landing").glob("*")), 60, "the second host lands something")
-            until(lambda: north.ready("receiver", other_than=old), 90, "north's first receiver at another port")
+            wait_until(
+                lambda: any((tmp_path / "north-h1/landing").glob("*")),
+                timeout_s=60,
+                what="the second host lands something",
+            )
+            wait_until(
+                lambda: north.ready("receiver", other_than=old),
+                timeout_s=90,
+                what="north's first receiver at another port",
+            )
             assert load.grows() is True
             other.stop()
-            until(lambda: receivers(1), 60, "one receiver")
+            wait_until(lambda: receivers(1), timeout_s=60, what="one receiver")
             assert load.grows() is True
             handles["north"].wait(load.positions["west"], until="visible", timeout_s=WAIT_S)
             other.start("--roles", "worker,receiver")
-            until(lambda: other.is_up("receiver") and receivers(2), 120, "two receivers again")
+            wait_until(lambda: other.is_up("receiver") and receivers(2), timeout_s=120, what="two receivers again")
             assert load.grows() is True
             everywhere(handles, *load.finish())
             agree(handles, table, load.rows | {900000: str(next(versions) - 1)})
@@ -327,10 +350,14 @@ def test_a_broken_route_is_told_and_data_takes_the_other(
         return {tuple(way["path"]): way["silent_s"] is None for way in found.get(origin, ())}
 
     direct, around = ("north", "west"), ("north", "east", "west")
-    until(lambda: paths("north") == {direct: True, around: True} and paths("east") == {("east", "west"): True}, 90)
+    wait_until(
+        lambda: paths("north") == {direct: True, around: True} and paths("east") == {("east", "west"): True},
+        timeout_s=90,
+    )
     with graph["east"].frozen("worker"):
-        until(
-            lambda: paths("north") == {direct: True, around: False} and paths("east") == {("east", "west"): False}, 90
+        wait_until(
+            lambda: paths("north") == {direct: True, around: False} and paths("east") == {("east", "west"): False},
+            timeout_s=90,
         )
         position = handles["north"].upsert(tables["diamond"], rows(k50000="by the other route"))
         handles["north"].wait(position, cluster="west", timeout_s=WAIT_S)
@@ -340,7 +367,10 @@ def test_a_broken_route_is_told_and_data_takes_the_other(
         stranded = ", ".join(sorted(tables[short] for short in ("killed", "moving", "ring")))
         rest = "so replicated time stands there; the rest comes by north → west"
         assert f"there is no other route for {stranded}, {rest}" in told
-    until(lambda: paths("north") == {direct: True, around: True} and paths("east") == {("east", "west"): True}, 90)
+    wait_until(
+        lambda: paths("north") == {direct: True, around: True} and paths("east") == {("east", "west"): True},
+        timeout_s=90,
+    )
     everywhere(handles, position, handles["north"].upsert(tables["ring"], rows(k60000="around again")))
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from peer.client.comparison import compare_clusters
 from replication.core.shipping.chunk import Assignment
-from tests.e2e.conftest import RANGE_BYTES, until
+from tests.e2e.conftest import RANGE_BYTES
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 ROWS = 150_000
@@ -60,12 +61,12 @@ def test_an_import_whose_receiver_is_killed_midway_arrives_whole_and_once(sites,
                 return {(c.begin, c.end) for each in given for c in each.chunks if c.file in {row.file for row in wals}}
 
             assert min(row.length for row in wals) > 2 * RANGE_BYTES
-            until(lambda: len(ranges()) >= 3, 60, "the files to be shipped as ranges")
-            until(lambda: landed() > 1 << 20, 120, "some of the files to land")
+            wait_until(lambda: len(ranges()) >= 3, timeout_s=60, what="the files to be shipped as ranges")
+            wait_until(lambda: landed() > 1 << 20, timeout_s=120, what="some of the files to land")
             assert all(end - begin <= RANGE_BYTES for begin, end in ranges())
             old = west.kill("receiver")
             assert landed() < sum(row.length for row in wals), "killed while it was on its way"
-            until(lambda: west.ready("receiver", other_than=old), 120, "west's receiver again")
+            wait_until(lambda: west.ready("receiver", other_than=old), timeout_s=120, what="west's receiver again")
     finally:
         east.shell("throttle", "west", "off")
     again = east.json("import", "-t", table, *map(str, files), "--wait", "west", "--timeout-s", "300")
@@ -113,7 +114,7 @@ def test_files_of_every_format_arrive_with_their_very_values(sites, tmp_path):
         told = east.json("import", "-t", name, *map(str, made), "--wait", "west", "--timeout-s", "120")
         assert told["rows"] == 16 and not any(file["repeated"] for file in told["files"])
         wanted = pa.concat_tables(made.values()).to_pylist()
-        until(lambda: here.read(name).read_all().num_rows == 16, 120, "the rows at home")
+        wait_until(lambda: here.read(name).read_all().num_rows == 16, timeout_s=120, what="the rows at home")
         for cluster in (here, there):
             assert sorted(cluster.read(name).read_all().to_pylist(), key=lambda row: row["id"]) == wanted
 

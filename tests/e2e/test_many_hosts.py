@@ -25,7 +25,8 @@ from shell.processes.role_process import ProcessState
 from tests import netns
 from tests import postgresql as pg
 from tests.certificates import Authority
-from tests.e2e.conftest import ROOT, until
+from tests.e2e.conftest import ROOT
+from tests.waiting import wait_until
 
 TABLE = "ops.rows"
 START_S = 300.0
@@ -232,9 +233,9 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
                 stack.callback(host.stop)
                 host.up()
                 if is_keeper:
-                    until(lambda host=host: host.is_up("zookeeper"), START_S, f"{slot}'s ZooKeeper")
+                    wait_until(lambda host=host: host.is_up("zookeeper"), timeout_s=START_S, what=f"{slot}'s ZooKeeper")
         for slot in ("e1", "e2", "w1", "w2"):
-            until(lambda host=made[slot]: host.is_up(*EVERY), START_S, f"{slot}'s roles")
+            wait_until(lambda host=made[slot]: host.is_up(*EVERY), timeout_s=START_S, what=f"{slot}'s roles")
         yield Lab(switch, made["e1"], made["e2"], made["w1"], made["w2"])
 
 
@@ -256,9 +257,11 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
     def catches_up(host: Host, what: str) -> None:
         """The cluster of ``host`` shows, on that host, all that was acked by now."""
         wanted = written()
-        until(lambda: host.rows() >= wanted, MOMENT_S, what)
+        wait_until(lambda: host.rows() >= wanted, timeout_s=MOMENT_S, what=what)
 
-    until(lambda: all((folder / "rows").exists() for folder in loads), MOMENT_S, "both writers to write")
+    wait_until(
+        lambda: all((folder / "rows").exists() for folder in loads), timeout_s=MOMENT_S, what="both writers to write"
+    )
     catches_up(w2, "rows of both writers, read on w2")
     for one, other in ((e1, e2), (w1, w2)):
         leads = one if _first(one, "replay") == one.slot else other
@@ -267,14 +270,18 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
     # the active master is killed; the other host's takes over
     leader = _first(e1, "master")
     (e1 if leader == "e1" else e2).kill("master")
-    until(lambda: _first(e1, "master") != leader, MOMENT_S, "another master")
+    wait_until(lambda: _first(e1, "master") != leader, timeout_s=MOMENT_S, what="another master")
     catches_up(w1, "rows under the other master")
 
     # w1 and w2 cannot reach each other, but all else: what lands where replay is not waits, and the rest goes on
     replays = w1 if _first(w1, "replay") == "w1" else w2
     other = w2 if replays is w1 else w1
     switch.part("w1", "w2")
-    until(lambda: _held(replays.hosts()[other.slot]), MOMENT_S, "status to say what waits on the other host")
+    wait_until(
+        lambda: _held(replays.hosts()[other.slot]),
+        timeout_s=MOMENT_S,
+        what="status to say what waits on the other host",
+    )
     assert (
         "cannot have"
         in subprocess.run(
@@ -286,23 +293,25 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
         ).stderr
     )
     switch.join()
-    until(lambda: not _held(replays.hosts()[other.slot]), MOMENT_S, "the other host to be had again")
+    wait_until(
+        lambda: not _held(replays.hosts()[other.slot]), timeout_s=MOMENT_S, what="the other host to be had again"
+    )
     catches_up(w1, "rows that had waited")
 
     # the host that does not replay goes dark, with what it has landed; senders take the other one
     switch.pull(other.slot)
-    until(lambda: not replays.hosts()[other.slot]["roles"], MOMENT_S, "its sessions to end")
+    wait_until(lambda: not replays.hosts()[other.slot]["roles"], timeout_s=MOMENT_S, what="its sessions to end")
     before = replays.rows()
-    until(lambda: replays.rows() > before, MOMENT_S, "rows by the receiver that is left")
+    wait_until(lambda: replays.rows() > before, timeout_s=MOMENT_S, what="rows by the receiver that is left")
     switch.plug_in(other.slot)
-    until(lambda: len(replays.hosts()[other.slot]["roles"]) == 4, MOMENT_S, "it to come back")
+    wait_until(lambda: len(replays.hosts()[other.slot]["roles"]) == 4, timeout_s=MOMENT_S, what="it to come back")
     catches_up(replays, "rows after it came back")
 
     # the replaying host loses its power: the other one replays, and has all of it once the first is back
     replays.die()
-    until(lambda: _first(other, "replay") == other.slot, MOMENT_S, "the other host to replay")
+    wait_until(lambda: _first(other, "replay") == other.slot, timeout_s=MOMENT_S, what="the other host to replay")
     replays.up()
-    until(lambda: replays.is_up(*EVERY), START_S, "the first host again")
+    wait_until(lambda: replays.is_up(*EVERY), timeout_s=START_S, what="the first host again")
     catches_up(other, "rows, replayed on the other host")
 
     for folder in loads:

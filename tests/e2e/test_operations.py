@@ -11,7 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.e2e.conftest import ROLES, ROOT, until
+from tests.e2e.conftest import ROLES, ROOT
+from tests.waiting import wait_until
 
 SCHEMA = "id long, text string"
 WRITER = """
@@ -65,7 +66,9 @@ def test_a_paused_peer_gets_nothing_and_nothing_is_deleted_until_it_is_resumed(s
         listed = {file["file"]: file for file in east.json("wal", "list")}
         assert all(listed[file]["state"] == "OPEN" and listed[file]["on_disk"] for file in files)
         here.close()
-    until(lambda: all(f["state"] == "CLOSED" for f in east.json("wal", "list") if f["file"] in files), 60)
+    wait_until(
+        lambda: all(f["state"] == "CLOSED" for f in east.json("wal", "list") if f["file"] in files), timeout_s=60
+    )
     assert "west is paused, with" in east.shell("drain", "west", code=4)
     with west.connect() as there:
         assert ids(there, a) == list(range(10)), "nothing arrived"
@@ -77,7 +80,7 @@ def test_a_paused_peer_gets_nothing_and_nothing_is_deleted_until_it_is_resumed(s
     drained = east.json("drain", "west", "--table", a, "--timeout", "120")
     assert drained["peer"] == "west" and drained["table"] == a
     with west.connect() as there:
-        until(lambda: ids(there, a) == list(range(20)), 120)
+        wait_until(lambda: ids(there, a) == list(range(20)), timeout_s=120)
     (sending,) = east.json("status")["sending"]
     assert sending["state"] == "sending" and sending["rate"] == 50_000_000
     east.shell("throttle", "west", "off")
@@ -116,7 +119,7 @@ def test_a_table_dropped_on_both_sides_is_held_and_with_skip_let_go_and_stops_no
             site.shell("droptable", gone)
         east.shell("resume", "west")
         here.wait(position, cluster="west", until="durable", timeout_s=120)
-    until(lambda: (at_west(east, gone) or {}).get("state") == "held", 60)
+    wait_until(lambda: (at_west(east, gone) or {}).get("state") == "held", timeout_s=60)
     row = at_west(east, gone)
     assert row["dropped"] and "was dropped on west" in row["last_error"] and "dropped_tables" in row["last_error"]
     assert "bytes are held" in east.shell("drain", "west", code=6)
@@ -125,11 +128,11 @@ def test_a_table_dropped_on_both_sides_is_held_and_with_skip_let_go_and_stops_no
     east.file.write_text(text.replace(line, 'dropped_tables = "skip"'))
     try:
         killed = east.kill("worker")
-        until(lambda: east.ready("worker", other_than=killed), 90)
-        until(lambda: at_west(east, gone) is None, 90, "the rule of the dropped table to end")
+        wait_until(lambda: east.ready("worker", other_than=killed), timeout_s=90)
+        wait_until(lambda: at_west(east, gone) is None, timeout_s=90, what="the rule of the dropped table to end")
         assert east.json("drain", "west", "--timeout", "120")["peer"] == "west"
         with west.connect() as there:
-            until(lambda: set(range(100, 110)) <= set(ids(there, a)), 120)
+            wait_until(lambda: set(range(100, 110)) <= set(ids(there, a)), timeout_s=120)
     finally:
         east.file.write_text(text)
 
@@ -152,7 +155,7 @@ def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_a
         rest = writer.stdout.read()
     acked = max([acked, *(int(line) for line in rest.splitlines() if line.strip().isdigit())])
     killed = east.kill("worker")  # scenario 20: the target is down and the source starts again
-    until(lambda: east.ready("worker", other_than=killed), 90)
+    wait_until(lambda: east.ready("worker", other_than=killed), timeout_s=90)
 
     def lags():
         status = east.json("status")
@@ -160,7 +163,7 @@ def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_a
         (sending,) = [each for each in status["sending"] if each["peer"] == "west"]
         return row["lag_bytes"] > 0 and row["lag_s"] > 0 and sending["retries"] > 0 and (row, sending)
 
-    row, sending = until(lags, 90, "status to show the lag of what was recovered")
+    row, sending = wait_until(lags, timeout_s=90, what="status to show the lag of what was recovered")
     assert sending["state"] == "failing" and sending["last_error"] and row["state"] in ("failing", "behind")
     east.stop()
     west.start()
@@ -172,7 +175,7 @@ def test_with_all_writers_dead_master_and_worker_bring_the_peer_up_to_the_last_a
         wanted = set(before) | set(range(acked))
         with west.connect() as there:
             try:
-                until(lambda: wanted <= set(ids(there, a)), 180, "the last acked row at west")
+                wait_until(lambda: wanted <= set(ids(there, a)), timeout_s=180, what="the last acked row at west")
             except AssertionError as error:
                 lacking, elsewhere = sorted(wanted - set(ids(there, a))), sorted(wanted - set(ids_of(west, a)))
                 error.add_note(f"acked {acked}, {len(before)} before; lacks {len(lacking)}: {lacking[:5]}")

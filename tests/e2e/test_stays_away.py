@@ -10,7 +10,8 @@ from uuid import uuid4
 import pytest
 
 from peer.client.comparison import compare_clusters
-from tests.e2e.conftest import Site, until
+from tests.e2e.conftest import Site
+from tests.waiting import wait_until
 
 BUDGET = 1_000_000
 
@@ -20,7 +21,9 @@ def set_budget(east: Site, text: str, *others: str) -> None:
     east.file.write_text(text)
     killed = {role: east.kill(role) for role in ("master", *others)}
     for role, pid in killed.items():
-        until(lambda role=role, pid=pid: east.ready(role, other_than=pid), 90, f"east's {role} again")
+        wait_until(
+            lambda role=role, pid=pid: east.ready(role, other_than=pid), timeout_s=90, what=f"east's {role} again"
+        )
 
 
 def rows(first: int, size: int) -> list[dict[str, Any]]:
@@ -59,7 +62,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
                 (outlook,) = [each for each in here.status().peer_forecasts if each.peer == "west"]
                 return outlook.runs_out_s and outlook
 
-            outlook = until(foreseen, 60, "the forecast")
+            outlook = wait_until(foreseen, timeout_s=60, what="the forecast")
             assert outlook.growth > 0 and outlook.budget == BUDGET and outlook.then == "bootstrap"
             assert outlook.local_bytes < BUDGET, "it is told beforehand"
         assert set(states().values()) <= {"failing", "behind", "level"}
@@ -70,7 +73,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
         with east.connect() as here:
             position = here.upsert(late, rows(1, 10))
             here.wait(position, timeout_s=120)
-            until(lambda: states()[lost] == "needs_bootstrap", 90, "the loud state")
+            wait_until(lambda: states()[lost] == "needs_bootstrap", timeout_s=90, what="the loud state")
             found = states()
             assert "needs_bootstrap" not in (found[late], found[quiet])
             west.start()
@@ -83,7 +86,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
                     verdict = compare_clusters(here, there, name, 60)
                     assert verdict.same and verdict.identical, verdict
                 assert there.read(lost).read_all().num_rows == number + 1
-        until(lambda: set(states().values()) <= {"level", "behind"}, 60)
+        wait_until(lambda: set(states().values()) <= {"level", "behind"}, timeout_s=60)
     finally:
         set_budget(east, before)
         if west.process.poll() is not None:
@@ -119,7 +122,11 @@ def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
             with east.connect() as here:
                 here.upsert(table, rows(number, 100_000))
         with east.connect() as here:
-            until(lambda: outlook().stored_bytes > 0 and outlook().local_bytes <= BUDGET, 90, "the store to take files")
+            wait_until(
+                lambda: outlook().stored_bytes > 0 and outlook().local_bytes <= BUDGET,
+                timeout_s=90,
+                what="the store to take files",
+            )
             assert outlook().then == "spill" and len(kept()) == outlook().stored_files
             position = here.upsert(table, rows(17, 10))
             west.start()
@@ -131,7 +138,7 @@ def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
                 verdict = compare_clusters(here, there, table, 60)
                 assert verdict.same and verdict.identical, verdict
                 assert there.read(table).read_all().num_rows == 18
-            until(lambda: not kept(), 90, "what west has applied to be deleted in the store")
+            wait_until(lambda: not kept(), timeout_s=90, what="what west has applied to be deleted in the store")
     finally:
         set_budget(east, before, "worker")
         if west.process.poll() is not None:

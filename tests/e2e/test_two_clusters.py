@@ -13,7 +13,8 @@ import pytest
 from peer.client.comparison import compare_clusters
 from replication.core.position import Position
 from replication.errors import CoordinationError, ReplicationError
-from tests.e2e.conftest import ROLES, until
+from tests.e2e.conftest import ROLES
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("text", pa.string())])
 KEYS, BATCH = 20_000, 500
@@ -87,7 +88,11 @@ def test_every_process_is_killed_in_turn_during_a_load_and_the_tables_are_equal(
             killed = {site.name: site.kill(role) for site in (west, east)}
             for site in (west, east):
                 old = killed[site.name]
-                until(lambda s=site, r=role, o=old: s.ready(r, other_than=o), 90, f"{site.name}'s {role} again")
+                wait_until(
+                    lambda s=site, r=role, o=old: s.ready(r, other_than=o),
+                    timeout_s=90,
+                    what=f"{site.name}'s {role} again",
+                )
         position = load.finish()
         here.wait(position, until="visible", timeout_s=120)
         here.wait(position, cluster="west", until="visible", timeout_s=120)
@@ -117,10 +122,10 @@ def test_a_jvm_and_executors_that_are_killed_lose_and_double_nothing(sites, tabl
 
         position = write(0)
         before = west.state("replay").pid
-        until(lambda: west.kill_below("replay", "org.apache.spark"), 60, "west's JVM to be there")
+        wait_until(lambda: west.kill_below("replay", "org.apache.spark"), timeout_s=60, what="west's JVM to be there")
         position = position.join(write(1))
-        until(lambda: west.ready("replay", other_than=before), 90, "west's replay again")
-        until(lambda: west.kill_below("replay", "pyspark.daemon"), 60, "an executor to be there")
+        wait_until(lambda: west.ready("replay", other_than=before), timeout_s=90, what="west's replay again")
+        wait_until(lambda: west.kill_below("replay", "pyspark.daemon"), timeout_s=60, what="an executor to be there")
         position = position.join(write(2))
         west.kill_below("replay", "pyspark.daemon")
         here.wait(position, cluster="west", until="visible", timeout_s=120)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,6 +36,7 @@ from tests.integration.conftest import Warehouse
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import grouped, keyed
 from tests.versions import Version, append, shown
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int32()), ("note", pa.string())])
 
@@ -243,10 +243,8 @@ def test_iceberg_tables_follow_a_definition_though_another_commit_came_between(
     housekeeping.turn(lambda: False)
     assert not site.tables.fits(changed)
     assert not housekeeping.errors
-    deadline = time.monotonic() + 20
-    while not site.tables.fits(changed):  # what was beaten is due again when as long has passed as it took
-        assert time.monotonic() < deadline
-        housekeeping.turn(lambda: False)
+    # What was beaten is due again when as long has passed as it took.
+    wait_until(lambda: housekeeping.turn(lambda: False) or site.tables.fits(changed), what="the table to fit")
 
 
 def test_a_fold_that_meets_a_change_leaves_no_value_out(site: Site) -> None:

@@ -21,7 +21,8 @@ from replication.errors import PeerRefusedError, RequestError
 from replication.ledger.base import Peer
 from replication.link.base import Route
 from replication.link.grpc_client import connect
-from tests.sites import Site, rows, table, until
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
 
 Change = Callable[[TableSpec], TableSpec]
 
@@ -77,7 +78,7 @@ def test_a_change_reaches_the_peers_peer_though_nobody_writes(world: World) -> N
     east.ledger.tables.create(spec)
     east.send_to(west, spec)
     world.run(east, west)
-    until(lambda: west.ledger.tables.by_uuid(spec.uuid), what="the table at west")
+    wait_until(lambda: west.ledger.tables.by_uuid(spec.uuid), what="the table at west")
     west.send_to(north, spec)
     world.run(west, north)
     changed = alter(
@@ -87,9 +88,9 @@ def test_a_change_reaches_the_peers_peer_though_nobody_writes(world: World) -> N
         lambda s: rename_column(s, "text", "words", 2),
         lambda s: widen_column(s, "seats", pa.int64()),
     )
-    until(lambda: north.ledger.tables.by_uuid(spec.uuid) == changed, what="the definition at north")
+    wait_until(lambda: north.ledger.tables.by_uuid(spec.uuid) == changed, what="the definition at north")
     gone = alter(east, changed, lambda s: drop_column(s, "words"))
-    until(lambda: north.ledger.tables.by_uuid(spec.uuid) == gone, what="the dropped column at north")
+    wait_until(lambda: north.ledger.tables.by_uuid(spec.uuid) == gone, what="the dropped column at north")
     assert {v.hash for v in gone.versions.values()} <= {v.hash for v in north.ledger.tables.schemas(spec.uuid)}
 
 
@@ -110,7 +111,7 @@ def test_two_masters_that_alter_at_once_end_equal(world: World) -> None:
         here, there = (site.ledger.tables.by_uuid(spec.uuid) for site in (east, west))
         return here == there and here is not None and len(here.columns) == 5
 
-    until(equal, what="both definitions to be one")
+    wait_until(equal, what="both definitions to be one")
     names = [column.name for column in east.ledger.tables.get(spec.name).columns]
     assert names[:4] == ["id", "words", "seats", "x"] and names[4].startswith("x_")
     assert list(east.ledger.tables.get(spec.name).versions) == ["default"]
@@ -124,10 +125,10 @@ def test_a_frame_of_a_new_definition_takes_it_along(world: World) -> None:
     world.run_until_told(east, west)
     wal = east.wal()
     length = wal.append(spec, rows(0, 10))
-    until(lambda: west.received(wal.file, length), what="the first frame")
+    wait_until(lambda: west.received(wal.file, length), what="the first frame")
     changed = alter(east, spec, lambda s: add_column(s, "seats", pa.int32(), "", uuid4(), 1))
     length = wal.append(changed, rows(10, 10).append_column("seats", pa.array(range(10), pa.int32())))
-    until(lambda: west.received(wal.file, length), what="the frame of the new definition")
+    wait_until(lambda: west.received(wal.file, length), what="the frame of the new definition")
     assert west.ledger.tables.by_uuid(spec.uuid) == changed
 
 
@@ -158,13 +159,15 @@ def test_a_definition_that_does_not_join_holds_its_table_only_and_says_what_to_d
     wal = east.wal()
     wal.append(spec, rows(0, 10))
     wal.append(other, rows(0, 10))
-    until(lambda: any(s.table == other.uuid for s in west.ledger.landing.coverage()), what="the other table's frame")
+    wait_until(
+        lambda: any(s.table == other.uuid for s in west.ledger.landing.coverage()), what="the other table's frame"
+    )
     assert all(stream.table != spec.uuid for stream in west.ledger.landing.coverage())
 
     def errors() -> str:
         return " ".join(progress.error for progress in east.ledger.files.progress("west"))
 
-    until(lambda: "text of table ops.flights" in errors(), what="the reason")
+    wait_until(lambda: "text of table ops.flights" in errors(), what="the reason")
     assert "createtable --like" in errors()
 
 
@@ -176,12 +179,12 @@ def test_properties_go_along_when_the_route_takes_them(world: World) -> None:  #
     east.ledger.rules.define(Peer("north", "zk:2181/x", north.cluster), east.term)
     east.ledger.rules.enable("north", spec.uuid, ["default"], spec.name, east.term, with_properties=False)
     world.run(east, west, north)
-    until(lambda: west.ledger.tables.by_uuid(spec.uuid) and north.ledger.tables.by_uuid(spec.uuid))
+    wait_until(lambda: west.ledger.tables.by_uuid(spec.uuid) and north.ledger.tables.by_uuid(spec.uuid))
     alter(north, spec, lambda s: set_properties(s, {"changes_retention_s": "9"}, 2))
     given = {"history_s": "70", "changes_retention_s": "80"}
     changed = alter(east, spec, lambda s: set_properties(s, given, 3), lambda s: rename_column(s, "text", "words", 4))
-    until(lambda: west.ledger.tables.by_uuid(spec.uuid) == changed, what="west's definition")
-    until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="north's definition")
+    wait_until(lambda: west.ledger.tables.by_uuid(spec.uuid) == changed, what="west's definition")
+    wait_until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="north's definition")
     assert west.ledger.tables.get(spec.name).history_s == 70
     there = north.ledger.tables.get(spec.name)
     assert there.history_s == 70, "by which deletes are forgotten, and so the same everywhere"
@@ -197,7 +200,7 @@ def test_whether_properties_go_along_can_be_said_anew_of_an_open_route(world: Wo
     east.ledger.rules.define(Peer("north", "zk:2181/x", north.cluster), east.term)
     east.ledger.rules.enable("north", spec.uuid, ["default"], spec.name, east.term, with_properties=False)
     world.run(east, north)
-    until(lambda: north.ledger.tables.by_uuid(spec.uuid))
+    wait_until(lambda: north.ledger.tables.by_uuid(spec.uuid))
     (before,) = east.ledger.rules.all()
 
     def kept() -> str:
@@ -207,12 +210,12 @@ def test_whether_properties_go_along_can_be_said_anew_of_an_open_route(world: Wo
         peering.enable(spec.name, ["default"], "north", with_properties=with_properties, count_rows=lambda _: 1)
 
     enable(with_properties=True)
-    until(
+    wait_until(
         lambda: north.ledger.tables.get(spec.name).setting("changes_retention_s") == "50",
         what="the properties there were",
     )
     alter(east, spec, lambda s: set_properties(s, {"changes_retention_s": "60"}, 2))
-    until(lambda: kept() == "60", what="those that are set")
+    wait_until(lambda: kept() == "60", what="those that are set")
     enable(with_properties=False)
     alter(
         east,
@@ -220,7 +223,7 @@ def test_whether_properties_go_along_can_be_said_anew_of_an_open_route(world: Wo
         lambda s: set_properties(s, {"changes_retention_s": "70"}, 3),
         lambda s: rename_column(s, "text", "words", 4),
     )
-    until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="the new name")
+    wait_until(lambda: "words" in north.ledger.tables.get(spec.name).by_name, what="the new name")
     assert kept() == "60"
     assert east.ledger.rules.all() == [before], "without a gap"
     with pytest.raises(RequestError, match="goes to north already"):

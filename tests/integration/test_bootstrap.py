@@ -21,7 +21,8 @@ from replication.tables.layout import CHANGES, layouts
 from replication.tables.memory import MemoryTables
 from tests.bootstrap_pair import Pair, bootstraps, ids
 from tests.replaying import TableSite
-from tests.sites import Wal, rows, table, until
+from tests.sites import Wal, rows, table
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -110,14 +111,16 @@ def test_without_a_bootstrap_the_rows_of_a_gap_stay_absent_and_with_one_they_com
     pair.east.send_to(pair.west, pair.spec)
     pair.connect()
     pair.write(0, 10)
-    until(lambda: pair.west.replay() and pair.west.tables.exists(pair.spec.name) and len(ids(pair.west, pair.spec)))
+    wait_until(
+        lambda: pair.west.replay() and pair.west.tables.exists(pair.spec.name) and len(ids(pair.west, pair.spec))
+    )
     pair.stack.close()
     pair.east.ledger.rules.disable("west", pair.spec.uuid, ["default"], pair.east.term)
     pair.write(10, 10)
     pair.east.send_to(pair.west, pair.spec)
     pair.write(20, 10)
     pair.connect()
-    until(lambda: pair.west.replay() and len(ids(pair.west, pair.spec)) == 20)
+    wait_until(lambda: pair.west.replay() and len(ids(pair.west, pair.spec)) == 20)
     assert ids(pair.west, pair.spec) == [*range(10), *range(20, 30)]
     pair.east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, pair.east.term)
     pair.finish()
@@ -148,7 +151,7 @@ def test_what_is_written_meanwhile_comes_once_by_whatever_way(pair: Pair) -> Non
     pair.begin()
     pair.connect()
     pair.write(40, 20)  # in the snapshot, and shipped as frames
-    until(lambda: pair.west.ledger.landing.coverage(pair.spec.uuid))
+    wait_until(lambda: pair.west.ledger.landing.coverage(pair.spec.uuid))
     pair.east.keeper.turn()
     pair.write(60, 20)
     pair.west.replay()
@@ -166,10 +169,10 @@ def test_until_a_bootstrap_is_complete_replicated_time_stands_and_says_why(pair:
     pair.write(0, 10)
     pair.begin()
     pair.connect()
-    until(lambda: "is being bootstrapped from east" in at_west()[1])
+    wait_until(lambda: "is being bootstrapped from east" in at_west()[1])
     assert at_west()[0] == 0
     pair.finish()
-    until(lambda: pair.west.replay() and at_west()[0] > 0)
+    wait_until(lambda: pair.west.replay() and at_west()[0] > 0)
 
 
 class Killed(Exception):
@@ -253,7 +256,7 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
     pair.connect()
     pair.east.keeper.turn()
     west, adopted, killed = pair.west, list[str](), list[str]()
-    until(lambda: any(row.closed for row in bootstraps(west)))
+    wait_until(lambda: any(row.closed for row in bootstraps(west)))
     adopt, mark = west.ledger.bootstraps.adopt, west.ledger.replay.checkpoint_applied
 
     def die(at: str) -> None:
@@ -276,7 +279,7 @@ def test_a_peer_killed_at_any_step_takes_the_rows_once(pair: Pair, step: str) ->
     west.tables.fail = lambda at: die(at.partition(" ")[0])
     west.ledger.bootstraps.adopt = adopts  # type: ignore[method-assign]
     west.ledger.replay.checkpoint_applied = marks  # type: ignore[method-assign]
-    until(lambda: west.replayer.round() and killed, 10, f"the kill when {step}")
+    wait_until(lambda: west.replayer.round() and killed, timeout_s=10, what=f"the kill when {step}")
     west.restart()
     pair.finish()
     pair.level()
@@ -289,7 +292,7 @@ def test_a_source_killed_before_rules_go_live_ends_the_bootstrap_when_it_is_back
     pair.connect()
     pair.east.keeper.turn()
     (file,) = [row.file for row in bootstraps(pair.east)]
-    until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
+    wait_until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
     assert pair.east.phases("west") == [Phase.BOOTSTRAPPING]
     pair.east.restart()
     pair.east.keeper.turn()
@@ -308,7 +311,7 @@ def test_a_bootstrap_waits_for_the_own_replay_and_delays_no_other_table(pair: Pa
     assert "own replay has not applied" in pair.east.keeper.state["west ops.flights"]
     pair.connect()
     pair.wal.append(other, rows(0, 5))
-    until(lambda: pair.west.replay() and pair.west.tables.exists(other.name) and len(ids(pair.west, other)) == 5)
+    wait_until(lambda: pair.west.replay() and pair.west.tables.exists(other.name) and len(ids(pair.west, other)) == 5)
     assert Phase.BOOTSTRAPPING in pair.east.phases("west")
     pair.east.replay()
     pair.finish()
@@ -328,7 +331,7 @@ def test_a_bootstrap_that_is_complete_ends_before_another_table_is_read(
     pair.connect()
     pair.east.keeper.turn()
     (file,) = [row.file for row in bootstraps(pair.east)]
-    until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
+    wait_until(lambda: pair.west.replay() and pair.east.ledger.bootstraps.is_applied(file))
     pair.spec = first
     pair.begin()
     attach, phases = pair.east.tables.attach, list[set[Phase]]()
@@ -359,6 +362,6 @@ def test_a_bootstrap_goes_on_through_a_chain(pair: Pair, tmp_path: Path) -> None
             south.replay()
             return south.tables.exists(pair.spec.name) and len(ids(south, pair.spec)) == 25
 
-        until(there, 30, "the rows at south")
+        wait_until(there, timeout_s=30, what="the rows at south")
         assert south.versions(pair.spec) == pair.west.versions(pair.spec)
     south.close()

@@ -13,8 +13,9 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import FileId
 from replication.ledger.base import FileKind, Phase
 from tests.replaying import TableSite
-from tests.sites import Wal, rows, table, until
+from tests.sites import Wal, rows, table
 from tests.tables_made import grouped
+from tests.waiting import wait_until
 
 SECTIONS = {
     "worker": {
@@ -86,10 +87,10 @@ def test_a_bootstrap_that_its_relay_has_in_several_files_is_whole_at_the_end(tmp
             chain.spec
         )
 
-    until(there, 30, "the rows at south")
+    wait_until(there, timeout_s=30, what="the rows at south")
     assert len([row for row in chain.west.ledger.files.all() if row.kind is FileKind.BOOTSTRAP]) > 1
     assert chain.south.versions(chain.spec) == chain.west.versions(chain.spec)
-    until(lambda: (chain.turn(), not chain.south.ledger.replay.pending())[1], what="nothing left at south")
+    wait_until(lambda: (chain.turn(), not chain.south.ledger.replay.pending())[1], what="nothing left at south")
 
 
 def test_replicated_time_at_the_end_of_a_chain_waits_for_a_relayed_bootstrap(tmp_path: Path, stack: ExitStack) -> None:
@@ -99,8 +100,12 @@ def test_replicated_time_at_the_end_of_a_chain_waits_for_a_relayed_bootstrap(tmp
     chain.run(chain.east, chain.west)
     chain.run(chain.west, chain.south)
     chain.begin()
-    until(lambda: chain.east.cluster in chain.south.ledger.time.replicated(chain.spec.uuid), what="east to be carried")
-    until(lambda: "waits for a bootstrap from east, through west" in chain.at_south()[1], what="south to hear of it")
+    wait_until(
+        lambda: chain.east.cluster in chain.south.ledger.time.replicated(chain.spec.uuid), what="east to be carried"
+    )
+    wait_until(
+        lambda: "waits for a bootstrap from east, through west" in chain.at_south()[1], what="south to hear of it"
+    )
 
     def is_live() -> bool:
         chain.turn(chain.east, chain.west)
@@ -112,13 +117,15 @@ def test_replicated_time_at_the_end_of_a_chain_waits_for_a_relayed_bootstrap(tmp
             row.length for row in chain.west.ledger.files.all() if row.kind is FileKind.BOOTSTRAP
         )
 
-    until(is_live, what="the bootstrap of west")
+    wait_until(is_live, what="the bootstrap of west")
     chain.wal.append(chain.spec, rows(50, 1))
     chain.east.register()
-    until(lambda: has_landed() and chain.wal.file in landed_wals(chain.south, chain.spec), what="all to land at south")
+    wait_until(
+        lambda: has_landed() and chain.wal.file in landed_wals(chain.south, chain.spec), what="all to land at south"
+    )
     t, held_by = chain.at_south()
     assert t == 0 and "bootstrap from east" in held_by, "it has landed, and is not applied"
-    until(lambda: (chain.turn(), chain.at_south()[0] > 0)[1], what="replicated time to move on")
+    wait_until(lambda: (chain.turn(), chain.at_south()[0] > 0)[1], what="replicated time to move on")
     assert len(chain.south.shown(chain.spec)) == 51
 
 
@@ -131,12 +138,14 @@ def test_a_part_of_a_relayed_bootstrap_is_let_go_once_the_relay_has_sent_all_tha
     chain.turn(chain.east)
     chain.begin()
     chain.run(chain.east, west)
-    until(lambda: (chain.turn(chain.east, west), chain.east.phases("west") == [Phase.LIVE])[1], what="it to be at west")
+    wait_until(
+        lambda: (chain.turn(chain.east, west), chain.east.phases("west") == [Phase.LIVE])[1], what="it to be at west"
+    )
     relayed = tuple(row.file for row in west.ledger.files.all() if row.kind is FileKind.BOOTSTRAP)
     west.ledger.rules.set_rate("south", 10_000, west.term)
     with south.receiver() as receiver, west.worker():
         west.assign(south.cluster, receiver.port)
-        until(lambda: [row for row in south.ledger.files.all() if row.kind is FileKind.BOOTSTRAP], what="a part")
+        wait_until(lambda: [row for row in south.ledger.files.all() if row.kind is FileKind.BOOTSTRAP], what="a part")
     part = south.ledger.replay.pending()
     assert sum(each.end for each in part) < sum(row.length for row in west.ledger.files.all() if row.file in relayed)
     west.ledger.rules.set_rate("south", 0, west.term)
@@ -150,15 +159,17 @@ def test_a_part_of_a_relayed_bootstrap_is_let_go_once_the_relay_has_sent_all_tha
             chain.turn()
             return south.tables.exists(chain.spec.name) and len(south.shown(chain.spec)) == 500
 
-        until(is_there, what="the bootstrap that west wrote")
-        until(lambda: (chain.turn(), not south.ledger.replay.pending())[1], what="nothing to be pending")
+        wait_until(is_there, what="the bootstrap that west wrote")
+        wait_until(lambda: (chain.turn(), not south.ledger.replay.pending())[1], what="nothing to be pending")
     west.assign(south.cluster, receiver.port)
     with west.worker():
-        until(
+        wait_until(
             lambda: (chain.turn(), west.keeper.turn(), west.phases("south") == [Phase.LIVE])[2],
             what="it to be complete",
         )
-        until(lambda: (chain.turn(), not south.ledger.replay.pending())[1], what="nothing to be pending in the end")
+        wait_until(
+            lambda: (chain.turn(), not south.ledger.replay.pending())[1], what="nothing to be pending in the end"
+        )
     assert south.versions(chain.spec) == west.versions(chain.spec)
 
 

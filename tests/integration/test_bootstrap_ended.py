@@ -15,8 +15,9 @@ from peer.status.unreadable import unreadable
 from replication.core.definition.schema import TableSpec
 from replication.ledger.base import FileKind, FileRow, Phase
 from tests.replaying import TableSite
-from tests.sites import Wal, rows, table, until
+from tests.sites import Wal, rows, table
 from tests.tables_made import grouped
+from tests.waiting import wait_until
 
 TIMES = {"heartbeat_interval_s": 0.1, "closed_time_interval_s": 0.1, "retry_min_s": 0.05, "retry_max_s": 0.5}
 
@@ -68,9 +69,9 @@ class World:
             return min(found.t for found in self.west.ledger.time.replicated(spec.uuid).values())
 
         with self.west.worker():
-            until(lambda: least() > self.wal.row.created, what=f"the time of {spec.name} to move on")
+            wait_until(lambda: least() > self.wal.row.created, what=f"the time of {spec.name} to move on")
             now = least()
-            until(lambda: least() > now)
+            wait_until(lambda: least() > now)
 
 
 @pytest.fixture
@@ -90,11 +91,11 @@ def test_a_peer_that_was_away_when_a_bootstrap_was_ended_does_not_wait_for_it(
     world.bootstrap(spec)
     running = world.receive()
     stack.enter_context(world.east.worker())
-    until(lambda: "is being bootstrapped from east" in world.held(spec))
+    wait_until(lambda: "is being bootstrapped from east" in world.held(spec))
     running.close()
     world.disable(spec)
     world.receive()
-    until(lambda: "bootstrapped" not in world.held(spec), what="west to hear that it has ended")
+    wait_until(lambda: "bootstrapped" not in world.held(spec), what="west to hear that it has ended")
     world.moves_on(spec)
 
 
@@ -110,15 +111,17 @@ def test_what_came_of_an_ended_bootstrap_is_let_go(tmp_path: Path, stack: ExitSt
         return [row.length for row in world.west.ledger.files.all() if row.kind is FileKind.BOOTSTRAP]
 
     with world.east.worker():
-        until(part, what="the first of it")
+        wait_until(part, what="the first of it")
         world.west.replay()
         world.disable(spec)
-        until(lambda: not [route for route in world.west.ledger.landing.routes() if route.table == spec.uuid])
+        wait_until(lambda: not [route for route in world.west.ledger.landing.routes() if route.table == spec.uuid])
     running.close()
     assert world.east.phases("west") == []
     assert world.west.ledger.replay.pending()
     with world.west.receiver():  # closes what the one before left open
-        until(lambda: (world.west.replay(), not world.west.ledger.replay.pending())[1], what="nothing to be pending")
+        wait_until(
+            lambda: (world.west.replay(), not world.west.ledger.replay.pending())[1], what="nothing to be pending"
+        )
     assert [row.file for row in world.west.ledger.files.retirable("h0") if row.kind is FileKind.BOOTSTRAP]
     world.east.ledger.rules.set_rate("west", 0, world.east.term)
     world.bootstrap(spec)
@@ -130,7 +133,7 @@ def test_what_came_of_an_ended_bootstrap_is_let_go(tmp_path: Path, stack: ExitSt
         world.west.replay()
         return world.east.phases("west") == [Phase.LIVE] * 2
 
-    until(whole, what="the second bootstrap")
+    wait_until(whole, what="the second bootstrap")
     assert world.west.shown(spec) == world.east.shown(spec)
 
 
@@ -148,7 +151,7 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
 
     running = world.receive()
     with east.worker():
-        until(landed, what="the first of it")
+        wait_until(landed, what="the first of it")
     running.close()
     (old,) = landed()
     Path(lost.path).unlink()
@@ -165,7 +168,7 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
         west.replay()
         return east.phases("west") == [Phase.LIVE] * 2
 
-    until(whole, what="the second bootstrap")
+    wait_until(whole, what="the second bootstrap")
     assert west.shown(spec) == east.shown(spec)
     assert not [part for part in west.ledger.replay.pending() if part.row.kind is FileKind.BOOTSTRAP]
-    until(lambda: old.file in [row.file for row in west.ledger.files.retirable("h0")], what="the old one to go")
+    wait_until(lambda: old.file in [row.file for row in west.ledger.files.retirable("h0")], what="the old one to go")

@@ -19,8 +19,9 @@ from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
 from tests.integration.conftest import Warehouse
 from tests.integration.test_bootstrap import Killed
 from tests.replaying import TableSite
-from tests.sites import rows, table, until
+from tests.sites import rows, table
 from tests.tables_made import cell, grouped
+from tests.waiting import wait_until
 
 DAY = 86_400_000_000
 
@@ -66,7 +67,7 @@ class World(Pair):
 
     def fold_and_trim(self) -> None:
         with self.east.worker():
-            until(self._is_level)
+            wait_until(self._is_level)
         merge_changes(self.east.tables, self.spec, now())
         trim(self.east.tables, self.east.ledger, self.spec, now(), Retention(0.0))
 
@@ -243,7 +244,7 @@ def test_a_peer_killed_at_any_step_shows_the_same_afterwards(world: World, step:
     world.begin()
     world.connect()
     world.east.keeper.turn()
-    until(lambda: any(row.closed for row in bootstraps(west)))
+    wait_until(lambda: any(row.closed for row in bootstraps(west)))
 
     def die(reached: str) -> None:
         if step == reached and not at:
@@ -265,7 +266,7 @@ def test_a_peer_killed_at_any_step_shows_the_same_afterwards(world: World, step:
     assert isinstance(west.tables, MemoryTables)
     west.tables.fail = fails
     west.ledger.replay.checkpoint_applied = marks  # type: ignore[method-assign]
-    until(lambda: west.replayer.round() and at, 10, f"the kill when {step}")
+    wait_until(lambda: west.replayer.round() and at, timeout_s=10, what=f"the kill when {step}")
     west.restart()
     world.finish()
     world.level()
@@ -283,14 +284,14 @@ def test_a_bootstrap_of_an_older_walship_changes_nothing_else(world: World, monk
 def test_what_landed_before_and_is_not_replayed_goes_too(world: World) -> None:
     world.send()
     world.write(0, 4)
-    until(lambda: world.west.ledger.landing.coverage(world.spec.uuid))
+    wait_until(lambda: world.west.ledger.landing.coverage(world.spec.uuid))
     world.part()
     world.wal.delete(world.spec, [{"id": 1}])
     world.forget(rows(9, 1))
     world.begin()
     world.connect()
     world.east.keeper.turn()
-    until(lambda: any(row.closed for row in bootstraps(world.west)))
+    wait_until(lambda: any(row.closed for row in bootstraps(world.west)))
     held = world.west.replayer.round().held
     assert held == {world.spec.name: "a bootstrap waits until frames that landed before are replayed"}
     world.finish()
@@ -331,7 +332,7 @@ def test_a_cluster_that_took_such_a_bootstrap_tells_it_to_the_next_one(world: Wo
     world.level()
     with south.receiver() as receiver, world.west.worker():
         world.west.assign(south.cluster, receiver.port)
-        until(lambda: south.replay() and south.tables.exists(world.spec.name) and len(ids(south, world.spec)) == 4)
+        wait_until(lambda: south.replay() and south.tables.exists(world.spec.name) and len(ids(south, world.spec)) == 4)
     world.west.ledger.rules.disable("south", world.spec.uuid, ["default"], world.west.term)
     world.part()
     world.wal.delete(world.spec, [{"id": 1}])
@@ -348,7 +349,7 @@ def test_a_cluster_that_took_such_a_bootstrap_tells_it_to_the_next_one(world: Wo
             south.replay()
             return ids(south, world.spec) == [0, 2, 3, 9]
 
-        until(there, 30, "the same rows at south")
+        wait_until(there, timeout_s=30, what="the same rows at south")
     south.close()
 
 

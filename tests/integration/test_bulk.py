@@ -38,8 +38,9 @@ from replication.writer.importing.importer import Imported
 from replication.writer.writer import Writer
 from tests.bench.shipping_process import started
 from tests.integration.test_shipping import frames_of, provenances, sequences
-from tests.sites import Site, table, until
+from tests.sites import Site, table
 from tests.slow_route import slow_route
+from tests.waiting import wait_until
 
 ROWS = 400_000
 RANGE = 2 << 20
@@ -78,12 +79,12 @@ class World:
     def imported(self, path: Path) -> tuple[Imported, FileRow]:
         """Import at east, whose worker runs; what became of it, and its WAL, registered."""
         config = self.east.config
-        until(lambda: self.east.coordination.members(MemberKind.WORKERS), what="the worker to be a member")
+        wait_until(lambda: self.east.coordination.members(MemberKind.WORKERS), what="the worker to be a member")
         with Writer(self.east.ledger, self.east.coordination, str(config.wal_dir), "h0", config.writer) as writer:
             done = writer.import_file(self.spec, path, "", lambda _: None)
         assert done.position is not None
         (file,) = done.position.ends
-        return done, until(lambda: self.registered(file), what="the import to be registered")
+        return done, wait_until(lambda: self.registered(file), what="the import to be registered")
 
     def registered(self, file: FileId) -> FileRow | None:
         row = self.east.ledger.files.get(file)
@@ -123,7 +124,7 @@ def test_an_import_arrives_whole_and_its_repetition_not_at_all(world: World, fil
     world.stack.enter_context(world.east.worker())
     world.east.assign(world.west.cluster, receiver.port)
     done, row = world.imported(file)
-    until(lambda: world.whole(row.file))
+    wait_until(lambda: world.whole(row.file))
     again, same = world.imported(file)
     assert again.repeated and same.file == row.file
     assert again.position is not None and done.position is not None and again.position.ends == done.position.ends
@@ -146,15 +147,15 @@ def test_its_ranges_go_by_several_streams_at_once_and_in_any_order(world: World,
     worker = world.stack.enter_context(world.east.worker())
     _, row = world.imported(file)
     world.east.assign(world.west.cluster, receiver.port, elsewhere=(row.file,))
-    streams = until(lambda: worker._peers.get("west")).chunks
+    streams = wait_until(lambda: worker._peers.get("west")).chunks
     streams._streams = Streams(3)  # as if a long route had shown that three help
-    until(lambda: streams.count == 3)
+    wait_until(lambda: streams.count == 3)
     world.east.assign(world.west.cluster, receiver.port, *reversed(cut(row, 12)), elsewhere=(row.file,))
-    until(lambda: world.whole(row.file), 60)
+    wait_until(lambda: world.whole(row.file), timeout_s=60)
     assert sorted(landed_ids(world.west, world.spec)) == list(range(ROWS))
     frames = frames_of(world.west, world.spec)
     assert sequences(world.west, world.spec) == [(0, len(set(frames)))]
-    until(lambda: all(r.closed for r in world.west.ledger.files.all() if r.source == row.file))
+    wait_until(lambda: all(r.closed for r in world.west.ledger.files.all() if r.source == row.file))
 
 
 def test_a_route_that_limits_each_connection_gets_as_many_as_are_allowed(world: World, file: Path) -> None:
@@ -184,7 +185,7 @@ def test_a_route_that_limits_each_connection_gets_as_many_as_are_allowed(world: 
         return streams.is_done
 
     try:
-        until(done, 60)
+        wait_until(done, timeout_s=60)
     finally:
         streams.stop()
     assert max(counts) == 3, counts
@@ -207,13 +208,13 @@ def test_after_a_kill_ranges_go_on_inside(world: World, file: Path, victim: str)
         if victim == "receiver":
             with world.east.worker():
                 world.east.assign(world.west.cluster, port, *chunks, elsewhere=(row.file,))
-                until(lambda: landed() > RANGE // 2, what="some of the file to land")
+                wait_until(lambda: landed() > RANGE // 2, what="some of the file to land")
                 receiver.kill()
                 receiver.wait()
         else:
             arguments = ("worker", str(world.folder), str(world.east.cluster), str(world.west.cluster), str(port))
             with started(*arguments) as worker:
-                until(lambda: landed() > RANGE // 2, what="some of the file to land")
+                wait_until(lambda: landed() > RANGE // 2, what="some of the file to land")
                 worker.kill()
             world.east.term = world.east.ledger.terms.raise_to_next()
     before = landed()
@@ -221,7 +222,7 @@ def test_after_a_kill_ranges_go_on_inside(world: World, file: Path, victim: str)
     with started(*sides["receiver"]) as receiver, world.east.worker():
         assert receiver.stdout is not None
         world.east.assign(world.west.cluster, int(receiver.stdout.readline()), *chunks, elsewhere=(row.file,))
-        until(lambda: world.whole(row.file), 60)
+        wait_until(lambda: world.whole(row.file), timeout_s=60)
     assert sorted(landed_ids(world.west, world.spec)) == list(range(ROWS))
     sent_twice = len(frames_of(world.west, world.spec)) - len(set(frames_of(world.west, world.spec)))
     lengths = [frame.end - frame.begin for frame in landed_frames(world.west, world.spec)]
@@ -239,7 +240,7 @@ def test_a_relay_ships_an_import_on_with_itself_in_the_provenance(world: World, 
     world.east.assign(world.west.cluster, receiver.port)
     world.west.assign(north.cluster, on.port)
     world.imported(file)
-    until(lambda: len(landed_ids(north, world.spec)) >= ROWS, 60)
+    wait_until(lambda: len(landed_ids(north, world.spec)) >= ROWS, timeout_s=60)
     assert sorted(landed_ids(north, world.spec)) == list(range(ROWS))
     assert {path for path in provenances(north) if path[0] == "east"} == {("east", "west", "north")}
 
@@ -265,10 +266,10 @@ def test_a_master_cuts_a_large_import_for_the_streams_of_one_worker(world: World
     member = east.coordination.enrol(MemberKind.WORKERS, "h0", {})
     thread.start()
     try:
-        until(lambda: seen() or assigned, what="ranges")
+        wait_until(lambda: seen() or assigned, what="ranges")
         member.leave()
         world.stack.enter_context(east.worker())
-        until(seen, 60, "the file to arrive")
+        wait_until(seen, timeout_s=60, what="the file to arrive")
     finally:
         stop.set()
         thread.join()

@@ -10,7 +10,8 @@ from replication.core.definition.schema import TableSpec
 from replication.tables.memory import MemoryTables
 from tests.integration.test_restored import sites
 from tests.replaying import TableSite
-from tests.sites import Wal, rows, until
+from tests.sites import Wal, rows
+from tests.waiting import wait_until
 
 __all__ = ["sites"]
 
@@ -37,19 +38,21 @@ def test_of_two_copies_of_a_cluster_the_second_is_refused_on_both_sides(
     with west.receiver() as receiver:
         with original.worker():
             original.assign(west.cluster, receiver.port)
-            until(lambda: west.ledger.landing.coverage(spec.uuid))
+            wait_until(lambda: west.ledger.landing.coverage(spec.uuid))
         with copy.worker():
             copy.assign(west.cluster, receiver.port)
-            errors = until(lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal")
+            errors = wait_until(
+                lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal"
+            )
             assert "two ledgers have had term 2" in errors[0] and "walship reincarnate" in errors[0]
     west.send_to(original, spec)
     with original.receiver() as receiver, west.worker():
         west.assign(original.cluster, receiver.port)
-        until(lambda: original.ledger.landing.routes())
+        wait_until(lambda: original.ledger.landing.routes())
     with copy.receiver() as receiver, west.worker():
         Wal(west, "w9").append(spec, rows(7, 1))
         west.assign(original.cluster, receiver.port)
-        until(lambda: any("one a copy of the other" in p.error for p in west.ledger.files.progress("east")))
+        wait_until(lambda: any("one a copy of the other" in p.error for p in west.ledger.files.progress("east")))
     for each in (original, copy):
         each.close()
 
@@ -65,7 +68,7 @@ def test_what_a_backup_wrote_under_its_old_id_is_told_by_peers_that_had_another_
         with east.worker():
             Wal(east, "w0").append(spec, rows(0, 1))
             east.assign(west.cluster, receiver.port)
-            until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
+            wait_until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
         copy = gone_back(east, tmp_path, backup)
         Wal(copy, "w0").append(spec, rows(100, 1))
         copy.register()
@@ -74,7 +77,7 @@ def test_what_a_backup_wrote_under_its_old_id_is_told_by_peers_that_had_another_
         back = TableSite(tmp_path, "east", cluster=reincarnate(east.config).now, tables=backup)
         with back.worker():
             back.assign(west.cluster, receiver.port)
-            (kept,) = until(lambda: west.ledger.replay.quarantined(), what="the other history to be told")
+            (kept,) = wait_until(lambda: west.ledger.replay.quarantined(), what="the other history to be told")
     assert kept.table == spec.uuid and "claimed with another hash" in kept.reason
     back.close()
 
@@ -90,13 +93,15 @@ def test_a_backup_that_goes_on_under_its_old_id_is_told_although_its_peer_knows_
         with east.worker():
             Wal(east, "w0").append(spec, rows(0, 1))
             east.assign(west.cluster, receiver.port)
-            until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
+            wait_until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
         (newest,) = west.ledger.landing.newest(east.cluster)
         assert newest.number >= max(row.file.number for row in east.ledger.files.all())
         copy = gone_back(east, tmp_path, backup)
         with copy.worker():
             copy.assign(west.cluster, receiver.port)
-            (error,) = until(lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal")
+            (error,) = wait_until(
+                lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal"
+            )
     assert f"a peer had heard of file {newest.local}" in error and "walship reincarnate" in error
     Wal(copy, "w0").append(spec, rows(100, 1))
     assert copy.ledger.files.overtaken() == newest  # also when its number has been given
@@ -115,8 +120,8 @@ def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
             east.assign(west.cluster, receiver.port)
             west.back_up(tmp_path / "backup", backup)
             Wal(east, "w0").append(spec, rows(0, 1))
-            until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
-            until(lambda: east.ledger.files.last_seen_by(west.cluster), what="its ack in the ledger")
+            wait_until(lambda: west.ledger.landing.coverage(spec.uuid), what="the row at west")
+            wait_until(lambda: east.ledger.files.last_seen_by(west.cluster), what="its ack in the ledger")
         copy = gone_back(west, tmp_path, backup)
         with copy.receiver() as receiver:
             east.assign(west.cluster, receiver.port)
@@ -124,7 +129,7 @@ def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
             def told() -> str:
                 return next((p.error for p in east.ledger.files.progress("west") if "one a copy" in p.error), "")
 
-            error = until(told, what="a refusal")
+            error = wait_until(told, what="a refusal")
             (acked,) = east.ledger.files.last_seen_by(west.cluster)
             assert f"it acked bytes of file {acked.local} and has not heard of that file" in error
             assert "on it: walship reincarnate" in error

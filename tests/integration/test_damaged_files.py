@@ -12,7 +12,8 @@ import pytest
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.worker import skipped_files
-from tests.sites import Site, Wal, flip, rows, table, until
+from tests.sites import Site, Wal, flip, rows, table
+from tests.waiting import wait_until
 
 
 class World:
@@ -62,18 +63,18 @@ def test_a_damaged_frame_holds_its_file_only_and_what_is_before_it_arrives(world
     at = {"version": begin + 4, "head": begin + 6, "payload": end - 20}[part]
     flip(world.one, at)
     world.run()
-    until(lambda: world.arrived(world.other))
-    until(lambda: world.west.received(world.one.file, begin))
-    until(lambda: world.error(world.one), what="an error in the status")
+    wait_until(lambda: world.arrived(world.other))
+    wait_until(lambda: world.west.received(world.one.file, begin))
+    wait_until(lambda: world.error(world.one), what="an error in the status")
     for n in range(5):
         world.other.append(world.spec, rows(2000 + n * 10, 10))
-        until(lambda: world.arrived(world.other), what="what is written meanwhile")
+        wait_until(lambda: world.arrived(world.other), what="what is written meanwhile")
     assert not world.arrived(world.one) and not world.error(world.other)
     names = (world.one.path, str(world.one.file))
-    until(lambda: any(name in world.error(world.one) for name in names), what="the file's name in the status")
+    wait_until(lambda: any(name in world.error(world.one) for name in names), what="the file's name in the status")
     flip(world.one, at)
-    until(lambda: world.arrived(world.one), what="the file as it was before")
-    until(lambda: not world.error(world.one), what="no error any more")
+    wait_until(lambda: world.arrived(world.one), what="the file as it was before")
+    wait_until(lambda: not world.error(world.one), what="no error any more")
 
 
 def test_a_frame_of_a_newer_format_holds_its_file_only_and_what_is_before_it_arrives(world: World) -> None:
@@ -85,23 +86,23 @@ def test_a_frame_of_a_newer_format_holds_its_file_only_and_what_is_before_it_arr
         file.seek(begin)
         file.write(envelope + google_crc32c.value(envelope).to_bytes(4, "little"))
     world.run()
-    until(lambda: world.arrived(world.other))
-    until(lambda: world.west.received(world.one.file, begin))
-    until(lambda: "Upgrade walship" in world.error(world.one) and world.one.path in world.error(world.one))
-    until(lambda: world.registered(world.one) == begin, what="what is before it to be registered here")
+    wait_until(lambda: world.arrived(world.other))
+    wait_until(lambda: world.west.received(world.one.file, begin))
+    wait_until(lambda: "Upgrade walship" in world.error(world.one) and world.one.path in world.error(world.one))
+    wait_until(lambda: world.registered(world.one) == begin, what="what is before it to be registered here")
     with open(world.one.path, "r+b") as file:
         file.write(content)
-    until(lambda: world.arrived(world.one), what="the file as it was before")
+    wait_until(lambda: world.arrived(world.one), what="the file as it was before")
 
 
 def test_a_file_that_is_gone_holds_itself_only(world: World) -> None:
     path = Path(world.one.path)
     path.rename(path.with_suffix(".away"))
     world.run()
-    until(lambda: world.arrived(world.other))
-    until(lambda: world.error(world.one), what="an error in the status")
+    wait_until(lambda: world.arrived(world.other))
+    wait_until(lambda: world.error(world.one), what="an error in the status")
     path.with_suffix(".away").rename(path)
-    until(lambda: world.arrived(world.one), what="the file that is back")
+    wait_until(lambda: world.arrived(world.one), what="the file that is back")
 
 
 def test_a_damaged_chunk_lets_those_of_other_files_go(world: World) -> None:
@@ -110,7 +111,7 @@ def test_a_damaged_chunk_lets_those_of_other_files_go(world: World) -> None:
     flip(world.one, world.ends[0] - 20)
     chunks = [ChunkAssignment(wal.file, 0, wal.length, "west") for wal in (world.one, world.other)]
     world.run(*chunks)
-    until(lambda: world.arrived(world.other))
-    until(lambda: world.error(world.one), what="an error in the status")
+    wait_until(lambda: world.arrived(world.other))
+    wait_until(lambda: world.error(world.one), what="an error in the status")
     flip(world.one, world.ends[0] - 20)
-    until(lambda: world.arrived(world.one), what="the file as it was before")
+    wait_until(lambda: world.arrived(world.one), what="the file as it was before")

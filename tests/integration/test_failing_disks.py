@@ -20,7 +20,8 @@ from replication.ledger.base import FileKind, FileRow
 from tests.bench.shipping_process import started
 from tests.integration.test_writer_crash import everything
 from tests.integration.writing import BATCH_ROWS, TABLE, batch, connect, ledger
-from tests.sites import Site, rows, table, until
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
 
 BATCHES = 12
 
@@ -128,11 +129,11 @@ def test_a_receiver_whose_fdatasync_fails_closes_the_file_as_registered_and_take
         acked = 0
         for n in range(BATCHES):
             pair.wal.append(pair.spec, rows(n * 10, 10))
-            until(pair.arrived, 30)
+            wait_until(pair.arrived, timeout_s=30)
             acked = pair.wal.length
             received = pair.west.ledger.landing.received(pair.wal.file)
             assert received.contains(256, acked), "what was acked is registered, whatever failed since"
-        until(lambda: len(pair.landings()) >= 2)
+        wait_until(lambda: len(pair.landings()) >= 2)
         poisoned, *_ = pair.landings()
         assert poisoned.path == str(first) and poisoned.closed
         assert poisoned.closed_length == poisoned.length < pair.wal.length
@@ -168,13 +169,15 @@ def test_a_receiver_whose_disk_is_full_refuses_with_the_remedy_and_goes_on_when_
             pair.wal.append(pair.spec, _incompressible(frames))
             frames += 1
             assert frames < 100, "24 MiB take no 100 frames of a megabyte"
-            until(lambda: pair.arrived() or any(p.error for p in pair.east.ledger.files.progress("west")), 30)
+            wait_until(
+                lambda: pair.arrived() or any(p.error for p in pair.east.ledger.files.progress("west")), timeout_s=30
+            )
         (error,) = {p.error for p in pair.east.ledger.files.progress("west") if p.error}
         assert "Free disk space there" in error
         assert not pair.arrived()
         ballast.unlink()
-        until(pair.arrived, 60)
-        until(lambda: not any(p.error for p in pair.east.ledger.files.progress("west")))
+        wait_until(pair.arrived, timeout_s=60)
+        wait_until(lambda: not any(p.error for p in pair.east.ledger.files.progress("west")))
         pair.check(frames)
 
 

@@ -16,7 +16,8 @@ from peer.status.paths import broken
 from replication.core.definition.schema import TableSpec
 from replication.errors import WaitTimeoutError
 from tests.graphs import Graph
-from tests.sites import table, until
+from tests.sites import table
+from tests.waiting import wait_until
 
 Draw = Callable[..., Graph]
 
@@ -105,7 +106,7 @@ def test_what_comes_by_two_routes_counts_once_and_goes_on_once(draw: Draw) -> No
         rows[n] = f"row {n}"
         position = graph["a"].write(spec, {n: rows[n]})
     graph["a"].wait(position, graph["e"])
-    until(lambda: len(graph["d"].landed(spec)) == 60, what="both routes have delivered to d")
+    wait_until(lambda: len(graph["d"].landed(spec)) == 60, what="both routes have delivered to d")
     all_is_sent(graph)
     agree(graph, spec, rows)
     assert len(graph["e"].landed(spec)) == 30
@@ -121,7 +122,7 @@ def all_is_sent(graph: Graph) -> None:
             now = {(f, rule.table): s.finished for f, rule, s in graph[source].ledger.files.statuses(peer)}
             return all(now[key] >= needed for key, needed in wanted.items())
 
-        until(is_there, what=f"{source} has sent all to {peer}")
+        wait_until(is_there, what=f"{source} has sent all to {peer}")
 
 
 @pytest.mark.slow
@@ -151,8 +152,8 @@ def test_replicated_time_of_every_origin_moves_on_at_every_cluster_of_a_ring(dra
         node.write(spec, {1: node.name})
     for node in graph.nodes.values():
         for origin in graph.nodes.values():
-            first = until(lambda n=node, o=origin: n.replicated(o, spec), what=f"{origin.name} at {node.name}")
-            until(lambda n=node, o=origin, t=first: n.replicated(o, spec) > t)
+            first = wait_until(lambda n=node, o=origin: n.replicated(o, spec), what=f"{origin.name} at {node.name}")
+            wait_until(lambda n=node, o=origin, t=first: n.replicated(o, spec) > t)
 
 
 def test_a_cluster_owes_no_more_of_others_than_it_is_owed_itself(draw: Draw) -> None:
@@ -169,8 +170,8 @@ def test_a_cluster_owes_no_more_of_others_than_it_is_owed_itself(draw: Draw) -> 
     position = graph["a"].write(spec, {1: "after"})
     graph["a"].wait(position, graph["c"])
     assert graph["c"].rows(spec) == {1: "after"}
-    first = until(lambda: graph["c"].replicated(graph["a"], spec), what="replicated time of a at c")
-    until(lambda: graph["c"].replicated(graph["a"], spec) > first)
+    first = wait_until(lambda: graph["c"].replicated(graph["a"], spec), what="replicated time of a at c")
+    wait_until(lambda: graph["c"].replicated(graph["a"], spec) > first)
 
 
 def test_a_route_owes_nothing_of_origins_that_it_does_not_bring(draw: Draw) -> None:
@@ -185,8 +186,8 @@ def test_a_route_owes_nothing_of_origins_that_it_does_not_bring(draw: Draw) -> N
     graph.connect("a", "c", spec)
     graph["a"].plan()
     graph["a"].wait(graph["a"].write(spec, {1: "after"}), graph["c"])
-    first = until(lambda: graph["c"].replicated(graph["a"], spec), what="replicated time of a at c")
-    until(lambda: graph["c"].replicated(graph["a"], spec) > first)
+    first = wait_until(lambda: graph["c"].replicated(graph["a"], spec), what="replicated time of a at c")
+    wait_until(lambda: graph["c"].replicated(graph["a"], spec) > first)
 
 
 def test_a_table_goes_on_from_a_cluster_that_received_it(draw: Draw) -> None:
@@ -204,8 +205,8 @@ def test_a_table_goes_on_from_a_cluster_that_received_it(draw: Draw) -> None:
     graph["a"].wait(graph["a"].write(spec, {1: "new"}), graph["c"])
     assert graph["c"].rows(spec) == {1: "new", 5: "of b"}
     for origin in "ab":
-        first = until(lambda o=origin: graph["c"].replicated(graph[o], spec), what=f"replicated time of {origin}")
-        until(lambda o=origin, t=first: graph["c"].replicated(graph[o], spec) > t)
+        first = wait_until(lambda o=origin: graph["c"].replicated(graph[o], spec), what=f"replicated time of {origin}")
+        wait_until(lambda o=origin, t=first: graph["c"].replicated(graph[o], spec) > t)
 
 
 def test_data_takes_the_other_route_when_one_breaks(draw: Draw) -> None:
@@ -223,7 +224,7 @@ def test_data_takes_the_other_route_when_one_breaks(draw: Draw) -> None:
         found = [f for f, _ in graph["c"].landed(spec) if f.header.sequence == sequence]
         return [[hop.name for hop in frame.provenance] for frame in found]
 
-    until(lambda: came_by() == [["a", "b", "c"]], what="the tail from a to c to end")
+    wait_until(lambda: came_by() == [["a", "b", "c"]], what="the tail from a to c to end")
 
 
 def test_waiting_says_what_is_lacking_where(draw: Draw) -> None:
@@ -254,19 +255,19 @@ def test_status_says_by_which_routes_an_origin_comes_and_which_are_broken(
     spec = table()
     graph = draw("a>b b>c a>c", spec)
     around, direct = ("a → b → c", True), ("a → c", True)
-    until(lambda: ways_to(graph, "c", "a") == [direct, around], 60)
+    wait_until(lambda: ways_to(graph, "c", "a") == [direct, around], timeout_s=60)
     assert ways_to(graph, "c", "b") == [("b → c", True)]
     graph["a"].plan(without=["c"])
-    until(lambda: ways_to(graph, "c", "a") == [around, ("a → c", False)], 60)
+    wait_until(lambda: ways_to(graph, "c", "a") == [around, ("a → c", False)], timeout_s=60)
     graph["c"].wait(graph["a"].write(spec, {1: "by b"}))
     graph["a"].plan(without=["b", "c"])
-    until(lambda: ways_to(graph, "c", "a") == [("a → c", False), ("a → b → c", False)], 60)
+    wait_until(lambda: ways_to(graph, "c", "a") == [("a → c", False), ("a → b → c", False)], timeout_s=60)
     assert ways_to(graph, "c", "b") == [("b → c", True)]
     found = collect(graph["c"].config, graph["c"].ledger, members_of(graph["c"].coordination)).origins
     (told,) = [broken("a", each.paths) for each in found if each.origin == str(graph["a"].cluster)]
     assert len(told) == 2 and all("no other route" in text for text in told)
     graph["a"].plan()
-    until(lambda: ways_to(graph, "c", "a") == [direct, around], 60)
+    wait_until(lambda: ways_to(graph, "c", "a") == [direct, around], timeout_s=60)
 
 
 def test_a_route_that_was_closed_owes_nothing_more(draw: Draw) -> None:
@@ -276,10 +277,10 @@ def test_a_route_that_was_closed_owes_nothing_more(draw: Draw) -> None:
     b.wait(a.write(spec, {1: "x"}))
     a.ledger.rules.disable("b", spec.uuid, ["default"], a.term)
     a.coordination.announce()
-    until(lambda: [route.table for route in b.ledger.landing.routes()] == [other.uuid])
+    wait_until(lambda: [route.table for route in b.ledger.landing.routes()] == [other.uuid])
     a.wait(a.write(spec, {2: "not sent"}))
     reached = b.replicated(a)
-    until(lambda: b.replicated(a) > reached + 1_000_000, what="replicated time goes on")
+    wait_until(lambda: b.replicated(a) > reached + 1_000_000, what="replicated time goes on")
     assert b.rows(spec) == {1: "x"}
 
 
@@ -287,19 +288,19 @@ def test_who_deletes_a_peer_hears_whether_it_could_be_told(draw: Draw) -> None:
     """And one that was down is told when it is defined again, for which it must answer, though nothing goes there."""
     graph = draw("a>b", table())
     a, b = graph["a"], graph["b"]
-    until(lambda: b.ledger.landing.routes())
+    wait_until(lambda: b.ledger.landing.routes())
     (peer,), port = a.ledger.rules.peers(), b.port
     b.port = 0
     assert a.peering(b).delete("b") == (peer, False)
     b.port = port  # a stream that was open still may have told it meanwhile
     a.ledger.rules.define(peer, a.term)
     a.coordination.announce()
-    until(lambda: not b.ledger.landing.routes(), what="the route to close")
+    wait_until(lambda: not b.ledger.landing.routes(), what="the route to close")
     assert a.peering(b).delete("b") == (peer, True)
 
 
 def test_a_peer_that_answers_knows_at_once_that_it_is_none_any_more(draw: Draw) -> None:
     graph = draw("a>b", table())
-    until(lambda: graph["b"].ledger.landing.routes())
+    wait_until(lambda: graph["b"].ledger.landing.routes())
     assert graph["a"].peering(graph["b"]).delete("b")[1]
     assert not graph["b"].ledger.landing.routes()

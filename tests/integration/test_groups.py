@@ -29,7 +29,8 @@ from replication.core.position import Position
 from replication.errors import UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import Peer
 from replication.tables.memory import MemoryTables
-from tests.sites import Site, Wal, until
+from tests.sites import Site, Wal
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("open", pa.string()), ("hidden", pa.string())])
 Rows = list[dict[str, object]]
@@ -70,9 +71,11 @@ class World:
 
     def rows(self, cluster: str) -> Rows:
         """What a cluster shows once everything that was written is registered, there, and replayed."""
-        until(lambda: self.west.received(self.wal.file, self.wal.length), 60)
+        wait_until(lambda: self.west.received(self.wal.file, self.wal.length), timeout_s=60)
         registered = self.east.ledger.files.get
-        until(lambda: (row := registered(self.wal.file)) is not None and row.length == self.wal.length, 60)
+        wait_until(
+            lambda: (row := registered(self.wal.file)) is not None and row.length == self.wal.length, timeout_s=60
+        )
         while self.replayers[cluster].round().frames:
             pass
         if not self.tables[cluster].exists(self.spec.name):
@@ -82,7 +85,7 @@ class World:
     def check(self, cluster: str, expected: dict[object, tuple[object, object]]) -> None:
         """Wait until a cluster shows these rows: id → open, hidden."""
         wanted = [{"id": key, "open": a, "hidden": b} for key, (a, b) in sorted(expected.items(), key=repr)]
-        until(lambda: self.rows(cluster) == wanted, 60, f"{wanted} at {cluster}")
+        wait_until(lambda: self.rows(cluster) == wanted, timeout_s=60, what=f"{wanted} at {cluster}")
 
     def upsert(self, *rows: Mapping[str, object]) -> None:
         for row in rows:
@@ -152,7 +155,7 @@ def test_a_group_disabled_stands_still_at_the_peer_and_the_others_go_on(typed: W
     typed.upsert({"id": 1, "open": "a", "hidden": "a"}, {"id": 2, "hidden": "a"})
     typed.check("west", {1: ("a", "a"), 2: (None, "a")})
     typed.disable("shown")
-    until(lambda: open_groups(typed) == {"kept"}, 60, "the end of the route")
+    wait_until(lambda: open_groups(typed) == {"kept"}, timeout_s=60, what="the end of the route")
     typed.upsert({"id": 1, "open": "unsent", "hidden": "b"}, {"id": 3, "open": "unsent"})
     typed.check("west", {1: ("a", "b"), 2: (None, "a")})
     typed.wal.delete(typed.spec, [{"id": 2}])
@@ -178,7 +181,9 @@ def test_only_the_enabled_families_of_a_cell_table_are_at_the_peer(tmp_path: Pat
         world.wal.append(world.spec, pa.table(keys | {"value": [stay.encode(), go.encode()]}))
         world.wal.delete(world.spec, pa.table(keys).slice(0, 1).to_pylist())
         wanted = {(b"r", "open"): go.encode(), (b"r2", "meta"): go.encode()}
-        until(lambda: {(row["row"], row["family"]): row["value"] for row in world.rows("west")} == wanted, 60)
+        wait_until(
+            lambda: {(row["row"], row["family"]): row["value"] for row in world.rows("west")} == wanted, timeout_s=60
+        )
         assert traces(world.west, go) and traces(world.east, stay)
         assert traces(world.west, stay) == []
 
@@ -218,7 +223,7 @@ def wait(world: World, groups: Sequence[str], until: str, timeout_s: float = 30.
 
 def test_waiting_for_a_peer_waits_for_the_groups_that_go_there(typed: World) -> None:
     typed.upsert({"id": 1, "open": "a", "hidden": "a"})
-    until(lambda: typed.west.received(typed.wal.file, typed.wal.length), 60)
+    wait_until(lambda: typed.west.received(typed.wal.file, typed.wal.length), timeout_s=60)
     wait(typed, ["shown", "kept"], "durable")
     with pytest.raises(WaitTimeoutError, match="landed but not applied"):
         wait(typed, ["shown", "kept"], "visible", 0.1)

@@ -46,7 +46,8 @@ from replication.worker.control_log import ControlLog
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
 from tests.integration.test_link_tls import Authority
-from tests.sites import Site, rows, table, until
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
 
 
 class Hosted:
@@ -121,11 +122,11 @@ def test_one_host_replays_what_lies_on_all(west: Hosted) -> None:
     with west.two.receiver():
         for site in (west.one, west.two):
             west.register(site)
-        until(lambda: west.applied(800))
-        until(lambda: west.applied(40, "ops.other"))
+        wait_until(lambda: west.applied(800))
+        wait_until(lambda: west.applied(40, "ops.other"))
         there.append(west.spec, rows(5000, 5, width=200_000))
         west.register(west.two)
-        until(lambda: west.applied(805))
+        wait_until(lambda: west.applied(805))
     assert not west.one.ledger.replay.quarantined()
 
 
@@ -134,25 +135,25 @@ def test_a_host_that_is_away_holds_its_own_rows_says_so_and_goes_on_when_it_retu
     with west.two.receiver():
         there.append(west.spec, rows(0, 10))
         west.register(west.two)
-        until(lambda: west.applied(10))
+        wait_until(lambda: west.applied(10))
     there.append(west.spec, rows(100, 10))
     there.append(west.other, rows(0, 10))
     west.register(west.two)
-    until(lambda: "w2" in west.replayer.round().held.get(f"file {there.file.local}", ""))
+    wait_until(lambda: "w2" in west.replayer.round().held.get(f"file {there.file.local}", ""))
     for at in range(3):
         here.append(west.spec, rows(200 + at, 1))
         west.register(west.one)
-        until(lambda at=at: west.applied(11 + at))
+        wait_until(lambda at=at: west.applied(11 + at))
     status = collect(west.one.config, west.one.ledger, members_of(west.one.coordination))
     w1, w2 = status.members.hosts
     assert (w1.slot, w1.unapplied_bytes, w1.away) == ("w1", 0, "")
     assert w2.slot == "w2" and w2.roles == () and w2.unapplied_bytes == there.length - _end_of_first(there.path)
     assert "no receiver" in w2.away
     west.restart()  # a new replayer finds it so, too
-    until(lambda: west.applied(13))
+    wait_until(lambda: west.applied(13))
     with west.two.receiver():
-        until(lambda: west.applied(23))
-        until(lambda: west.applied(10, "ops.other"))
+        wait_until(lambda: west.applied(23))
+        wait_until(lambda: west.applied(10, "ops.other"))
     hosts = collect(west.one.config, west.one.ledger, members_of(west.one.coordination)).members.hosts
     assert [host.away for host in hosts] == ["", ""] and not any(host.unapplied_bytes for host in hosts)
 
@@ -170,7 +171,7 @@ def test_a_host_that_goes_between_headers_and_rows_loses_nothing(west: Hosted, m
     for site in (west.one, west.two):
         west.register(site)
     with west.two.receiver():
-        until(west.knows)
+        wait_until(west.knows)
         real = HostReader.read
 
         def gone(self: HostReader, place: str, spans: object) -> Iterator[bytes]:
@@ -187,8 +188,8 @@ def test_a_host_that_goes_between_headers_and_rows_loses_nothing(west: Hosted, m
         assert read(west.tables, west.spec).read_all().num_rows == 10
         monkeypatch.setattr(HostReader, "read", real)
         monkeypatch.setattr(HostReader, "frames", frames)
-        until(lambda: west.applied(20))
-        until(lambda: west.applied(10, "ops.other"))
+        wait_until(lambda: west.applied(20))
+        wait_until(lambda: west.applied(10, "ops.other"))
 
 
 def _away_too(frames: Callable[..., object]) -> Callable[..., object]:
@@ -210,7 +211,7 @@ def test_a_frame_damaged_on_another_host_is_quarantined_alone(west: Hosted) -> N
         file.seek(ends[1] - 3)
         file.write(bytes([byte[0] ^ 1]))
     with west.two.receiver():
-        until(lambda: west.applied(20))
+        wait_until(lambda: west.applied(20))
         (frame,) = west.one.ledger.replay.quarantined()
         assert (frame.begin, frame.end) == (ends[0], ends[1])
         assert Path(frame.copy).read_bytes() == Path(there.path).read_bytes()[ends[0] : ends[1]]
@@ -223,7 +224,7 @@ def test_what_goes_to_executors_reads_the_other_hosts_by_itself(west: Hosted) ->
         there.append(west.spec, rows(at * 10, 10))
     west.register(west.two)
     with west.two.receiver():
-        until(west.knows)
+        wait_until(west.knows)
         hosts = west.watch.hosts()
         (part,) = west.one.ledger.replay.pending()
         with HostReader(hosts) as reader:
@@ -279,7 +280,7 @@ def test_only_hosts_of_the_cluster_are_given_registered_bytes_and_no_others(west
         Path(there.path).unlink()
         with pytest.raises(PeerRefusedError, match="cannot be read"):
             asked(own, there.file, [(256, registered)])
-        until(west.knows)
+        wait_until(west.knows)
         with HostReader(west.watch.hosts()) as reader, pytest.raises(MissingFileError, match="cannot be read"):
             row = west.one.ledger.files.get(there.file)
             assert isinstance(row, FileRow)

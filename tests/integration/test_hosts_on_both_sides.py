@@ -30,7 +30,8 @@ from replication.files.local import LocalFiles
 from replication.master.loop import Master, MasterTimes
 from replication.tables.memory import MemoryTables
 from tests.contract.ledger_stores import postgresql_database
-from tests.sites import Site, rows, table, until
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
 
 
 class Mastered:
@@ -136,21 +137,25 @@ def test_two_hosts_a_side_with_receivers_and_masters_coming_and_going(clusters: 
         for site in (clusters.e1, clusters.e2):
             stack.enter_context(site.worker())
         write()
-        until(arrives, 60, "rows by the only receiver")
+        wait_until(arrives, timeout_s=60, what="rows by the only receiver")
         second = stack.enter_context(clusters.w2.receiver())
-        until(lambda: second.address in clusters.w1.coordination.public().receivers, 60)
+        wait_until(lambda: second.address in clusters.w1.coordination.public().receivers, timeout_s=60)
         assignments = clusters.e1.coordination.assignments
-        until(lambda: len({assigned.content for assigned in assignments().values()}) == 2, 60, "each its own receiver")
+        wait_until(
+            lambda: len({assigned.content for assigned in assignments().values()}) == 2,
+            timeout_s=60,
+            what="each its own receiver",
+        )
         write()
-        until(arrives, 60, "rows by two receivers")
+        wait_until(arrives, timeout_s=60, what="rows by two receivers")
         masters[0].die()
         first.__exit__(None, None, None)
         write()
-        until(arrives, 90, "rows by the receiver that is left, under the other master")
+        wait_until(arrives, timeout_s=90, what="rows by the receiver that is left, under the other master")
         assert clusters.e1.coordination.leader() == "e2"
         stack.enter_context(clusters.w1.receiver())
         write()
-        until(arrives, 60, "rows with both receivers again")
+        wait_until(arrives, timeout_s=60, what="rows with both receivers again")
         landed = clusters.landed_on()
         assert landed.keys() >= {"e1", "e2"} and set().union(*landed.values()) == {"w1", "w2"}
         assert not clusters.w1.ledger.replay.quarantined()
@@ -164,24 +169,24 @@ def test_what_landed_on_a_host_that_is_gone_for_good_is_sent_again_to_another(cl
         wal = clusters.e1.wal()
         with clusters.w2.receiver():
             wal.append(clusters.spec, rows(0, 30))
-            until(lambda: clusters.w1.received(wal.file, wal.length), 60)
+            wait_until(lambda: clusters.w1.received(wal.file, wal.length), timeout_s=60)
         (lost,) = [row for row in clusters.w1.ledger.files.all("w2") if row.source == wal.file]
         Path(lost.path).unlink()
-        until(lambda: "w2" in clusters.replayer.round().held.get(f"file {lost.file.local}", ""))
+        wait_until(lambda: "w2" in clusters.replayer.round().held.get(f"file {lost.file.local}", ""))
         config, ledger, session = clusters.w1.config, clusters.w1.ledger, clusters.w1.coordination
         stack.enter_context(clusters.w1.receiver())
         with clusters.w2.receiver(), pytest.raises(RequestError, match="lies on host w2, which is up"):
-            until(lambda: "w2" in {member.name for member in session.members(MemberKind.RECEIVERS)})
+            wait_until(lambda: "w2" in {member.name for member in session.members(MemberKind.RECEIVERS)})
             give_up(config, ledger, LocalFiles(), lost.file, session)
         candidate = session.stand("w1", Election.REPLAYERS)
         assert candidate.leads()
         with pytest.raises(LockedFileError, match="running on host w1"):
             give_up(config, ledger, LocalFiles(), lost.file, session)
         candidate.withdraw()
-        until(lambda: "w2" not in {member.name for member in session.members(MemberKind.RECEIVERS)})
+        wait_until(lambda: "w2" not in {member.name for member in session.members(MemberKind.RECEIVERS)})
         assert give_up(config, ledger, LocalFiles(), lost.file, session).salvaged.again
         wal.append(clusters.spec, rows(30, 10))
-        until(lambda: clusters.shown() == list(range(40)), 90, "all rows, by the host that is left")
+        wait_until(lambda: clusters.shown() == list(range(40)), timeout_s=90, what="all rows, by the host that is left")
         assert [row.host for row in clusters.w1.ledger.files.all() if row.source == wal.file] == ["w1"]
 
 
@@ -195,12 +200,12 @@ def test_a_wal_of_a_host_that_is_gone_for_good_is_given_up_from_another(clusters
         with clusters.e1.worker():
             gone.append(clusters.spec, rows(0, 10))
             gone.finish()
-            until(lambda: clusters.e1.ledger.landing.coverage(clusters.spec.uuid), what="the claims")
-            until(lambda: "e1" in {member.name for member in session.members(MemberKind.WORKERS)})
+            wait_until(lambda: clusters.e1.ledger.landing.coverage(clusters.spec.uuid), what="the claims")
+            wait_until(lambda: "e1" in {member.name for member in session.members(MemberKind.WORKERS)})
             with pytest.raises(RequestError, match="lies on host e1, which is up"):
                 own_loss(config, ledger, LocalFiles(), gone.file, session)
         Path(gone.path).unlink()
-        until(lambda: "e1" not in {member.name for member in session.members(MemberKind.WORKERS)})
+        wait_until(lambda: "e1" not in {member.name for member in session.members(MemberKind.WORKERS)})
         done = salvage_own(config, ledger, LocalFiles(), gone.file, session)
         assert done.copies is None and not done.remains
         assert done.loss.lacking == {"west": {clusters.spec.uuid: 1}}
@@ -208,7 +213,11 @@ def test_a_wal_of_a_host_that_is_gone_for_good_is_given_up_from_another(clusters
         stack.enter_context(clusters.w1.receiver())
         stack.enter_context(clusters.e2.worker())
         left.append(other, rows(0, 10))
-        until(lambda: clusters.w1.ledger.landing.coverage(other.uuid), 60, "what the host that is left writes")
+        wait_until(
+            lambda: clusters.w1.ledger.landing.coverage(other.uuid),
+            timeout_s=60,
+            what="what the host that is left writes",
+        )
         told = collect(config, ledger, Members())
         assert [(lost.file, lost.frames) for lost in told.lost] == [(gone.file.local, 1)]
         assert {found.table: found.state == "needs_bootstrap" for found in told.peers} == {

@@ -13,7 +13,8 @@ import pytest
 from peer.tables.read import read
 from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.test_hosts import Hosted
-from tests.sites import SCHEMA, table, until
+from tests.sites import SCHEMA, table
+from tests.waiting import wait_until
 
 FRAMES, ROWS, TEXT_BYTES = 5, 1000, 6000
 
@@ -37,7 +38,7 @@ def test_executors_fetch_and_decode_what_lies_on_another_host(
         (part,) = west.one.ledger.replay.pending()
         monkeypatch.setattr(spark_tables, "_small_bytes", part.end // 2)  # less is decoded by the driver
         with west.two.receiver():
-            until(west.knows)
+            wait_until(west.knows)
             assert west.replayer.round().frames == FRAMES
         found = read(spark_tables, spec).read_all()
         assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)) == wanted

@@ -20,7 +20,8 @@ from replication.ledger.sql.ledger import open_ledger
 from shell.cli.interrupting import GRACE_S, INTERRUPTED
 from shell.main import run
 from shell.processes.roles import make_ledger
-from tests.sites import table, until
+from tests.sites import table
+from tests.waiting import wait_until
 
 SOON_S = GRACE_S + 5.0
 SPARK = ("sql", "--spark", "select count(*) from range(100000000000)")
@@ -94,11 +95,11 @@ def test_a_long_query_ends(home: Config) -> None:
 @pytest.mark.parametrize(("words", "after_s"), [(SPARK, 0.0), (SPARK, 1.5), (SPARK, 5.0), (("fold",), 1.0)])
 def test_no_java_is_left_of_what_starts_spark(home: Config, words: tuple[str, ...], after_s: float) -> None:
     with command(home, *words) as process:
-        until(lambda: _of(home, process.pid), 90.0, "Java")
+        wait_until(lambda: _of(home, process.pid), timeout_s=90.0, what="Java")
         time.sleep(after_s)
         *before, last = stop(process).splitlines()
         assert (last, [line for line in before if not line.startswith("WARNING")]) == ("stopped", [])
-        until(lambda: not _of(home, process.pid), SOON_S, "no Java")
+        wait_until(lambda: not _of(home, process.pid), timeout_s=SOON_S, what="no Java")
 
 
 def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
@@ -108,7 +109,9 @@ def test_none_is_left_of_processes_that_start_others_all_the_while() -> None:
     ends += "subprocess.Popen(['bash', '-c', sys.argv[1]]); time.sleep(0.1); end_children()"
     for _ in range(3):
         subprocess.run([sys.executable, "-c", ends, forks], check=True, cwd=Path(__file__).parents[2])
-        until(lambda: not _naming(mark.encode()), 30.0, "the end of what was killed")  # each would sleep ten minutes
+        wait_until(
+            lambda: not _naming(mark.encode()), timeout_s=30.0, what="the end of what was killed"
+        )  # each would sleep ten minutes
 
 
 def test_what_was_started_in_a_session_of_its_own_goes_on() -> None:

@@ -22,7 +22,8 @@ from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.errors import PeerRefusedError, RequestError, UnknownPeerError, WaitTimeoutError
 from replication.ledger.base import FileKind, PeerProgress
-from tests.sites import SCHEMA, Site, Wal, rows, table, until
+from tests.sites import SCHEMA, Site, Wal, rows, table
+from tests.waiting import wait_until
 
 
 class World:
@@ -41,7 +42,7 @@ class World:
         self.port = receiver.port
         stack.enter_context(self.east.worker())
         self.east.assign(self.west.cluster, self.port)
-        until(lambda: self.east.coordination.members(MemberKind.WORKERS))
+        wait_until(lambda: self.east.coordination.members(MemberKind.WORKERS))
         self.operations = Operations(self.east.ledger, self.east.coordination)
 
     def landed(self, wal: Wal) -> int:
@@ -75,14 +76,14 @@ def noise(count: int, width: int = 1000) -> pa.Table:
 def test_a_paused_peer_gets_nothing_and_all_of_it_once_resumed(world: World) -> None:  # 004-5
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     assert world.operations.pause("west") == ("h0",)
     before = world.landed(wal)
     wal.append(world.spec, rows(10, 10))
     wal.finish()
     other = world.east.wal()
     other.append(world.spec, rows(20, 10))
-    until(lambda: all(world.east.ledger.files.get(w.file).length == w.length for w in (wal, other)))  # type: ignore[union-attr]
+    wait_until(lambda: all(world.east.ledger.files.get(w.file).length == w.length for w in (wal, other)))  # type: ignore[union-attr]
     (state,) = world.status().sending
     assert state.state == "paused" and world.status().peers[0].state == "paused"
     assert world.landed(wal) == before and world.landed(other) == 0
@@ -91,7 +92,7 @@ def test_a_paused_peer_gets_nothing_and_all_of_it_once_resumed(world: World) -> 
         world.drain()
     assert "walship resume west" in refused.value.hint
     world.operations.resume("west")
-    until(lambda: world.arrived(wal) and world.arrived(other))
+    wait_until(lambda: world.arrived(wal) and world.arrived(other))
     assert world.status().sending[0].state == "sending"
 
 
@@ -111,18 +112,18 @@ def test_a_throttled_peer_gets_its_rate_live_without_a_new_stream(world: World) 
     world.operations.throttle("west", rate)
     wal = world.east.wal()
     wal.append(world.spec, noise(10))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     for _ in range(40):
         wal.append(world.spec, noise(100))
     started_s, start = time.monotonic(), world.landed(wal)
-    until(lambda: world.landed(wal) - start > 1_200_000)
+    wait_until(lambda: world.landed(wal) - start > 1_200_000)
     assert (world.landed(wal) - start) / (time.monotonic() - started_s) < rate * 1.6
     assert world.landed(wal) < wal.length, "the rest waits its turn"
     assert world.status().sending[0].rate == rate
     (threads,) = [t for t in threading.enumerate() if t.name.startswith("replies")]
     streams.append(threads.ident)
     world.operations.throttle("west", 0)
-    until(lambda: world.arrived(wal), 10)
+    wait_until(lambda: world.arrived(wal), timeout_s=10)
     assert [t.ident for t in threading.enumerate() if t.name.startswith("replies")] == streams
 
 
@@ -133,21 +134,21 @@ def test_workers_share_a_peers_rate(world: World) -> None:
     world.operations.throttle("west", 2_000_000)
     wal = world.east.wal()
     wal.append(world.spec, noise(10))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     for _ in range(15):
         wal.append(world.spec, noise(100))
     started_s, start = time.monotonic(), world.landed(wal)
-    until(lambda: world.landed(wal) - start > 700_000)
+    wait_until(lambda: world.landed(wal) - start > 700_000)
     assert (world.landed(wal) - start) / (time.monotonic() - started_s) < 500_000 * 1.8
     for other in others:
         other.leave()
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
 
 
 def test_a_drain_waits_for_what_is_pending_at_the_call_and_not_for_later_writes(world: World) -> None:
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     world.operations.throttle("west", 400_000)
     for _ in range(4):
         wal.append(world.spec, noise(100))
@@ -176,7 +177,7 @@ def test_a_drain_gives_up_in_time_and_says_what_is_left(world: World) -> None:
     world.operations.throttle("west", 50_000)
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 1))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     for _ in range(10):
         wal.append(world.spec, noise(100))
     with pytest.raises(WaitTimeoutError, match="west is not drained within 0.3 s: .* of .* bytes in"):
@@ -194,7 +195,7 @@ def test_a_held_table_neither_lags_others_nor_lets_itself_be_drained(world: Worl
         wal.append(refused, rows(n, 1))
         wal.append(world.spec, rows(n, 1))
     assert world.drain(world.spec.name).table == world.spec.name
-    until(lambda: world.east.ledger.sending.held())
+    wait_until(lambda: world.east.ledger.sending.held())
     states = {row.table: row for row in world.status().peers}
     assert states["ops.flights"].state == "level" and states["ops.flights"].last_error == ""
     assert (
@@ -229,12 +230,12 @@ def test_status_counts_retries_and_says_when_the_next_is(tmp_path: Path) -> None
         def sending() -> object:
             return collect(east.config, east.ledger, members_of(east.coordination)).sending[0]
 
-        failing = until(lambda: (s := sending()).retries >= 3 and s.next_try_s and s)  # type: ignore[attr-defined]
+        failing = wait_until(lambda: (s := sending()).retries >= 3 and s.next_try_s and s)  # type: ignore[attr-defined]
         assert failing.state == "failing" and 0 < failing.next_try_s <= 30 and failing.retries_total >= 3
         assert "cannot be reached" in failing.last_error
         receiver = stack.enter_context(west.receiver())
         east.assign(west.cluster, receiver.port)
-        until(lambda: sending().state == "sending")  # type: ignore[attr-defined]
+        wait_until(lambda: sending().state == "sending")  # type: ignore[attr-defined]
         assert sending().retries == 0 and sending().retries_total >= 3  # type: ignore[attr-defined]
 
 
@@ -253,8 +254,8 @@ def test_a_peer_that_was_away_fails_no_longer_though_nothing_is_to_be_sent(tmp_p
             first.enter_context(east.worker())
             with west.receiver() as receiver:
                 east.assign(west.cluster, receiver.port)
-                until(lambda: errors() == {""}, what="both at the peer")
-            until(lambda: len(errors()) == 1 and "" not in errors(), what="an error of both")
+                wait_until(lambda: errors() == {""}, what="both at the peer")
+            wait_until(lambda: len(errors()) == 1 and "" not in errors(), what="an error of both")
             for wal in wals:
                 wal.finish()
             if restarted:
@@ -267,7 +268,7 @@ def test_a_peer_that_was_away_fails_no_longer_though_nothing_is_to_be_sent(tmp_p
                 first.enter_context(east.worker())
             receiver = stack.enter_context(west.receiver())
             east.assign(west.cluster, receiver.port)
-            until(lambda: errors() == {""}, what="no error")
+            wait_until(lambda: errors() == {""}, what="no error")
             assert east.ledger.files.failing() == frozenset()
 
 

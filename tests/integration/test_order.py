@@ -16,7 +16,8 @@ from replication.core.shipping.chunk import ChunkAssignment
 from replication.worker.host_files import HostFiles
 from replication.worker.register import Registrar
 from replication.worker.ship import Shipment
-from tests.sites import Site, Wal, rows, table, until
+from tests.sites import Site, Wal, rows, table
+from tests.waiting import wait_until
 
 WORKER = {"message_bytes_max": 2048, "window_bytes": 16384, "retry_min_s": 0.05, "retry_max_s": 0.5}
 
@@ -69,7 +70,7 @@ def test_a_backlog_of_several_wals_of_a_writer_comes_in_order(chain: Chain) -> N
     older, _, younger = chain.write(200), chain.write(30, "other"), chain.write(100)
     older.finish()
     chain.run(chain.east, chain.west)
-    until(lambda: all_there(chain.west, chain.spec, 330), 30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 330), timeout_s=30)
     of_writer = [at for at in registered(chain.west, chain.spec) if at[0] in (older.file.number, younger.file.number)]
     assert of_writer == sorted(of_writer) and len(of_writer) > 20
     assert len({number for number, _ in registered(chain.west, chain.spec)[:12]}) > 1, "another writer does not wait"
@@ -96,11 +97,11 @@ def test_a_pass_over_a_backlog_looks_at_the_host_twice_at_most(chain: Chain, mon
     counted(HostFiles, "poll")
     counted(Shipment, "drain")
     chain.run(chain.east, chain.west)
-    until(lambda: all_there(chain.west, chain.spec, 40), 30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 40), timeout_s=30)
     found = registered(chain.west, chain.spec)
     assert found == sorted(found)
     assert counts["poll"] <= 2 * counts["drain"] + 20
-    until(lambda: not any(written & {*shipment.window.files, *shipment._told_closed} for shipment in shipments))
+    wait_until(lambda: not any(written & {*shipment.window.files, *shipment._told_closed} for shipment in shipments))
 
 
 def test_what_a_relay_has_of_a_writer_goes_on_in_order(chain: Chain) -> None:
@@ -108,10 +109,10 @@ def test_what_a_relay_has_of_a_writer_goes_on_in_order(chain: Chain) -> None:
     older.finish()
     younger = chain.write(60)
     chain.run(chain.east, chain.west)
-    until(lambda: all_there(chain.west, chain.spec, 210), 30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 210), timeout_s=30)
     younger.append(chain.spec, rows(0, 1))
     chain.run(chain.west, chain.south)
-    until(lambda: all_there(chain.south, chain.spec, 211), 30)
+    wait_until(lambda: all_there(chain.south, chain.spec, 211), timeout_s=30)
     found = registered(chain.south, chain.spec)
     assert found == sorted(found) and len(found) > 20
 
@@ -124,7 +125,7 @@ def test_a_wal_waits_for_one_before_it_that_goes_in_ranges(chain: Chain) -> None
     middle = length // 2
     ranges = [ChunkAssignment(older.file, begin, end, "west") for begin, end in ((256, middle), (middle, length))]
     chain.run(chain.east, chain.west, *ranges, elsewhere=(older.file,))
-    until(lambda: all_there(chain.west, chain.spec, 250), 30)
+    wait_until(lambda: all_there(chain.west, chain.spec, 250), timeout_s=30)
     numbers = [number for number, _ in registered(chain.west, chain.spec)]
     assert numbers == sorted(numbers) and set(numbers) == {older.file.number, younger.file.number}
 

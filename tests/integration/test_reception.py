@@ -23,7 +23,8 @@ from replication.link.base import Ack, Data, Reason, Refusal
 from shell.cli.render import Printer
 from shell.status.page import show_status
 from tests.integration.receiving import Pair, answer, refused
-from tests.sites import rows, table, until
+from tests.sites import rows, table
+from tests.waiting import wait_until
 
 
 def test_frames_land_as_they_were_with_the_peer_in_their_provenance(pair: Pair, receiver: Receiver) -> None:  # 004-17
@@ -115,7 +116,7 @@ def test_chunks_in_any_order_and_any_number_of_times_come_to_the_same(tmp_path: 
         assert sorted(pair.landed) == sorted(pair.sealed), "each frame landed once"
         assert [r.spans for r in pair.west.ledger.landing.coverage().values()] == [((0, 9),)]
         answer(pair.ship(receiver), Data(pair.wal.file, end, end, 256, 1, b"", end))
-        until(lambda: all(row.closed for row in pair.west.ledger.files.all()))
+        wait_until(lambda: all(row.closed for row in pair.west.ledger.files.all()))
 
 
 @pytest.mark.parametrize("at", [2, 30, 90, 200, -1])
@@ -288,7 +289,7 @@ def test_a_closed_source_closes_its_landing_file(pair: Pair, receiver: Receiver)
     assert not row.closed
     answer(session, Data(pair.wal.file, pair.ends[2], pair.ends[2], 256, 1, b"", pair.ends[2]))
     receiver_files = pair.west.ledger.files
-    until(lambda: receiver_files.all()[0].closed)
+    wait_until(lambda: receiver_files.all()[0].closed)
     assert pair.wal.file not in receiver._landing.received._received, "nothing more of it is to come"
     assert isinstance(answer(session, pair.data(256, pair.ends[2])), Ack) and len(receiver_files.all()) == 1
 
@@ -301,7 +302,7 @@ def test_bytes_past_the_registered_length_are_cut_at_the_next_start(pair: Pair) 
     )
     Path(row.path).write_bytes(pair.content[: pair.ends[1]])
     with pair.west.receiver() as receiver:
-        until(lambda: all(known.closed for known in pair.west.ledger.files.all()))
+        wait_until(lambda: all(known.closed for known in pair.west.ledger.files.all()))
         assert Path(row.path).stat().st_size == row.length
         assert isinstance(answer(pair.ship(receiver), pair.data(pair.ends[0], pair.ends[1])), Ack)
     assert pair.landed == pair.sealed[:2]
@@ -313,7 +314,7 @@ def test_two_receivers_do_not_share_a_folder(pair: Pair, receiver: Receiver) -> 
 
 
 def test_tells_where_it_listens(pair: Pair, receiver: Receiver) -> None:
-    until(lambda: pair.west.coordination.public().receivers == (f"127.0.0.1:{receiver.port}",))
+    wait_until(lambda: pair.west.coordination.public().receivers == (f"127.0.0.1:{receiver.port}",))
     assert pair.links == [] and receiver.address.startswith("127.0.0.1:")
 
 

@@ -9,7 +9,8 @@ from peer.status.collect import collect
 from peer.status.members import members_of
 from replication.coordination.base import HostRecord
 from replication.core.shipping.retention import RetentionPolicy
-from tests.sites import Site, rows, table, until
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
 
 
 def test_a_relay_lets_its_senders_go_once_it_has_landed_what_they_sent(tmp_path: Path) -> None:
@@ -27,9 +28,9 @@ def test_a_relay_lets_its_senders_go_once_it_has_landed_what_they_sent(tmp_path:
         wal = east.wal()
         wal.append(spec, rows(0, 10))
         length = wal.finish()
-        until(lambda: any(p.file == wal.file and p.applied == length for p in east.ledger.files.progress("west")))
+        wait_until(lambda: any(p.file == wal.file and p.applied == length for p in east.ledger.files.progress("west")))
         assert west.ledger.replay.pending(), "nothing was replayed"
-        until(lambda: any(row.source == wal.file and row.closed for row in west.ledger.files.all()))
+        wait_until(lambda: any(row.source == wal.file and row.closed for row in west.ledger.files.all()))
         relay = RetentionPolicy(keeps_tables=False)
         assert wal.file in {row.source for row in west.ledger.files.retirable("h0", relay)}
         retained = collect(west.config, west.ledger, members_of(west.coordination)).retained
@@ -56,5 +57,5 @@ def test_status_shows_what_is_kept_for_a_peer_and_what_is_past_its_budget(tmp_pa
             (of_west,) = retained.peers
             return of_west.unapplied_bytes, of_west.past_budget_files
 
-        until(lambda: kept() == (length, 1))
+        wait_until(lambda: kept() == (length, 1))
         assert young.length == 256

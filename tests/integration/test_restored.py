@@ -22,8 +22,9 @@ from replication.tables.memory import MemoryTables
 from replication.worker.control_log import ControlLog
 from shell.processes.preflight import check_ledger_age
 from tests.replaying import TableSite
-from tests.sites import Wal, rows, table, until
+from tests.sites import Wal, rows, table
 from tests.tables_made import SIMPLE, keyed
+from tests.waiting import wait_until
 
 
 def send(source: TableSite, target: TableSite, spec: TableSpec) -> None:
@@ -48,7 +49,7 @@ def settle(source: TableSite, target: TableSite, spec: TableSpec, count: int) ->
         live = all(phase is Phase.LIVE for phase in source.phases(target.cluster.name))
         return live and target.tables.exists(spec.name) and len(target.shown(spec)) == count
 
-    until(done, 30, f"{count} rows at {target.cluster.name}")
+    wait_until(done, timeout_s=30, what=f"{count} rows at {target.cluster.name}")
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_cluster_restored_from_an_old_backup_gets_its_own_rows_back(
         connect(running, back, west)
         settle(back, west, spec, 24)
         for site in (west, back):  # it sends nothing any more, and nobody waits for it
-            until(
+            wait_until(
                 lambda at=site: old not in at.ledger.time.replicated(spec.uuid),
                 what=f"{site.cluster.name} to forget it",
             )

@@ -18,7 +18,8 @@ from replication.core.definition.schema import TableSpec
 from replication.core.shipping.planner import Limits
 from replication.ledger.base import Rule
 from replication.master.loop import Master, MasterTimes
-from tests.sites import Site, Wal, rows, table, until
+from tests.sites import Site, Wal, rows, table
+from tests.waiting import wait_until
 
 
 def settled(site: Site) -> list[Rule]:
@@ -82,26 +83,26 @@ def test_a_route_that_is_closed_and_opened_again_leaves_out_the_gap_and_nothing_
     wal = world.east.wal()
     for n in range(3):
         wal.append(spec, rows(n, 1))
-    until(lambda: world.there(spec) == [(0, 3)] and world.arrived(wal))
+    wait_until(lambda: world.there(spec) == [(0, 3)] and world.arrived(wal))
     world.east.ledger.rules.disable("west", spec.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
-    until(
+    wait_until(
         lambda: spec.uuid not in {route.table for route in world.west.ledger.landing.routes()},
         what="the route to close",
     )
     for n in range(4):
         wal.append(spec, rows(10 + n, 1))
         wal.append(other, rows(n, 1))
-    until(lambda: world.there(other) == [(0, 4)] and world.arrived(wal))
-    until(lambda: world.east.ledger.landing.coverage(spec.uuid).popitem()[1].end == 7)
+    wait_until(lambda: world.there(other) == [(0, 4)] and world.arrived(wal))
+    wait_until(lambda: world.east.ledger.landing.coverage(spec.uuid).popitem()[1].end == 7)
     (rule,) = world.east.send_to(world.west, spec)
     world.east.coordination.announce()
     assert [gap.frames for gap in rule.gaps] == [4]
     for n in range(2):
         wal.append(spec, rows(20 + n, 1))
         wal.append(other, rows(20 + n, 1))
-    until(lambda: world.arrived(wal) and world.there(other) == [(0, 6)])
-    until(lambda: world.there(spec) == [(0, 3), (7, 9)])
+    wait_until(lambda: world.arrived(wal) and world.there(other) == [(0, 6)])
+    wait_until(lambda: world.there(spec) == [(0, 3), (7, 9)])
     row = world.status(spec)
     assert row.state == "level" and [gap.frames for gap in row.gaps] == [4] and row.since == rule.since
 
@@ -121,23 +122,23 @@ def test_a_table_dropped_on_both_sides_is_held_or_skipped_and_stops_no_other(
     for site in (world.west, world.east):
         site.ledger.tables.drop(gone.uuid)
     world.run()
-    until(lambda: world.there(spec) == [(0, 3)])
+    wait_until(lambda: world.there(spec) == [(0, 3)])
     if policy == "skip":
-        until(lambda: world.arrived(wal))
-        until(lambda: settled(world.east))
+        wait_until(lambda: world.arrived(wal))
+        wait_until(lambda: settled(world.east))
         assert [rule.table for rule in world.east.ledger.rules.all()] == [spec.uuid]
         assert world.east.ledger.sending.held() == []
         return
-    until(lambda: world.east.ledger.sending.held())
+    wait_until(lambda: world.east.ledger.sending.held())
     assert not world.arrived(wal) and settled(world.east) == []
     row = world.status(gone)
     assert row.dropped and row.state == "held" and "was dropped on west" in row.last_error
     assert "disablereplication" in row.last_error and "drop it on east, too, with dropped_tables" in row.last_error
-    until(lambda: world.status(spec).state == "level")
+    wait_until(lambda: world.status(spec).state == "level")
     world.east.ledger.rules.disable("west", gone.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
-    until(lambda: world.arrived(wal))
-    until(lambda: world.east.ledger.sending.held() == [])
+    wait_until(lambda: world.arrived(wal))
+    wait_until(lambda: world.east.ledger.sending.held() == [])
 
 
 def test_with_skip_a_table_dropped_at_the_peer_only_is_held_until_it_is_dropped_here(
@@ -151,11 +152,11 @@ def test_with_skip_a_table_dropped_at_the_peer_only_is_held_until_it_is_dropped_
     world.west.ledger.tables.create(gone)
     world.west.ledger.tables.drop(gone.uuid)
     world.run()
-    until(lambda: world.east.ledger.sending.held())
+    wait_until(lambda: world.east.ledger.sending.held())
     assert not world.arrived(wal) and not world.status(gone).dropped
     world.east.ledger.tables.drop(gone.uuid)
-    until(lambda: world.arrived(wal), 30)
-    until(lambda: world.east.ledger.sending.held() == [])
+    wait_until(lambda: world.arrived(wal), timeout_s=30)
+    wait_until(lambda: world.east.ledger.sending.held() == [])
 
 
 def test_a_table_dropped_here_only_is_sent_to_the_end(tmp_path: Path, stack: ExitStack) -> None:
@@ -167,8 +168,8 @@ def test_a_table_dropped_here_only_is_sent_to_the_end(tmp_path: Path, stack: Exi
     wal.finish()
     world.east.ledger.tables.drop(gone.uuid)
     world.run()
-    until(lambda: world.there(gone) == [(0, 3)])
-    until(lambda: settled(world.east))
+    wait_until(lambda: world.there(gone) == [(0, 3)])
+    wait_until(lambda: settled(world.east))
 
 
 def test_the_master_gives_a_peer_to_which_nothing_goes_any_more_a_tail_that_tells_it(
@@ -188,7 +189,7 @@ def test_the_master_gives_a_peer_to_which_nothing_goes_any_more_a_tail_that_tell
             master.round()
             return reached()
 
-        until(round_first, 30, what)
+        wait_until(round_first, timeout_s=30, what=what)
 
     stack.enter_context(east.worker())
     with west.receiver() as receiver:
@@ -214,19 +215,21 @@ def test_a_peer_that_was_down_when_the_last_rule_ended_hears_of_it_when_it_is_ba
     with world.west.receiver() as receiver:
         world.east.assign(world.west.cluster, receiver.port)
         world.east.wal().append(spec, rows(0, 1))
-        until(lambda: world.there(spec) == [(0, 1)])
+        wait_until(lambda: world.there(spec) == [(0, 1)])
 
     def failing() -> bool:
         return any(attempt.failures for attempt in world.east.ledger.sending.attempts())
 
-    until(failing, what="the worker to say that it fails")
+    wait_until(failing, what="the worker to say that it fails")
     world.east.ledger.rules.disable("west", spec.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
     assert [route.table for route in world.west.ledger.landing.routes()] == [spec.uuid]
     with world.west.receiver() as receiver:
         world.east.assign(world.west.cluster, receiver.port)
-        until(lambda: not world.west.ledger.landing.routes(), what="the route to close")
-        until(lambda: not failing(), what="the worker to say that nothing fails any more")
+        wait_until(lambda: not world.west.ledger.landing.routes(), what="the route to close")
+        wait_until(lambda: not failing(), what="the worker to say that nothing fails any more")
         world.east.send_to(world.west, spec)
         world.east.coordination.announce()
-        until(lambda: [route.table for route in world.west.ledger.landing.routes()] == [spec.uuid], what="a new route")
+        wait_until(
+            lambda: [route.table for route in world.west.ledger.landing.routes()] == [spec.uuid], what="a new route"
+        )

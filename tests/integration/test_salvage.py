@@ -28,7 +28,8 @@ from replication.ledger.base import FileKind, FileRow, PeerProgress, ReplayCheck
 from replication.worker.progress import join
 from shell.main import run
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
-from tests.sites import SCHEMA, Site, Wal, rows, table, until
+from tests.sites import SCHEMA, Site, Wal, rows, table
+from tests.waiting import wait_until
 
 
 class World:
@@ -60,8 +61,8 @@ class World:
         for n in range(3):
             wal.append(self.spec, rows(n * 10, 10))
         wal.finish()
-        until(lambda: self.arrived(wal))
-        until(lambda: all(row.closed for row in self.of(wal)))
+        wait_until(lambda: self.arrived(wal))
+        wait_until(lambda: all(row.closed for row in self.of(wal)))
         (row,) = self.of(wal)
         return row
 
@@ -102,13 +103,13 @@ def test_a_missing_landing_file_that_is_given_up_comes_again_by_itself(world: Wo
     done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
     assert done.salvaged.again == Ranges.of((256, wal.length)) and done.copies is None
     assert world.covered() == [] and not world.west.ledger.landing.received(wal.file)
-    until(lambda: world.whole(wal), 30, "the file to come again")
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
+    wait_until(lambda: world.arrived(wal))
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
     (progress,) = [known for known in world.east.ledger.files.progress("west") if known.file == wal.file]
     assert progress.losses == 1
     other.append(world.spec, rows(100, 10))
-    until(lambda: world.arrived(other))
+    wait_until(lambda: world.arrived(other))
 
 
 def test_what_a_peer_lost_comes_again_when_the_ledger_did_not_take_the_news_at_once(
@@ -135,8 +136,8 @@ def test_what_a_peer_lost_comes_again_when_the_ledger_did_not_take_the_news_at_o
     monkeypatch.setattr(world.east.ledger.files, "record", busy)
     Path(row.path).unlink()
     give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    until(lambda: recorded, what="the ledger to know of the loss")
-    until(lambda: world.whole(wal), 10, "the file to come again")
+    wait_until(lambda: recorded, what="the ledger to know of the loss")
+    wait_until(lambda: world.whole(wal), timeout_s=10, what="the file to come again")
 
 
 def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(world: World) -> None:
@@ -151,7 +152,7 @@ def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(wo
     done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
     assert [list(ranges) for ranges in done.salvaged.saved.values()] == [[(0, 1)]]
     assert not path.exists() and Path(done.remains).read_bytes() == bytes(content)
-    until(lambda: world.whole(wal), 30, "the file to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
 
 
@@ -174,7 +175,7 @@ def test_a_landed_duplicate_is_used_and_nothing_is_sent_again(world: World) -> N
             found += len(list(scan(Path(duplicates.path).read_bytes()[:end], begin)))
         return found
 
-    until(lambda: spared() == 3)
+    wait_until(lambda: spared() == 3)
     Path(row.path).unlink()
     done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
     assert not done.salvaged.again and done.copies is not None
@@ -189,12 +190,12 @@ def test_a_chunk_that_was_done_is_shipped_again(world: World) -> None:
     length = wal.finish()
     chunk = ChunkAssignment(wal.file, 256, length, "west")
     world.east.assign(world.west.cluster, world.port, chunk, elsewhere=(wal.file,))
-    until(lambda: world.arrived(wal))
-    until(lambda: all(row.closed for row in world.of(wal)))
+    wait_until(lambda: world.arrived(wal))
+    wait_until(lambda: all(row.closed for row in world.of(wal)))
     for row in world.of(wal):
         Path(row.path).unlink()
         give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    until(lambda: world.whole(wal), 30, "the chunk to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the chunk to come again")
 
 
 def test_a_file_lost_while_its_sender_was_away_comes_when_it_is_back(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_file_lost_while_its_sender_was_away_comes_when_it_is_back(tmp_path: P
         Path(row.path).unlink()
         give_up(world.west.config, world.west.ledger, world.west.files, row.file)
         with world.east.worker():
-            until(lambda: world.whole(wal), 30, "the file to come again")
+            wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
 
 
 def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
@@ -245,7 +246,7 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
     assert run([*verb, "--yes"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["again"] == [[256, wal.length]] and said["frames_dropped"] == 3
-    until(lambda: world.whole(wal), 30, "the file to come again")
+    wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     own = [found for found in world.west.ledger.files.all() if found.kind is not FileKind.LANDING]
     assert not own
     with pytest.raises(RequestError, match="still OPEN|written here"):
@@ -278,8 +279,8 @@ def test_a_frame_that_is_damaged_before_replay_is_not_applied_and_comes_again(tm
         def landing(wal: Wal) -> list[FileRow]:
             return [row for row in west.ledger.files.all() if row.source == wal.file and row.length]
 
-        until(lambda: west.received(pair.wal.file, pair.wal.length) and west.received(later.file, later.length))
-        until(lambda: all(row.closed for row in landing(pair.wal)))
+        wait_until(lambda: west.received(pair.wal.file, pair.wal.length) and west.received(later.file, later.length))
+        wait_until(lambda: all(row.closed for row in landing(pair.wal)))
         (row,) = landing(pair.wal)
         damage(row, 2)
         held = west.replay().held[pair.spec.name]
@@ -307,14 +308,14 @@ def test_rows_of_a_damaged_frame_that_was_quarantined_come_by_a_bootstrap(
         pair.connect()
         for n in range(3):
             pair.write(n * 10, 10)
-        until(lambda: west.received(pair.wal.file, pair.wal.length))
+        wait_until(lambda: west.received(pair.wal.file, pair.wal.length))
         (row,) = [row for row in west.ledger.files.all() if row.source == pair.wal.file]
         damage(row, 1)
         west.replay()
         (frame,) = west.ledger.replay.quarantined()
         assert discard(west.ledger, frame)
         now = time.time_ns() // 1000
-        until(lambda: west.replay() and west.ledger.time.replicated(pair.spec.uuid)[east.cluster].t > now)
+        wait_until(lambda: west.replay() and west.ledger.time.replicated(pair.spec.uuid)[east.cluster].t > now)
         assert ids(west, pair.spec) == [*range(10), *range(20, 30)]
         east.ledger.rules.begin_bootstrap("west", pair.spec.uuid, east.term)
         pair.finish()
@@ -337,8 +338,8 @@ def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(
         pair.connect()
         east.keeper.turn()
         (sent,) = bootstraps(east)
-        until(lambda: west.received(sent.file, sent.length), what="the bootstrap to land")
-        until(lambda: all(row.closed for row in bootstraps(west)))
+        wait_until(lambda: west.received(sent.file, sent.length), what="the bootstrap to land")
+        wait_until(lambda: all(row.closed for row in bootstraps(west)))
         (row,) = bootstraps(west)
         if damaged is not None:
             damage(row, damaged)

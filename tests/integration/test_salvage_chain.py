@@ -15,7 +15,8 @@ from replication.ledger.base import FileRow, Phase
 from shell.main import run
 from tests.bootstrap_pair import ids
 from tests.replaying import TableSite
-from tests.sites import rows, table, until
+from tests.sites import rows, table
+from tests.waiting import wait_until
 
 TIMES = {"heartbeat_interval_s": 0.1, "retry_min_s": 0.05, "retry_max_s": 0.5}
 
@@ -39,8 +40,8 @@ class Chain:
         wal.finish()
         with self.west.receiver() as receiver, self.east.worker():
             self.east.assign(self.west.cluster, receiver.port)
-            until(lambda: self.west.received(wal.file, wal.length))
-            until(lambda: all(row.closed for row in self.west.ledger.files.all() if row.source == wal.file))
+            wait_until(lambda: self.west.received(wal.file, wal.length))
+            wait_until(lambda: all(row.closed for row in self.west.ledger.files.all() if row.source == wal.file))
         self.west.replay()
         assert ids(self.west, self.spec) == list(range(30))
         assert self.west.ledger.landing.applied_prefix([wal.file])[wal.file] == wal.length
@@ -68,7 +69,7 @@ def test_what_can_be_read_goes_on_from_the_copies(chain: Chain) -> None:
     done = give_up(chain.west.config, chain.west.ledger, chain.west.files, chain.row.file)
     assert not done.salvaged.again and not done.salvaged.lacking
     chain.connect()
-    until(chain.level, what="the same rows at south")
+    wait_until(chain.level, what="the same rows at south")
     assert chain.south.versions(chain.spec) == chain.west.versions(chain.spec)
     assert chain.west.phases("south") == [Phase.LIVE]
 
@@ -90,7 +91,7 @@ def test_what_cannot_be_read_needs_a_bootstrap_and_comes_by_it(
     assert west.phases("south") == [Phase.NEEDS_BOOTSTRAP]
     chain.connect()
     west.ledger.rules.begin_bootstrap("south", chain.spec.uuid, west.term)
-    until(lambda: chain.level() and west.phases("south") == [Phase.LIVE], what="the same rows at south")
+    wait_until(lambda: chain.level() and west.phases("south") == [Phase.LIVE], what="the same rows at south")
     assert chain.south.versions(chain.spec) == west.versions(chain.spec)
 
 

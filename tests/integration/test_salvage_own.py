@@ -28,7 +28,8 @@ from shell.cli.render import Printer
 from shell.main import run
 from shell.status.page import show_status
 from tests.replaying import TableSite
-from tests.sites import Site, flip, rows, table, until
+from tests.sites import Site, flip, rows, table
+from tests.waiting import wait_until
 
 SETTINGS = {"worker": {"retry_min_s": 0.05, "retry_max_s": 0.2, "heartbeat_interval_s": 0.1}}
 
@@ -93,7 +94,7 @@ def bootstrap(source: TableSite, peer: TableSite, spec: TableSpec) -> None:
         rules = [rule for rule in source.ledger.rules.all() if rule.table == spec.uuid]
         return {rule.phase for rule in rules} == {Phase.LIVE}
 
-    until(done, 30, "the bootstrap")
+    wait_until(done, timeout_s=30, what="the bootstrap")
 
 
 def test_later_files_of_the_writer_go_on_and_a_bootstrap_brings_what_home_has(world: World) -> None:
@@ -106,22 +107,22 @@ def test_later_files_of_the_writer_go_on_and_a_bootstrap_brings_what_home_has(wo
     east.replay()
     flip(world.wal, world.ends[2] - 20)
     world.connect()
-    until(lambda: west.received(world.wal.file, world.ends[1]), what="what is before the damage")
-    until(lambda: world.state(world.spec) == "failing", what="the damage in the status")
+    wait_until(lambda: west.received(world.wal.file, world.ends[1]), what="what is before the damage")
+    wait_until(lambda: world.state(world.spec) == "failing", what="the damage in the status")
     assert not west.ledger.landing.received(later.file)
     before = east.ledger.landing.coverage(world.spec.uuid)
     world.give_up()
     assert east.ledger.landing.coverage(world.spec.uuid) == before, "home has applied everything"
-    until(lambda: west.received(later.file, later.length), what="the writer's later file")
-    until(lambda: west.replay() and ids(west, world.other) == tens(0), what="the other table")
-    until(lambda: world.state(world.other) == "level", what="the other table to be level")
+    wait_until(lambda: west.received(later.file, later.length), what="the writer's later file")
+    wait_until(lambda: west.replay() and ids(west, world.other) == tens(0), what="the other table")
+    wait_until(lambda: world.state(world.other) == "level", what="the other table to be level")
     assert world.state(world.spec) == "needs_bootstrap"
     assert world.status().lost == () and world.status().unreadable == ()
     bootstrap(east, west, world.spec)
-    until(lambda: west.replay() and ids(west, world.spec) == tens(0, 10, 20, 100), what="the same rows")
+    wait_until(lambda: west.replay() and ids(west, world.spec) == tens(0, 10, 20, 100), what="the same rows")
     assert ids(east, world.spec) == ids(west, world.spec)
     later.append(world.spec, rows(200, 10))
-    until(lambda: west.replay() and 209 in ids(west, world.spec), what="what is written afterwards")
+    wait_until(lambda: west.replay() and 209 in ids(west, world.spec), what="what is written afterwards")
 
 
 @pytest.mark.parametrize("part", ["head", "payload"])
@@ -146,9 +147,13 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     show_status(Printer(as_json=False), world.status())
     assert "1 frames of ops.flights are lost here" in capsys.readouterr().err
     bootstrap(east, west, world.spec)
-    until(lambda: west.replay() and ids(west, world.spec) == tens(0, 20), what="the same rows")
-    until(lambda: [r.acknowledged for r in west.ledger.landing.routes() if r.acknowledged], what="the acknowledged gap")
-    until(lambda: west.ledger.time.replicated(world.spec.uuid)[east.cluster].t >= 50, what="west's replicated time")
+    wait_until(lambda: west.replay() and ids(west, world.spec) == tens(0, 20), what="the same rows")
+    wait_until(
+        lambda: [r.acknowledged for r in west.ledger.landing.routes() if r.acknowledged], what="the acknowledged gap"
+    )
+    wait_until(
+        lambda: west.ledger.time.replicated(world.spec.uuid)[east.cluster].t >= 50, what="west's replicated time"
+    )
 
 
 def test_rows_that_only_a_peer_has_are_named_and_come_back_by_its_bootstrap(world: World) -> None:
@@ -156,9 +161,9 @@ def test_rows_that_only_a_peer_has_are_named_and_come_back_by_its_bootstrap(worl
     world.wal.finish()
     east.register()
     world.connect()
-    until(lambda: west.received(world.wal.file, world.wal.length))
-    until(lambda: west.replay() and ids(west, world.spec) == tens(0, 10, 20))
-    until(lambda: not [s for f, _, s in east.ledger.files.statuses("west") if f == world.wal.file and s.remaining])
+    wait_until(lambda: west.received(world.wal.file, world.wal.length))
+    wait_until(lambda: west.replay() and ids(west, world.spec) == tens(0, 10, 20))
+    wait_until(lambda: not [s for f, _, s in east.ledger.files.statuses("west") if f == world.wal.file and s.remaining])
     Path(world.wal.path).unlink()
     loss = own_loss(east.config, east.ledger, east.files, world.wal.file)
     assert loss.at_peers == {"west": {world.stream: Ranges.of((0, 3))}} and not loss.lacking
@@ -170,7 +175,7 @@ def test_rows_that_only_a_peer_has_are_named_and_come_back_by_its_bootstrap(worl
     west.send_to(east, world.spec)
     west.assign(east.cluster, back.port)
     bootstrap(west, east, world.spec)
-    until(lambda: east.replay() and ids(east, world.spec) == tens(0, 10, 20), what="the rows, back home")
+    wait_until(lambda: east.replay() and ids(east, world.spec) == tens(0, 10, 20), what="the rows, back home")
     assert world.status().lost == () and east.versions(world.spec) == west.versions(world.spec)
 
 
@@ -185,11 +190,11 @@ def test_an_open_file_of_a_dead_writer_is_given_up_and_closed_time_goes_on(world
         world.give_up()
     lock.close()
     world.connect()
-    until(lambda: east.ledger.time.closed() > 0, what="closed time, up to what the writer promised")
+    wait_until(lambda: east.ledger.time.closed() > 0, what="closed time, up to what the writer promised")
     now = time.time_ns() // 1000
     assert len(east.ledger.time.writers()) == 1
     world.give_up()
-    until(lambda: east.ledger.time.closed() > now, what="closed time")
+    wait_until(lambda: east.ledger.time.closed() > now, what="closed time")
     assert east.ledger.time.writers() == []
     east.replay()
     assert ids(east, world.spec) == tens(0, 20)
@@ -213,10 +218,10 @@ def test_what_was_given_up_is_waived_by_clusters_that_pass_it_on(tmp_path: Path)
             receiver = stack.enter_context(peer.receiver())
             stack.enter_context(source.worker())
             source.assign(peer.cluster, receiver.port)
-        until(lambda: a.ledger.landing.coverage(spec.uuid), what="the WAL to be registered")
+        wait_until(lambda: a.ledger.landing.coverage(spec.uuid), what="the WAL to be registered")
         salvage_own(a.config, a.ledger, a.files, wal.file)
         gap = {wal.file: Ranges.of((1, 2))}
-        until(
+        wait_until(
             lambda: any(route.acknowledged == gap for route in c.ledger.landing.routes()),
             what="the gap, told two hops away",
         )

@@ -21,7 +21,8 @@ from replication.ledger.base import FileKind
 from replication.worker.reading import frame_start
 from replication.worker.ship import Shipment
 from tests.bench.shipping_process import started
-from tests.sites import Site, Wal, rows, table, until
+from tests.sites import Site, Wal, rows, table
+from tests.waiting import wait_until
 
 
 class World:
@@ -88,10 +89,10 @@ def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world:
         for m in range(4):
             wals[-1].append(world.spec, rows(n * 100 + m * 10, 10))
         wals[-1].finish()
-    until(lambda: all(world.arrived(wal) for wal in wals))
+    wait_until(lambda: all(world.arrived(wal) for wal in wals))
     assert len(frames_of(world.west, world.spec)) == len(set(frames_of(world.west, world.spec))) == 12
-    until(lambda: all(row.closed for row in world.west.ledger.files.all() if row.source in {w.file for w in wals}))
-    until(lambda: sequences(world.east, world.spec) == sequences(world.west, world.spec) == [(0, 4)])
+    wait_until(lambda: all(row.closed for row in world.west.ledger.files.all() if row.source in {w.file for w in wals}))
+    wait_until(lambda: sequences(world.east, world.spec) == sequences(world.west, world.spec) == [(0, 4)])
 
 
 def test_only_tables_with_a_rule_go_and_skipped_bytes_count_as_shipped(world: World) -> None:  # 004-28
@@ -103,7 +104,7 @@ def test_only_tables_with_a_rule_go_and_skipped_bytes_count_as_shipped(world: Wo
     wal.append(world.spec, rows(0, 10))
     wal.append(private, rows(10, 10))
     wal.finish()
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     assert sequences(world.west, private) == [] and sequences(world.west, world.spec) == [(0, 1)]
     for row in world.west.ledger.files.all():
         assert b"private" not in Path(row.path).read_bytes()
@@ -117,32 +118,32 @@ def test_a_rule_made_later_owes_only_what_comes_then(world: World) -> None:
     wal = world.east.wal()
     wal.append(late, rows(0, 10))
     wal.append(world.spec, rows(0, 10))
-    until(lambda: world.arrived(wal))
-    until(lambda: sequences(world.east, late) == [(0, 1)])
+    wait_until(lambda: world.arrived(wal))
+    wait_until(lambda: sequences(world.east, late) == [(0, 1)])
     world.east.send_to(world.west, late)
     world.east.coordination.announce()
     wal.append(late, rows(10, 10))
-    until(lambda: world.arrived(wal))
-    until(lambda: sequences(world.west, late) == [(1, 2)])
+    wait_until(lambda: world.arrived(wal))
+    wait_until(lambda: sequences(world.west, late) == [(1, 2)])
 
 
 def test_batch_ids_and_claims_of_own_frames_are_registered(world: World) -> None:
     world.run()
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10), batch_id="load-7")
-    until(lambda: world.east.ledger.batches.parts(world.spec.uuid, "load-7"))
-    until(lambda: sequences(world.east, world.spec) == [(0, 1)])
+    wait_until(lambda: world.east.ledger.batches.parts(world.spec.uuid, "load-7"))
+    wait_until(lambda: sequences(world.east, world.spec) == [(0, 1)])
     (row,) = [row for row in world.east.ledger.files.all() if row.file == wal.file]
     assert row.length == wal.length
 
 
 def test_closed_time_moves_on_and_reaches_the_peer_though_nobody_writes(world: World) -> None:
     world.run()
-    first = until(world.east.ledger.time.closed)
-    until(lambda: world.east.ledger.time.closed() > first)
-    until(lambda: sequences(world.west, NIL_UUID))
-    until(lambda: world.west.ledger.time.replicated().get(world.east.cluster) is not None)
-    until(lambda: world.west.ledger.time.replicated()[world.east.cluster].t >= first)
+    first = wait_until(world.east.ledger.time.closed)
+    wait_until(lambda: world.east.ledger.time.closed() > first)
+    wait_until(lambda: sequences(world.west, NIL_UUID))
+    wait_until(lambda: world.west.ledger.time.replicated().get(world.east.cluster) is not None)
+    wait_until(lambda: world.west.ledger.time.replicated()[world.east.cluster].t >= first)
 
 
 def test_a_receiver_killed_in_the_middle_loses_and_doubles_nothing(world: World) -> None:
@@ -151,14 +152,14 @@ def test_a_receiver_killed_in_the_middle_loses_and_doubles_nothing(world: World)
         assert receiver.stdout is not None
         world.stack.enter_context(world.east.worker())
         world.east.assign(world.west.cluster, int(receiver.stdout.readline()))
-        until(lambda: sequences(world.west, world.spec), what="some frames to land")
+        wait_until(lambda: sequences(world.west, world.spec), what="some frames to land")
         receiver.kill()
     for n in range(20):
         wal.append(world.spec, rows(20_000 + n, 1))
     with started("receiver", str(world.folder), str(world.west.cluster)) as receiver:
         assert receiver.stdout is not None
         world.east.assign(world.west.cluster, int(receiver.stdout.readline()))
-        until(lambda: world.arrived(wal), 30)
+        wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 220)]
     assert world.west.ledger.landing.received(wal.file).contains(256, wal.length)
 
@@ -168,10 +169,10 @@ def test_a_worker_killed_in_the_middle_goes_on_where_it_was(world: World) -> Non
     receiver = world.stack.enter_context(world.west.receiver())
     arguments = ("worker", str(world.folder), str(world.east.cluster), str(world.west.cluster), str(receiver.port))
     with started(*arguments) as worker:
-        until(lambda: sequences(world.west, world.spec), what="some frames to land")
+        wait_until(lambda: sequences(world.west, world.spec), what="some frames to land")
         worker.kill()
     with started(*arguments):
-        until(lambda: world.arrived(wal), 30)
+        wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 200)]
 
 
@@ -183,7 +184,7 @@ def test_chunks_go_beside_the_tail_and_fill_the_file(world: World) -> None:
     receiver = world.stack.enter_context(world.west.receiver())
     world.stack.enter_context(world.east.worker())
     world.east.assign(world.west.cluster, receiver.port, *reversed(chunks), elsewhere=(wal.file,))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     assert sequences(world.west, world.spec) == [(0, 50)]
     assert len(frames_of(world.west, world.spec)) == 50
 
@@ -196,7 +197,7 @@ def test_a_worker_ships_chunks_of_another_hosts_file_when_it_can_read_it(world: 
     receiver = world.stack.enter_context(world.west.receiver())
     world.stack.enter_context(world.east.worker())
     world.east.assign(world.west.cluster, receiver.port, ChunkAssignment(wal.file, 0, length, "west"))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     assert sequences(world.west, world.spec) == [(0, 20)]
 
 
@@ -210,9 +211,9 @@ def test_chunks_that_come_in_any_order_end_with_their_landing_file_closed(world:
         chunk = ChunkAssignment(wal.file, low, high, "west")
         world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
         begin, end = (frame_start(wal.path, at, length) for at in (low, high))
-        until(lambda b=begin, e=end: world.west.ledger.landing.received(wal.file).contains(b, e))
-    until(lambda: world.arrived(wal))
-    landed = until(lambda: [r for r in world.west.ledger.files.all() if r.source == wal.file and r.closed])
+        wait_until(lambda b=begin, e=end: world.west.ledger.landing.received(wal.file).contains(b, e))
+    wait_until(lambda: world.arrived(wal))
+    landed = wait_until(lambda: [r for r in world.west.ledger.files.all() if r.source == wal.file and r.closed])
     assert len(landed) == 1, "one landing file, closed when all of it is there and not before"
 
 
@@ -227,11 +228,11 @@ def test_a_chunk_whose_ack_is_lost_with_its_stream_is_known_to_be_there(
     with monkeypatch.context() as lost:
         lost.setattr(Shipment, "_take", lambda *_: None)
         world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
-        until(lambda: world.west.received(wal.file, length))
+        wait_until(lambda: world.west.received(wal.file, length))
         assert not world.arrived(wal)
         world.east.term = world.east.ledger.terms.raise_to_next()
         world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
-        until(lambda: world.arrived(wal), what="the ledger to know")
+        wait_until(lambda: world.arrived(wal), what="the ledger to know")
 
 
 def test_a_closed_file_whose_acks_are_lost_with_the_stream_is_known_to_be_there(
@@ -243,11 +244,11 @@ def test_a_closed_file_whose_acks_are_lost_with_the_stream_is_known_to_be_there(
     with monkeypatch.context() as lost, world.east.worker():
         lost.setattr(Shipment, "_take", lambda *_: None)
         world.east.assign(world.west.cluster, receiver.port)
-        until(lambda: world.west.received(wal.file, length))
+        wait_until(lambda: world.west.received(wal.file, length))
     assert not world.arrived(wal)
     with world.east.worker():
         world.east.assign(world.west.cluster, receiver.port)
-        until(lambda: world.arrived(wal), what="the ledger to know")
+        wait_until(lambda: world.arrived(wal), what="the ledger to know")
 
 
 def test_one_refused_table_holds_up_no_other_and_comes_when_it_is_taken(world: World) -> None:
@@ -261,11 +262,11 @@ def test_one_refused_table_holds_up_no_other_and_comes_when_it_is_taken(world: W
     for n in range(5):
         wal.append(other, rows(n, 1))
         wal.append(world.spec, rows(n, 1))
-    until(lambda: sequences(world.west, world.spec) == [(0, 5)])
+    wait_until(lambda: sequences(world.west, world.spec) == [(0, 5)])
     assert not world.arrived(wal)
-    until(lambda: any("ops.weather" in p.error for p in world.east.ledger.files.progress("west")))
+    wait_until(lambda: any("ops.weather" in p.error for p in world.east.ledger.files.progress("west")))
     world.west.ledger.tables.drop(taken.uuid)
-    until(lambda: world.arrived(wal), 30)
+    wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, other) == [(0, 5)] and sequences(world.west, world.spec) == [(0, 5)]
 
 
@@ -277,8 +278,8 @@ def test_one_bad_peer_does_not_stop_another(world: World) -> None:
     world.east.assign_all([(world.west.cluster, receiver.port), (north.cluster, 9)])
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
-    until(lambda: world.arrived(wal))
-    until(lambda: any(p.error for p in world.east.ledger.files.progress("north")))
+    wait_until(lambda: world.arrived(wal))
+    wait_until(lambda: any(p.error for p in world.east.ledger.files.progress("north")))
 
 
 def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World) -> None:  # 004-11
@@ -286,7 +287,7 @@ def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World)
     world.run()
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
-    until(lambda: sequences(world.west, world.spec) == [(0, 1)])
+    wait_until(lambda: sequences(world.west, world.spec) == [(0, 1)])
     world.west.send_to(world.east, world.spec)
     world.west.send_to(north, world.spec)
     back = world.stack.enter_context(world.east.receiver())
@@ -296,10 +297,10 @@ def test_nothing_loops_and_what_landed_goes_on_to_the_next_cluster(world: World)
     wal.append(world.spec, rows(10, 10))
     own = world.west.wal()
     own.append(world.spec, rows(100, 10))
-    until(lambda: len(sequences_by_wal(north, world.spec)) == 2, 30)
-    until(lambda: any(wal.startswith("west") for wal in sequences_by_wal(world.east, world.spec)))
+    wait_until(lambda: len(sequences_by_wal(north, world.spec)) == 2, timeout_s=30)
+    wait_until(lambda: any(wal.startswith("west") for wal in sequences_by_wal(world.east, world.spec)))
     assert all(wal.startswith("west") for wal, _ in frames_of(world.east, world.spec))
-    until(lambda: ("east", "west", "north") in provenances(north))
+    wait_until(lambda: ("east", "west", "north") in provenances(north))
 
 
 def sequences_by_wal(site: Site, spec: TableSpec) -> dict[str, Ranges]:
@@ -321,16 +322,20 @@ def test_a_frozen_receiver_is_noticed_within_15_s_and_waited_for(world: World) -
         world.east.assign(world.west.cluster, int(receiver.stdout.readline()))
         wal = world.east.wal()
         wal.append(world.spec, rows(0, 10))
-        until(lambda: world.arrived(wal))
+        wait_until(lambda: world.arrived(wal))
         os.kill(receiver.pid, signal.SIGSTOP)
         begin = time.monotonic()
         wal.append(world.spec, rows(10, 10))
         try:
-            until(lambda: any(p.error for p in world.east.ledger.files.progress("west")), 20, "an error in the status")
+            wait_until(
+                lambda: any(p.error for p in world.east.ledger.files.progress("west")),
+                timeout_s=20,
+                what="an error in the status",
+            )
             assert time.monotonic() - begin <= 15
         finally:
             os.kill(receiver.pid, signal.SIGCONT)
-        until(lambda: world.arrived(wal), 30)
+        wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 2)]
 
 
@@ -343,16 +348,20 @@ def test_an_idle_receiver_that_freezes_is_noticed_within_15_s(world: World) -> N
         wal.append(world.spec, rows(0, 10))
         clusters = (str(world.east.cluster), str(world.west.cluster))
         with started("worker", str(world.folder), *clusters, port, "3600"):
-            until(lambda: world.arrived(wal), 30)
+            wait_until(lambda: world.arrived(wal), timeout_s=30)
             os.kill(receiver.pid, signal.SIGSTOP)
             begin = time.monotonic()
             try:
-                until(lambda: any(p.error for p in world.east.ledger.files.progress("west")), 20, "an error")
+                wait_until(
+                    lambda: any(p.error for p in world.east.ledger.files.progress("west")),
+                    timeout_s=20,
+                    what="an error",
+                )
                 assert time.monotonic() - begin <= 15
             finally:
                 os.kill(receiver.pid, signal.SIGCONT)
             wal.append(world.spec, rows(10, 10))
-            until(lambda: world.arrived(wal), 30)
+            wait_until(lambda: world.arrived(wal), timeout_s=30)
     assert sequences(world.west, world.spec) == [(0, 2)]
 
 
@@ -360,15 +369,15 @@ def test_work_goes_on_without_zookeeper(world: World) -> None:  # 004-35
     world.run()
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     session = world.east.coordination._keeper.session()
     world.east.ensemble.cut(session)
     wal.append(world.spec, rows(10, 10))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     wal.finish()
     successor = world.east.wal()
     successor.append(world.spec, rows(20, 10))
-    until(lambda: world.arrived(successor))
+    wait_until(lambda: world.arrived(successor))
     world.east.ensemble.heal()
 
 
@@ -381,7 +390,7 @@ def test_a_damaged_wal_is_told_and_never_shipped_past(world: World) -> None:
         file.seek(ends[0] + 100)
         file.write(bytes((byte ^ 1,)))
     world.run()
-    until(lambda: any(p.error for p in world.east.ledger.files.progress("west") if p.file == wal.file))
+    wait_until(lambda: any(p.error for p in world.east.ledger.files.progress("west") if p.file == wal.file))
     assert sequences(world.west, world.spec) in ([], [(0, 1)])
     assert not world.arrived(wal)
 
@@ -394,5 +403,5 @@ def test_a_peer_that_was_made_again_is_not_shipped_to(world: World) -> None:
     world.east.assign(world.west.cluster, receiver.port)
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
-    until(lambda: any("define it again" in p.error for p in world.east.ledger.files.progress("west")))
+    wait_until(lambda: any("define it again" in p.error for p in world.east.ledger.files.progress("west")))
     assert not again.ledger.files.all()

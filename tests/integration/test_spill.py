@@ -26,7 +26,8 @@ from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
 from replication.master.retire import Sweeper, retire
 from replication.worker.reading import FrameReader, frame_start
 from replication.worker.spill import Spiller
-from tests.sites import Site, Wal, rows, table, until
+from tests.sites import Site, Wal, rows, table
+from tests.waiting import wait_until
 
 RELAY = RetentionPolicy(keeps_tables=False)
 
@@ -100,15 +101,15 @@ def test_files_past_the_budget_are_shipped_from_the_store_and_retired_there(tmp_
         growing = world.east.wal()
         growing.append(world.spec, rows(100, 1))
         world.run()
-        until(lambda: all(world.stored(wal) for wal in wals))
-        until(lambda: not any(Path(w.path).exists() or Path(w.path).with_suffix(".len").exists() for w in wals))
+        wait_until(lambda: all(world.stored(wal) for wal in wals))
+        wait_until(lambda: not any(Path(w.path).exists() or Path(w.path).with_suffix(".len").exists() for w in wals))
         assert Path(growing.path).exists() and not world.stored(growing)
         (outlook,) = world.status().peer_forecasts
         assert outlook.stored_files == 3 and outlook.stored_bytes == sum(wal.length for wal in wals)
         assert outlook.then == "spill" and not world.status().unreadable
         world.open()
-        until(lambda: world.there(world.spec) == 10, 40)
-        until(lambda: all(world.shipped(wal) for wal in wals))
+        wait_until(lambda: world.there(world.spec) == 10, timeout_s=40)
+        wait_until(lambda: all(world.shipped(wal) for wal in wals))
         row = world.east.ledger.files.get(wals[0].file)
         assert row is not None
         world.east.ledger.rules.delete("west", world.east.term)
@@ -126,7 +127,7 @@ def test_chunks_of_a_stored_file_start_where_they_would_on_disk(tmp_path: Path) 
         with FrameReader(wal.path) as reader:
             content, _ = reader.read(256, wal.length, 1 << 20)
         world.run()
-        until(lambda: world.stored(wal))
+        wait_until(lambda: world.stored(wal))
         row = world.east.ledger.files.get(wal.file)
         assert row is not None
         assert [frame_start(row.path, at, wal.length) for at in range(0, wal.length, 97)] == places
@@ -136,7 +137,7 @@ def test_chunks_of_a_stored_file_start_where_they_would_on_disk(tmp_path: Path) 
         middle = wal.length // 2
         chunks = [ChunkAssignment(wal.file, begin, end, "west") for begin, end in ((0, middle), (middle, wal.length))]
         world.east.assign(world.west.cluster, receiver.port, *chunks, elsewhere=(wal.file,))
-        until(lambda: world.there(world.spec) == 20)
+        wait_until(lambda: world.there(world.spec) == 20)
 
 
 def test_a_worker_that_died_while_spilling_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_what_the_own_replay_needs_again_is_brought_back(tmp_path: Path) -> None
         store = RemoteStore(f"file://{tmp_path}/store")
         folders = {FileKind.WAL: str(world.east.config.wal_dir)}
         with world.east.worker():
-            until(lambda: world.stored(wal))
+            wait_until(lambda: world.stored(wal))
         Spiller(world.east.ledger, world.east.files, "h0", store, 1, True, folders).run_once()
         row = world.east.ledger.files.get(wal.file)
         assert row is not None and not row.is_stored and Path(row.path).read_bytes() == content
@@ -181,7 +182,7 @@ def test_what_another_host_has_yet_to_replay_stays_and_comes_back(tmp_path: Path
         world = World(tmp_path, stack)
         away, here = world.closed(world.spec, 0), world.closed(world.spec, 10)
         with world.east.worker():
-            until(lambda: world.stored(away) and world.stored(here))
+            wait_until(lambda: world.stored(away) and world.stored(here))
         world.east.ledger.replay.note_replayer("h1", True)
         store, folders = RemoteStore(f"file://{tmp_path}/store"), {FileKind.WAL: str(world.east.config.wal_dir)}
         for _ in range(2):
@@ -203,7 +204,7 @@ def test_a_file_on_its_way_back_is_no_orphan_however_long_that_takes(tmp_path: P
                     sweeper.sweep(now_s)
 
         with world.east.worker():
-            until(lambda: world.stored(wal))
+            wait_until(lambda: world.stored(wal))
         world.east.wal()
         make_spiller(world, Slow(f"file://{tmp_path}/store")).run_once()
         row = world.east.ledger.files.get(wal.file)
@@ -220,7 +221,7 @@ def test_a_file_that_did_not_come_back_stays_in_the_store(tmp_path: Path) -> Non
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         with world.east.worker():
-            until(lambda: world.stored(wal))
+            wait_until(lambda: world.stored(wal))
         store = RemoteStore(f"file://{tmp_path}/store")
         with pytest.raises(StorageError, match="stays in the store"):
             make_spiller(world, store, Losing()).run_once()
@@ -235,7 +236,7 @@ def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: P
         world = World(tmp_path, stack)
         wals = [world.closed(world.spec, 10 * n) for n in range(3)]
         world.run()
-        until(lambda: all(world.stored(wal) for wal in wals))
+        wait_until(lambda: all(world.stored(wal) for wal in wals))
         row = world.east.ledger.files.get(wals[1].file)
         assert row is not None
         kept = Path(row.path.removeprefix("file://"))
@@ -255,7 +256,7 @@ def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: P
         other = world.create("ops.other")
         world.closed(other, 0)
         world.open()
-        until(lambda: world.there(other) == 3, what="another table")
+        wait_until(lambda: world.there(other) == 3, what="another table")
         (status,) = [peer for peer in world.status().peers if peer.table == world.spec.name]
         assert status.state == "needs_bootstrap"
 
@@ -265,7 +266,7 @@ def test_a_store_that_does_not_answer_is_no_reason_to_give_a_file_up(tmp_path: P
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         world.run()
-        until(lambda: world.stored(wal))
+        wait_until(lambda: world.stored(wal))
         row = world.east.ledger.files.get(wal.file)
         assert row is not None
         kept = Path(row.path.removeprefix("file://"))
@@ -281,7 +282,7 @@ def test_a_store_spelt_otherwise_keeps_what_it_has(tmp_path: Path) -> None:
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         with world.east.worker():
-            until(lambda: world.stored(wal))
+            wait_until(lambda: world.stored(wal))
         other = RemoteStore(f"file://{tmp_path}/./store")
         Spiller(world.east.ledger, world.east.files, "h0", other, 1, False, {}).run_once()
         assert len(list(tmp_path.glob("store/**/*.wal"))) == 1
@@ -307,10 +308,14 @@ def test_status_says_why_files_stay_until_the_store_takes_them(tmp_path: Path, m
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         world.run()
-        until(lambda: world.status().peer_forecasts[0].trouble, 20, "the store's failure")
+        wait_until(lambda: world.status().peer_forecasts[0].trouble, timeout_s=20, what="the store's failure")
         assert "the store at" in world.status().peer_forecasts[0].trouble
         (tmp_path / "store").unlink()
-        until(lambda: world.stored(wal) and not world.status().peer_forecasts[0].trouble, 20, "the store to work")
+        wait_until(
+            lambda: world.stored(wal) and not world.status().peer_forecasts[0].trouble,
+            timeout_s=20,
+            what="the store to work",
+        )
 
 
 def test_a_peer_that_dies_while_it_is_bootstrapped_with_a_table_fills_no_disk(tmp_path: Path) -> None:
@@ -330,7 +335,7 @@ def test_a_peer_that_dies_while_it_is_bootstrapped_with_a_table_fills_no_disk(tm
             while sum(wal.length for wal in wals) <= 5000:
                 wals.append(world.closed(spec, 10 * len(wals)))
             newest = wals[-1].file
-            until(lambda: world.east.ledger.files.get(newest).length == wals[-1].length)  # type: ignore[union-attr]
+            wait_until(lambda: world.east.ledger.files.get(newest).length == wals[-1].length)  # type: ignore[union-attr]
             assert world.status().peer_forecasts[0].local_bytes > before + 5000
             budgets.keep(world.east.term)
 
@@ -359,7 +364,7 @@ def test_without_a_store_a_peer_past_its_budget_needs_a_bootstrap_of_the_affecte
         budgets = Budgets(world.east.ledger, "h0", str(tmp_path), 5000, False, lambda: clock[0])
         old = world.closed(world.spec, 0)
         world.run()
-        until(lambda: world.east.ledger.files.get(old.file).length == old.length)  # type: ignore[union-attr]
+        wait_until(lambda: world.east.ledger.files.get(old.file).length == old.length)  # type: ignore[union-attr]
         budgets.keep(world.east.term)
         assert [o.runs_out_s for o in world.status().peer_forecasts] == [None] and world.status().peer_forecasts[
             0
@@ -368,7 +373,7 @@ def test_without_a_store_a_peer_past_its_budget_needs_a_bootstrap_of_the_affecte
         while sum(wal.length for wal in (old, *wals)) <= 5000:
             wals.append(world.closed(weather, 10 * len(wals)))
         newest = wals[-1]
-        until(lambda: world.east.ledger.files.get(newest.file).length == newest.length)  # type: ignore[union-attr]
+        wait_until(lambda: world.east.ledger.files.get(newest.file).length == newest.length)  # type: ignore[union-attr]
         with capture_logs() as logs:
             budgets.keep(world.east.term)
         assert {e["table"] for e in logs if e["event"] == "table_needs_bootstrap"} == {"ops.flights"}
@@ -377,5 +382,5 @@ def test_without_a_store_a_peer_past_its_budget_needs_a_bootstrap_of_the_affecte
         assert states == {"ops.flights": Phase.NEEDS_BOOTSTRAP.value, "ops.weather": "behind"}
         world.east.wal().append(world.spec, rows(900, 1))
         world.open()
-        until(lambda: world.there(weather) == 3 * len(wals))
+        wait_until(lambda: world.there(weather) == 3 * len(wals))
         assert world.there(world.spec) == 0, "never a part of it with a silent gap"

@@ -16,8 +16,9 @@ from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
 from shell.commands.trace import parse_key
 from tests.graphs import Graph, Node
-from tests.sites import table, until
+from tests.sites import table
 from tests.tables_made import cell, grouped, keyed
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_a_trace_shows_the_routes_the_times_and_the_version_that_counts(graph: G
     c.wait(a.write(spec, {1: "first"}))
     b.wait(a.write(spec, {1: "second", 2: "other"}))
     c.wait(b.write(spec, {1: "of b"}))
-    until(lambda: len(c.landed(spec)) == 5, what="both routes have brought what a wrote")
+    wait_until(lambda: len(c.landed(spec)) == 5, what="both routes have brought what a wrote")
     found = of(c, spec)
     assert (found.cluster, found.table, found.key) == ("c", spec.name, {"id": 1})
     assert [v.values["text"] for v in found.versions] == ["of b", "second", "first"]
@@ -78,7 +79,7 @@ def test_of_what_the_change_log_has_no_more_only_the_winner_is_told(graph: Graph
         position = graph["a"].write(spec, {1: text})
     c.wait(position)
     newest = max(version.commit for version in of(c, spec).versions)
-    until(lambda: min(c.replicated(node, spec) for node in graph.nodes.values()) > newest)
+    wait_until(lambda: min(c.replicated(node, spec) for node in graph.nodes.values()) > newest)
     assert fold(c.tables, c.ledger, spec, newest, 600) is not None
     assert [v.kept for v in of(c, spec).versions] == ["changes", "changes"]
     c.tables.delete(spec.name + "__changes", "_op >= 0")
@@ -95,7 +96,7 @@ def test_a_version_has_the_values_of_its_own_group_only(tmp_path: Path) -> None:
         graph.start()
         wal, b = graph["a"].wal(), graph["b"]
         wal.append(spec, pa.table({"k": ["x"], "a": [7], "b": pa.nulls(1, pa.string())}))
-        until(lambda: len(trace(b.tables, b.ledger, spec, {"k": "x"}).versions) == 2)
+        wait_until(lambda: len(trace(b.tables, b.ledger, spec, {"k": "x"}).versions) == 2)
         found = {v.group: v.values for v in trace(b.tables, b.ledger, spec, {"k": "x"}).versions}
         assert found == {"left": {"a": 7}, "right-1": {"b": None}}
 

@@ -16,7 +16,8 @@ from replication.ledger.base import FileKind
 from replication.link.base import Ack, Data, Hello, Route, ShipSession
 from replication.link.grpc_client import connect
 from tests.graphs import Graph, Node
-from tests.sites import Site, Wal, rows, table, until
+from tests.sites import Site, Wal, rows, table
+from tests.waiting import wait_until
 
 FRAMES = 20
 HEADER = 256
@@ -110,7 +111,7 @@ def test_a_frame_that_arrives_at_two_receivers_at_the_same_moment_counts_once(
     assert len(d.landed(spec)) == 2 * FRAMES
     (covered,) = d.ledger.landing.coverage(spec.uuid).values()
     assert covered.spans == ((0, FRAMES),)
-    until(lambda: len(d.changes(spec)) >= FRAMES * 10 and not d.ledger.replay.pending(), what="all is applied")
+    wait_until(lambda: len(d.changes(spec)) >= FRAMES * 10 and not d.ledger.replay.pending(), what="all is applied")
     assert Counter((row["_seq"], row["_row"]) for row in d.changes(spec)) == Counter(
         {(n, r): 1 for n in range(FRAMES) for r in range(10)}
     )

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from peer.client.connect import connect
 from replication import config as configuration
 from replication.errors import ConfigError, CoordinationError, LockedFileError, NoWorkerError
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 ROLES = "zookeeper,master,worker,receiver"
@@ -24,14 +24,6 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def until(condition, timeout_s=120.0, what="the condition"):
-    deadline, pause = time.monotonic() + timeout_s, threading.Event()
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        pause.wait(0.05)
-    return found
 
 
 def alive(pid):
@@ -63,7 +55,7 @@ class Up:
         return [e for e in list(self.said) if e["event"] == event and role in (None, e.get("role"))]
 
     def ready(self):
-        until(lambda: self.events("ready") and "seconds" in self.events("ready")[-1], what="ready")
+        wait_until(lambda: self.events("ready") and "seconds" in self.events("ready")[-1], what="ready", timeout_s=120)
 
     def pids(self):
         states = [json.loads((self.config.run_dir / f"{role}.json").read_text()) for role in ROLES.split(",")]
@@ -107,7 +99,7 @@ def test_roles_start_are_restarted_when_killed_and_stop_together(start):
     for role in ("worker", "zookeeper"):
         os.kill(before[role], signal.SIGKILL)
     for role in ("worker", "zookeeper"):
-        until(lambda role=role: len(up.events("ready", role)) == 2, what=f"{role} ready again")
+        wait_until(lambda role=role: len(up.events("ready", role)) == 2, what=f"{role} ready again", timeout_s=120)
         assert "SIGKILL" in up.events("ended", role)[0]["detail"]
     after = up.pids()
     assert after["master"] == before["master"]
@@ -121,7 +113,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed(start):
     up.ready()
     pids = up.pids()
     up.process.kill()
-    until(lambda: not any(alive(pid) for pid in pids.values()), what="all processes gone")
+    wait_until(lambda: not any(alive(pid) for pid in pids.values()), what="all processes gone", timeout_s=120)
 
 
 @pytest.mark.linux
@@ -133,7 +125,7 @@ def test_nothing_is_left_when_the_supervisor_and_zookeepers_role_are_killed_at_o
     pids = up.pids()
     for pid in (up.process.pid, pids["zookeeper"]):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(alive(pid) for pid in pids.values()), what="all processes gone")
+    wait_until(lambda: not any(alive(pid) for pid in pids.values()), what="all processes gone", timeout_s=120)
 
 
 def test_connecting_for_writing_wants_a_worker_on_this_host(start, file):

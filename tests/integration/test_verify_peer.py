@@ -27,8 +27,9 @@ from replication.ledger.sql.ledger import open_ledger
 from replication.link import questions as q
 from replication.link.grpc_client import connect
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
-from tests.sites import Site, until
+from tests.sites import Site
 from tests.tables_made import cell, grouped, keyed, uuids
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64()), ("w", pa.float64())])
 
@@ -193,7 +194,7 @@ def test_the_process_ends_with_the_conversation_and_leaves_nothing(pair: Pair) -
             peer_side(link, pair.east.cluster, pair.west.cluster),
         ):
             pass
-    until(lambda: not pair.receiver._conversations._open)
+    wait_until(lambda: not pair.receiver._conversations._open)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
     link.close()
@@ -207,7 +208,7 @@ def test_a_comparison_that_takes_too_long_is_ended(pair: Pair) -> None:
         while time.monotonic() - began < 20:
             conversation.ask(q.encode_question(q.AskTables()))
             conversation.answer()
-    until(lambda: not short._open)
+    wait_until(lambda: not short._open)
 
 
 def test_a_process_that_dies_is_told_and_the_receiver_goes_on(pair: Pair) -> None:

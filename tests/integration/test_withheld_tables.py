@@ -17,7 +17,8 @@ from replication.core.shipping.chunk import ChunkAssignment
 from replication.link.base import Hello
 from replication.worker.reading import FrameReader
 from tests.integration.test_shipping import World, sequences, sequences_by_wal
-from tests.sites import rows, table, until
+from tests.sites import rows, table
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -45,8 +46,8 @@ def test_what_lies_behind_a_long_run_of_a_refused_table_is_not_held_up(world: Wo
     later = world.east.wal()
     later.append(world.spec, rows(1, 1))
     world.run()
-    until(lambda: sum(end for _, end in sequences(world.west, world.spec)) == 1)
-    until(lambda: set(sequences_by_wal(world.west, world.spec)) == {str(wal.file), str(later.file)})
+    wait_until(lambda: sum(end for _, end in sequences(world.west, world.spec)) == 1)
+    wait_until(lambda: set(sequences_by_wal(world.west, world.spec)) == {str(wal.file), str(later.file)})
 
 
 def test_what_lies_among_frames_of_a_refused_table_and_others_is_not_held_up(world: World) -> None:
@@ -61,7 +62,7 @@ def test_what_lies_among_frames_of_a_refused_table_and_others_is_not_held_up(wor
         wal.append(private, rows(n, 1))
         wal.append(other, rows(n, 1))
     world.run()
-    until(lambda: sequences(world.west, world.spec) == [(0, 150)], 15)
+    wait_until(lambda: sequences(world.west, world.spec) == [(0, 150)], timeout_s=15)
     assert sequences(world.west, other) == []
 
 
@@ -92,7 +93,7 @@ def test_a_table_refused_within_a_stream_is_not_read_again_by_the_next(
 
     monkeypatch.setattr(FrameReader, "read", slowly)
     world.run()
-    until(lambda: sequences(world.west, world.spec) == [(0, 1)], 30)
+    wait_until(lambda: sequences(world.west, world.spec) == [(0, 1)], timeout_s=30)
 
 
 def test_a_table_of_which_a_schema_version_is_missing_here_holds_up_no_other(
@@ -118,9 +119,9 @@ def test_a_table_of_which_a_schema_version_is_missing_here_holds_up_no_other(
             wal.append(other, rows(n, 1))
             wal.append(world.spec, rows(n, 1))
         world.run()
-        until(lambda: sequences(world.west, world.spec) == [(0, 5)])
-        until(lambda: any("not in the ledger" in held.reason for held in world.east.ledger.sending.held()))
-    until(lambda: world.arrived(wal))
+        wait_until(lambda: sequences(world.west, world.spec) == [(0, 5)])
+        wait_until(lambda: any("not in the ledger" in held.reason for held in world.east.ledger.sending.held()))
+    wait_until(lambda: world.arrived(wal))
 
 
 def test_a_peer_is_asked_seldom_about_a_chunk_that_it_refuses_and_takes_it_in_the_end(
@@ -143,9 +144,9 @@ def test_a_peer_is_asked_seldom_about_a_chunk_that_it_refuses_and_takes_it_in_th
     world.stack.enter_context(world.east.worker())
     chunk = ChunkAssignment(wal.file, 0, length, "west")
     world.east.assign(world.west.cluster, receiver.port, chunk, elsewhere=(wal.file,))
-    until(lambda: asked)
-    until(lambda: time.monotonic() > asked[0] + 3)
+    wait_until(lambda: asked)
+    wait_until(lambda: time.monotonic() > asked[0] + 3)
     assert len(asked) <= 2
     world.west.ledger.tables.drop(next(s.uuid for s in world.west.ledger.tables.all() if s.name == "ops.weather"))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     assert sequences(world.west, other) == [(0, 50)]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from replication.coordination.paths import MemberKind
 from replication.worker.loop import Worker
-from tests.sites import Site, until
+from tests.sites import Site
+from tests.waiting import wait_until
 
 
 def test_a_worker_that_sleeps_until_its_next_look_wakes_to_stop(tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_a_worker_that_sleeps_until_its_next_look_wakes_to_stop(tmp_path: Path) 
         worker = Worker(site.config, site.ledger, site.coordination, stop)
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
-        until(lambda: site.coordination.members(MemberKind.WORKERS), what="the worker")
+        wait_until(lambda: site.coordination.members(MemberKind.WORKERS), what="the worker")
         stop.set()
         thread.join(20)
         assert not thread.is_alive()

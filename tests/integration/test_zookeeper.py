@@ -6,9 +6,8 @@ import os
 import shutil
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -25,20 +24,9 @@ from replication.core.roles import Role
 from replication.errors import ConfigError, CoordinationError
 from replication.tables.spark.jars import java_home_check
 from tests.certificates import Authority
+from tests.waiting import wait_until
 
 EAST = ClusterId("east", uuid4())
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
-    deadline, pause = time.monotonic() + timeout_s, threading.Event()
-    while True:
-        try:
-            if condition():
-                return
-        except CoordinationError:
-            pass  # the server is away
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        pause.wait(0.05)
 
 
 @pytest.fixture
@@ -57,16 +45,16 @@ def test_data_and_even_a_session_survive_a_restart_of_the_server(server: Embedde
         membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
         seen: list[bytes] = []
         here.watch_assignment("h0", lambda read: seen.append(read.content))
-        eventually(lambda: seen == [b"one"])
+        wait_until(lambda: seen == [b"one"], despite=CoordinationError)
         server.stop()
         with pytest.raises(CoordinationError):
             here.role()
         server.start()
-        eventually(membership.held)
+        wait_until(membership.held, despite=CoordinationError)
         read = here.assignment("h0")
         assert read is not None and read.content == b"one"
         here.set_assignment("h0", b"two", read.version)
-        eventually(lambda: seen == [b"one", b"two"])
+        wait_until(lambda: seen == [b"one", b"two"], despite=CoordinationError)
 
 
 def test_a_cluster_whose_zookeeper_lost_its_data_is_there_again(
@@ -79,13 +67,13 @@ def test_a_cluster_whose_zookeeper_lost_its_data_is_there_again(
         standby = here.role().state.becomes(Role.STANDBY)
         here.set_role(standby, here.role().version)
         membership = here.enrol(MemberKind.WORKERS, "h0", {"pid": 1})
-        eventually(membership.held)
+        wait_until(membership.held, despite=CoordinationError)
         for number in range(200):  # the new server's transactions are behind what was seen
             here.set_assignment(f"h{number}", b"one", -1)
         server.stop()
         shutil.rmtree(tmp_path / "zookeeper")
         server.start()
-        eventually(membership.held)
+        wait_until(membership.held, despite=CoordinationError)
         assert here.public().cluster == EAST and here.role().state == standby
         assert [host.slot for host in here.hosts()] == ["h0"]
 
@@ -138,7 +126,7 @@ def test_a_frozen_server_costs_a_bounded_wait_and_nothing_else(server: EmbeddedZ
                 here.role()
         assert time.monotonic() - began < 5.0
         os.kill(server.pid, signal.SIGCONT)
-        eventually(membership.held)
+        wait_until(membership.held, despite=CoordinationError)
         assert here.role().state.epoch == 1
 
 

@@ -25,7 +25,8 @@ from replication.ledger.base import Peer
 from replication.ledger.sql.ledger import open_ledger
 from shell.processes.roles import make_ledger, run_role
 from tests.certificates import Authority
-from tests.sites import table, until
+from tests.sites import table
+from tests.waiting import wait_until
 
 
 class Processes:
@@ -84,7 +85,7 @@ def in_time(condition: Callable[[], object]) -> None:
         except CoordinationError:
             return None
 
-    until(holds, 30)
+    wait_until(holds, timeout_s=30)
 
 
 def test_roles_handles_and_masters_of_other_clusters_speak_tls_and_nobody_else_gets_in(

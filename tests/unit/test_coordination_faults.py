@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
@@ -17,15 +16,9 @@ from replication.coordination.session import Coordination
 from replication.coordination.zookeeper import ZookeeperTree
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NotLeaderError
+from tests.waiting import wait_until
 
 EAST = ClusterId("east", uuid4())
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    deadline, pause = time.monotonic() + timeout_s, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        pause.wait(0.01)
 
 
 @pytest.fixture
@@ -67,7 +60,7 @@ def test_a_client_that_is_cut_off_neither_leads_nor_answers_and_its_members_live
     ensemble.expire(session)
     assert other.members(MemberKind.WORKERS) == ()
     ensemble.heal()
-    eventually(lambda: len(other.members(MemberKind.WORKERS)) == 1)
+    wait_until(lambda: len(other.members(MemberKind.WORKERS)) == 1)
     assert membership.held() and session_of(here) != session
 
 
@@ -90,12 +83,12 @@ def test_a_watch_that_comes_late_delivers_what_is_there_by_then(
     seen: list[bytes] = []
     here.watch_assignment("h0", lambda read: seen.append(read.content))
     other.set_assignment("h0", b"one", -1)
-    eventually(lambda: seen == [b"one"])
+    wait_until(lambda: seen == [b"one"])
     ensemble.delay_watches()
     other.set_assignment("h0", b"two", 0)
     other.set_assignment("h0", b"three", 1)
     ensemble.release_watches()
-    eventually(lambda: seen[-1] == b"three")
+    wait_until(lambda: seen[-1] == b"three")
     assert seen == [b"one", b"three"]
 
 
@@ -107,7 +100,7 @@ def test_a_watch_that_never_comes_costs_one_period_of_rereading(
     here.watch_assignment("h0", lambda read: seen.append(read.content))
     ensemble.delay_watches()
     other.set_assignment("h0", b"one", -1)
-    eventually(lambda: seen == [b"one"])
+    wait_until(lambda: seen == [b"one"])
 
 
 def test_an_assignment_whose_outcome_is_unknown_is_found_written_when_it_is_read_again(
@@ -164,9 +157,9 @@ def test_a_failing_ensemble_delays_members_and_watches_but_loses_neither(
 
     ensemble.fault = fail
     ensemble.expire(session_of(here))
-    eventually(lambda: len(calls) > 60)
+    wait_until(lambda: len(calls) > 60)
     count = other.announce()
-    eventually(lambda: bool(seen) and seen[-1] == count)
+    wait_until(lambda: bool(seen) and seen[-1] == count)
     assert membership.held()
 
 
@@ -181,7 +174,7 @@ def test_a_watcher_of_a_node_that_holds_rubbish_holds_up_nobody_else(
     tree.set("/east/role", b"rubbish")
     here.watch_role(roles.append)
     here.watch_announcements(counts.append)
-    eventually(lambda: len(counts) == 1)
+    wait_until(lambda: len(counts) == 1)
     assert other.announce() and roles == []
     tree.close()
 
@@ -199,9 +192,9 @@ def test_a_fault_in_what_is_delivered_to_costs_no_membership_and_is_tried_again(
 
     here.watch_announcements(deliver)
     membership = here.enrol(MemberKind.WORKERS, "h0", {})
-    eventually(lambda: counts == [0, 0])
+    wait_until(lambda: counts == [0, 0])
     ensemble.expire(session_of(here))
-    eventually(membership.held)
+    wait_until(membership.held)
 
 
 def test_what_is_read_after_a_subscription_was_closed_is_not_delivered(connect: Callable[..., Coordination]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
+from typing import cast
 from uuid import uuid4
 
 import pytest
@@ -14,6 +14,7 @@ from replication.core.ids import ClusterId
 from replication.errors import CoordinationError
 from replication.ledger.base import Peer
 from replication.master.neighbours import Neighbour, Neighbours
+from tests.waiting import wait_until
 
 WEST, SOUTH = ClusterId("west", uuid4()), ClusterId("south", uuid4())
 NOBODY: frozenset[str] = frozenset()
@@ -54,14 +55,11 @@ def peer(cluster: ClusterId) -> Peer:
     return Peer(cluster.name, f"{cluster.name}:2181/walship", cluster)
 
 
-def until(
+def look_until(
     look: Callable[[], dict[str, Neighbour]], seen: Callable[[dict[str, Neighbour]], bool]
 ) -> dict[str, Neighbour]:
-    deadline, pause = time.monotonic() + 10, threading.Event()
-    while not seen(known := look()):
-        assert time.monotonic() < deadline, known
-        pause.wait(0.005)
-    return known
+    (known,) = wait_until(lambda: (known,) if seen(known := look()) else ())
+    return cast("dict[str, Neighbour]", known)
 
 
 def test_a_peers_public_part_is_read_and_read_again_when_it_is_old(
@@ -69,12 +67,12 @@ def test_a_peers_public_part_is_read_and_read_again_when_it_is_old(
 ) -> None:
     west = peer(WEST)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:1",))
-    until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    look_until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:2",))
     for now_s in (1.0, 4.9):
         assert neighbours.look([west], NOBODY, now_s)["west"].public == Public(WEST, "1", ("w:1",))
     assert len(elsewhere.readings) == 1
-    until(
+    look_until(
         lambda: neighbours.look([west], NOBODY, 5.0), lambda known: known["west"].public == Public(WEST, "1", ("w:2",))
     )
 
@@ -85,7 +83,9 @@ def test_a_peer_that_hangs_holds_up_neither_the_caller_nor_another_peer(
     west, south = peer(WEST), peer(SOUTH)
     elsewhere.hanging[west.zookeepers] = threading.Event()
     elsewhere.answers[south.zookeepers] = Public(SOUTH, "1", ())
-    known = until(lambda: neighbours.look([west, south], NOBODY, 0.0), lambda known: known["south"].public is not None)
+    known = look_until(
+        lambda: neighbours.look([west, south], NOBODY, 0.0), lambda known: known["south"].public is not None
+    )
     assert known["west"].public is None
     for now_s in (10.0, 20.0, 30.0):
         neighbours.look([west, south], NOBODY, now_s)
@@ -97,7 +97,7 @@ def test_a_peer_that_fails_is_left_alone_longer_each_time_and_forgiven_at_once(
 ) -> None:
     west, now_s, waits = peer(WEST), 0.0, []
     for failures in range(1, 6):
-        known = until(
+        known = look_until(
             lambda at=now_s: neighbours.look([west], NOBODY, at),  # type: ignore[misc]
             lambda known, wanted=failures: known["west"].backoff.failures == wanted,  # type: ignore[misc]
         )
@@ -105,7 +105,7 @@ def test_a_peer_that_fails_is_left_alone_longer_each_time_and_forgiven_at_once(
         now_s = known["west"].backoff.until_s
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
-    known = until(lambda: neighbours.look([west], NOBODY, now_s), lambda known: known["west"].public is not None)
+    known = look_until(lambda: neighbours.look([west], NOBODY, now_s), lambda known: known["west"].public is not None)
     assert known["west"].backoff.failures == 0
 
 
@@ -114,7 +114,7 @@ def test_a_peer_that_workers_cannot_ship_to_counts_as_failing_though_it_answers(
 ) -> None:
     west = peer(WEST)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
-    until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    look_until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
     assert neighbours.look([west], frozenset({"west"}), 1.0)["west"].backoff.until_s == 2.0
     assert neighbours.look([west], frozenset({"west"}), 1.5)["west"].backoff.until_s == 2.0
     assert neighbours.look([west], frozenset({"west"}), 2.2)["west"].backoff.due(2.2), "it is tried again"
@@ -126,10 +126,10 @@ def test_a_peer_that_moved_is_read_at_its_new_address_and_one_that_is_gone_is_fo
     elsewhere: Elsewhere, neighbours: Neighbours
 ) -> None:
     west = peer(WEST)
-    until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].backoff.failures == 1)
+    look_until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].backoff.failures == 1)
     moved = Peer("west", "elsewhere:2181/walship", WEST)
     elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ())
-    until(lambda: neighbours.look([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    look_until(lambda: neighbours.look([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
     assert neighbours.look([], NOBODY, 0.0) == {}
 
 
@@ -149,6 +149,6 @@ def test_what_a_peers_old_address_answers_late_is_not_what_the_new_one_says(
     assert old.result(10).receivers == ("old:1",)
     assert neighbours.look([moved], NOBODY, 0.2)["west"].public is None
     elsewhere.hanging[moved.zookeepers].set()
-    known = until(lambda: neighbours.look([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
+    known = look_until(lambda: neighbours.look([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
     assert known["west"].public == elsewhere.answers[moved.zookeepers]
     assert list(neighbours._under_way) == []

@@ -25,7 +25,8 @@ from shell.cli.render import Printer
 from shell.processes.up import _later, chosen_roles
 from shell.status.page import show_status
 from tests.deriving import DerivingSite
-from tests.sites import rows, table, until
+from tests.sites import rows, table
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -92,15 +93,19 @@ def test_a_hook_that_hangs_or_fails_holds_its_own_table_only(
     with running(site):
         made = {hook: site.define(f"ops.{hook}", "ops.source", hook) for hook in ("hanging", "failing", "select")}
         site.wal().append(spec, rows(0, 3))
-        until(lambda: hangs.is_set(), 60)
-        until(lambda: len(site.shown(made["select"])) == 3, 60, "the table whose hook works")
-        until(lambda: "not today" in site.derivation(made["failing"]).error, 60, "what is wrong in the ledger")
+        wait_until(lambda: hangs.is_set(), timeout_s=60)
+        wait_until(lambda: len(site.shown(made["select"])) == 3, timeout_s=60, what="the table whose hook works")
+        wait_until(
+            lambda: "not today" in site.derivation(made["failing"]).error,
+            timeout_s=60,
+            what="what is wrong in the ledger",
+        )
         assert site.shown(made["hanging"]) == site.shown(made["failing"]) == []
         fails[0] = False
         may_go_on.set()
         for spec in made.values():
-            until(lambda spec=spec: len(site.shown(spec)) == 3, 60, spec.name)
-        until(lambda: not site.derivation(made["failing"]).error, 60)
+            wait_until(lambda spec=spec: len(site.shown(spec)) == 3, timeout_s=60, what=spec.name)
+        wait_until(lambda: not site.derivation(made["failing"]).error, timeout_s=60)
     assert all(len(site.versions(spec)) == 3 for spec in made.values())
 
 
@@ -121,7 +126,7 @@ def test_a_table_whose_thread_ended_goes_on(site: DerivingSite, monkeypatch: pyt
     with running(site):
         made = site.define("ops.made", "ops.source", "select")
         site.wal().append(spec, rows(0, 3))
-        until(lambda: len(site.shown(made)) == 3, 60, "the derived rows")
+        wait_until(lambda: len(site.shown(made)) == 3, timeout_s=60, what="the derived rows")
     assert ended
 
 
@@ -135,20 +140,20 @@ def test_the_first_of_the_hosts_that_can_derive_does(site: DerivingSite) -> None
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site) as role:
-        until(lambda: site.ledger.replay.mark(spec.uuid), 60)
-        until(lambda: site.coordination.candidates(Election.DERIVERS) == ("z9", "h0"), 60)
+        wait_until(lambda: site.ledger.replay.mark(spec.uuid), timeout_s=60)
+        wait_until(lambda: site.coordination.candidates(Election.DERIVERS) == ("z9", "h0"), timeout_s=60)
         assert not role._leads and site.derivation(public).position < 0, "the host z9 would"
         other.close()
-        until(lambda: len(site.shown(public)) == 3, 60)
+        wait_until(lambda: len(site.shown(public)) == 3, timeout_s=60)
         assert members_of(site.coordination).hosts[0].roles == ("derive (leads)", "worker")
     assert site.coordination.leader(Election.DERIVERS) is None
 
 
 def test_a_host_without_a_worker_leaves_deriving_to_the_next(site: DerivingSite) -> None:
     with running(site):
-        until(lambda: site.coordination.leader(Election.DERIVERS) == "h0", 60)
+        wait_until(lambda: site.coordination.leader(Election.DERIVERS) == "h0", timeout_s=60)
         site.membership.leave()
-        until(lambda: site.coordination.leader(Election.DERIVERS) is None, 60)
+        wait_until(lambda: site.coordination.leader(Election.DERIVERS) is None, timeout_s=60)
 
 
 def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
@@ -188,10 +193,10 @@ def test_a_host_that_leads_no_more_lets_go_of_the_batch_ids_it_began(site: Deriv
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site):
-        until(lambda: len(site.shown(public)) == 3, 60)
+        wait_until(lambda: len(site.shown(public)) == 3, timeout_s=60)
         (writer,) = (known.writer for known in site.ledger.time.writers())
         assert site.ledger.batches.hold(public.uuid, "next", writer, "h0") == writer
         site.membership.leave()
-        until(lambda: not site.ledger.time.writers(), 20)
+        wait_until(lambda: not site.ledger.time.writers(), timeout_s=20)
         site.ledger.time.register_writer("leader", "a0", 1, "boot", 1)
-        until(lambda: site.ledger.batches.hold(public.uuid, "next", "leader", "a0") == "leader", 20)
+        wait_until(lambda: site.ledger.batches.hold(public.uuid, "next", "leader", "a0") == "leader", timeout_s=20)

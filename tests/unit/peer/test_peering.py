@@ -26,7 +26,8 @@ from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.peers import definecluster, deletecluster
 from tests.contract.ledger_stores import NORTH, WEST
-from tests.sites import Site, rows, table, until
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
 
 UNUSABLE = [
     "flights-w",
@@ -86,7 +87,7 @@ def test_rows_that_will_not_be_sent_are_told_also_before_they_are_replayed(
     spec, wal = east.ledger.tables.get("ops.new"), east.wal()
     end = wal.append(spec, rows(0, 10))
     with east.worker():
-        until(lambda: east.ledger.landing.coverage(spec.uuid))
+        wait_until(lambda: east.ledger.landing.coverage(spec.uuid))
     if replayed:
         east.ledger.replay.checkpoint_applied(ReplayCheckpoint(spec.uuid, 1, 1, 1, {wal.file: end}))
     peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))

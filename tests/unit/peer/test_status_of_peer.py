@@ -20,7 +20,8 @@ from replication.ledger.base import PatternRule
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
 from shell.commands.replication import status
-from tests.sites import Site, rows, table, until
+from tests.sites import Site, rows, table
+from tests.waiting import wait_until
 
 
 class Told:
@@ -56,7 +57,7 @@ def told(tmp_path: Path) -> Iterator[Told]:
     wal.append(spec, rows(0, 10))
     wal.finish()
     with east.worker():
-        until(lambda: east.ledger.landing.coverage(spec.uuid))
+        wait_until(lambda: east.ledger.landing.coverage(spec.uuid))
     yield Told(east)
     for site in (east, west, north):
         site.close()

@@ -17,7 +17,7 @@ from shell.cli.render import Printer
 from shell.processes import supervise
 from shell.processes.role_process import ProcessState
 from shell.processes.supervise import RoleEvent, RoleSupervisor, Supervisor
-from tests.sites import until
+from tests.waiting import wait_until
 
 
 class _Role:
@@ -86,7 +86,7 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
         assert ready.wait(30) and looked.wait(30)
         assert ("derive", "started") not in said
         wanted.set()
-        until(lambda: ("derive", "started") in said, 30)
+        wait_until(lambda: ("derive", "started") in said, timeout_s=30)
     finally:
         stop.set()
         thread.join()

@@ -22,8 +22,8 @@ from replication.writer.wal import batch_ids
 from shell.cli.awaiting import await_written, look_for
 from shell.cli.render import Printer
 from shell.rows.writing import write_file
-from tests.sites import until
 from tests.tables_made import cell, keyed
+from tests.waiting import wait_until
 
 NOBODY, SILENT = cast(Cluster, None), cast(Printer, None)
 
@@ -109,7 +109,7 @@ def test_rows_are_counted_for_whom_stops_the_command_as_they_get_durable(tmp_pat
     told = (cast(Cluster, Slow()), keyed("t.k"), str(tmp_path / "a.csv"), "", printer)
     writer = threading.Thread(target=lambda: write_file(*told, delete=False, batch_id=None))
     writer.start()
-    until(lambda: acks)
+    wait_until(lambda: acks)
     assert printer.so_far == "0 rows durable by then"
     acks[0].set_result(Position(ClusterId("east", UUID(int=1))))
     writer.join()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -166,12 +165,3 @@ class Site:
 def some(begin: int, count: int, size: int = 10) -> pa.Table:
     """Rows with keys from ``begin`` on, too many or too large to be merged with others."""
     return pa.table({"k": range(begin, begin + count), "v": [b"v" * size] * count}, schema=SCHEMA)
-
-
-def eventually(holds: Callable[[], bool], within_s: float = 30.0) -> None:
-    """Wait until ``holds``; fail when that takes too long."""
-    deadline = time.monotonic() + within_s
-    pause = threading.Event()
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        pause.wait(0.005)

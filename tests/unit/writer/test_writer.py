@@ -33,7 +33,8 @@ from replication.writer.merge import FrameMerge
 from replication.writer.pending import AppendStep, FewRows, PendingAppend
 from replication.writer.wal.recovery import recover_file
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
-from tests.unit.writer.site import EAST, Site, eventually, some
+from tests.unit.writer.site import EAST, Site, some
+from tests.waiting import wait_until
 
 
 def test_an_ack_means_published_and_the_position_says_where(site: Site) -> None:  # 004-26
@@ -178,7 +179,7 @@ def test_upserts_and_deletes_in_one_group_keep_their_order(site: Site) -> None:
             call = writer.delete if step % 2 else writer.upsert
             threads.append(threading.Thread(target=call, args=(site.table, [{"k": step}])))
             threads[-1].start()
-            eventually(lambda wanted=step + 1: writer.waiting == wanted)  # type: ignore[misc]
+            wait_until(lambda wanted=step + 1: writer.waiting == wanted)  # type: ignore[misc]
         site.gate.set()
         first.result(20)
         for thread in threads:
@@ -395,7 +396,7 @@ def test_how_old_a_user_timestamp_may_be_is_reckoned_from_commit_times_when_they
         writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=now - history))
         ahead = Route(site.ledger, wal(0, NORTH))
         ahead.land(claims(stream(site.table, ahead.source), 0, 1, 0, commit=now + hour))
-        eventually(lambda: writer.upsert(site.table, [{"k": 1}]).commit > now + hour)
+        wait_until(lambda: writer.upsert(site.table, [{"k": 1}]).commit > now + hour)
         with pytest.raises(HistoryError, match="older|old"):
             writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=now - history))
         writer.apply(site.cells, Mutation("r").put("f", "q", "v", timestamp=now - history + hour + 60_000_000))

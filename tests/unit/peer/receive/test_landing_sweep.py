@@ -19,7 +19,7 @@ from replication.files.memory import MemoryFiles
 from replication.ledger.sql.memory import MemoryLedger
 from replication.link.base import Data
 from tests.contract.ledger_stores import wal
-from tests.sites import until
+from tests.waiting import wait_until
 
 WEST = ClusterId("west", UUID(int=2))
 
@@ -39,7 +39,7 @@ def test_landing_goes_on_when_the_ledger_cannot_be_reached_between_groups(
     landing.start()
     try:
         ledger.fault = away
-        until(lambda: asked.count("files.all") > 1)
+        wait_until(lambda: asked.count("files.all") > 1)
         ledger.fault = None
         landing.check()
     finally:

@@ -30,7 +30,8 @@ from replication.writer.importing.importer import Imported
 from replication.writer.wal import bulk_file
 from replication.writer.wal.durable_length import DurableLength
 from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
-from tests.unit.writer.site import Site, eventually, some
+from tests.unit.writer.site import Site, some
+from tests.waiting import wait_until
 
 
 def test_a_file_is_one_closed_wal_with_one_commit_time(site: Site, tmp_path: Path) -> None:  # 004-22
@@ -214,7 +215,7 @@ def test_two_at_once_import_the_same_content_once(site: Site, tmp_path: Path) ->
         threads = [threading.Thread(target=lambda w=w: done.append(load(w, site.table, path))) for w in (one, one, two)]
         for thread in threads:
             thread.start()
-        eventually(lambda: all(not thread.is_alive() for thread in threads), 60)
+        wait_until(lambda: all(not thread.is_alive() for thread in threads), timeout_s=60)
     assert sorted(each.repeated for each in done) == [False, True, True]
     assert len(site.logged_keys()) == ROWS
 
@@ -243,7 +244,7 @@ def test_closed_time_need_not_wait_for_an_import(site: Site, tmp_path: Path) -> 
             counters = DurableLength.open(row.path, row.boot, site.files)
             assert counters is not None
             before = counters.watermark
-            eventually(lambda: counters.watermark > before)
+            wait_until(lambda: counters.watermark > before)
             promised.append(counters.watermark)
             counters.close()
 

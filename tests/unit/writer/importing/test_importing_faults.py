@@ -36,8 +36,9 @@ from replication.writer.importing.importer import Imported
 from replication.writer.wal.bulk_file import BulkFile
 from replication.writer.writer import Writer
 from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
-from tests.unit.writer.site import Site, eventually, some
+from tests.unit.writer.site import Site, some
 from tests.unit.writer.wal.test_recovery import kill
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("machine", [False, True])
@@ -182,7 +183,7 @@ def test_a_standby_refuses_and_a_role_that_changes_meanwhile_publishes_nothing(s
         def demote(_: Imported) -> None:
             if site.coordination.role().state.role is Role.ACTIVE:
                 site.set_role(Role.STANDBY)
-                eventually(lambda: _refuses(writer))
+                wait_until(lambda: _refuses(writer))
 
         with pytest.raises((ReadOnlyClusterError, CoordinationError)):
             writer.import_file(site.table, path, "", demote)
@@ -278,4 +279,4 @@ def test_a_ledger_out_of_reach_at_the_end_is_told_later(site: Site, tmp_path: Pa
         done = load(writer, site.table, parquet(tmp_path))
         assert done.position is not None and not bulk_rows(site)[0].closed
         site.ledger.fault = None
-        eventually(lambda: bulk_rows(site)[0].closed)
+        wait_until(lambda: bulk_rows(site)[0].closed)

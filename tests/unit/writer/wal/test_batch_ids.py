@@ -21,8 +21,9 @@ from replication.writer.group_commit import GroupCommit
 from replication.writer.pending import AppendStep
 from replication.writer.wal import batch_ids
 from replication.writer.writer import Writer
-from tests.unit.writer.site import Site, eventually, some
+from tests.unit.writer.site import Site, some
 from tests.unit.writer.wal.test_recovery import kill
+from tests.waiting import wait_until
 
 
 def test_a_repeated_batch_adds_nothing_and_gives_a_position_that_includes_it(site: Site) -> None:
@@ -193,7 +194,7 @@ def test_a_batch_whose_caller_gave_up_waiting_is_not_added_twice(site: Site) -> 
         with pytest.raises(RequestError, match="another thread"):
             writer.upsert(site.table, some(0, 100), batch_id="load")
         site.gate.set()
-        eventually(lambda: len(site.logged_keys()) == 100)
+        wait_until(lambda: len(site.logged_keys()) == 100)
         writer.upsert(site.table, some(0, 100), batch_id="load")
         assert site.logged_keys() == list(range(100))
 
@@ -218,7 +219,7 @@ def test_a_batch_that_did_not_fit_in_whole_keeps_its_id_until_what_was_queued_of
                 assert "another thread" in str(error)
             return False
 
-        eventually(conflicts)
+        wait_until(conflicts)
     with site.writer(codec="none") as patient:
         patient.upsert(site.table, rows, batch_id="load")
         assert site.logged_keys() == list(range(FRAME_ROWS_MAX * 3))

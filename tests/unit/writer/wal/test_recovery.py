@@ -19,7 +19,8 @@ from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import Recovered, Recovery, recover_file
 from replication.writer.wal.registration import lock_path
 from replication.writer.writer import Writer
-from tests.unit.writer.site import DIRECTORY, Site, eventually, some
+from tests.unit.writer.site import DIRECTORY, Site, some
+from tests.waiting import wait_until
 
 
 def kill(site: Site, writer: Writer, *, machine: bool = False, keep_bytes: int = 0) -> None:
@@ -161,7 +162,7 @@ def test_what_was_refused_for_a_lost_lease_never_comes_back_though_the_ledger_wa
     writer = site.writer(lease_s=0.5)
     append = site.gate.hold(writer, site.table, 1)
     site.ledger.fault = site.ensemble.fault = cut_off
-    eventually(lambda: _refuses(writer))
+    wait_until(lambda: _refuses(writer))
     site.gate.set()
     assert isinstance(append.exception(20), LeaseLostError)
     site.ensemble.fault = None

@@ -13,7 +13,8 @@ from replication.coordination.paths import MemberKind
 from replication.core.roles import Role
 from replication.errors import CoordinationError, LeaseLostError, NoWorkerError, ReadOnlyClusterError, ReplicationError
 from replication.writer.wal.registration import WriterRegistration
-from tests.unit.writer.site import DIRECTORY, Site, eventually
+from tests.unit.writer.site import DIRECTORY, Site
+from tests.waiting import wait_until
 
 
 def test_a_standby_cluster_takes_no_writers(site: Site) -> None:
@@ -43,9 +44,9 @@ def test_an_open_writer_is_refused_when_the_cluster_becomes_standby_and_goes_on_
                 return True
             return False
 
-        eventually(refused)
+        wait_until(refused)
         (member,) = site.coordination.members(MemberKind.WRITERS)
-        eventually(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
+        wait_until(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
         settled = site.logged_keys()
         with pytest.raises(ReadOnlyClusterError):
             writer.upsert(site.table, [{"k": 3}])
@@ -59,7 +60,7 @@ def test_an_open_writer_is_refused_when_the_cluster_becomes_standby_and_goes_on_
                 return False
             return after.commit > before.commit
 
-        eventually(taken)
+        wait_until(taken)
         epochs = [frame.header.role_epoch for frame, _ in site.frames()]
         assert epochs[0] == 1 and epochs[-1] == 3
         assert member.fields["pid"]
@@ -97,7 +98,7 @@ def test_the_lease_counts_from_the_start_of_the_last_confirmed_read(site: Site) 
     with pytest.raises(CoordinationError, match="nothing was written"):
         held.epoch()
     site.ensemble.fault = None
-    eventually(lambda: _holds(held))
+    wait_until(lambda: _holds(held))
     held.publish(lambda: published.append(4))
     assert published == [1, 2, 4]
     held.close(clean=True)
@@ -127,7 +128,7 @@ def test_a_change_of_role_is_not_acknowledged_while_something_is_being_published
     assert member.fields["epoch"] == 1
     go_on.set()
     thread.join(20)
-    eventually(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
+    wait_until(lambda: site.coordination.members(MemberKind.WRITERS)[0].fields["epoch"] == 2)
     with pytest.raises(ReadOnlyClusterError):
         held.publish(lambda: None)
     held.close(clean=True)

@@ -25,7 +25,8 @@ from replication.writer.wal import commit_clock, ended
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.wal_file import make
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
-from tests.unit.writer.site import EAST, Site, eventually, some
+from tests.unit.writer.site import EAST, Site, some
+from tests.waiting import wait_until
 
 
 def test_a_wal_rolls_by_size_and_its_successor_starts_new_streams(site: Site) -> None:
@@ -43,10 +44,10 @@ def test_a_wal_rolls_by_age_when_it_has_frames_even_if_nobody_writes(site: Site)
     clock = itertools.count(1_700_000_000_000_000, 1_000_000)
     site.now = lambda: next(clock)
     with site.writer(wal_age_max_s=5) as writer:
-        eventually(lambda: next(clock) > 1_700_000_100_000_000)
+        wait_until(lambda: next(clock) > 1_700_000_100_000_000)
         assert len(site.rows()) == 1, "an empty one stays"
         writer.upsert(site.table, [{"k": 1}])
-        eventually(lambda: [row.closed for row in site.rows()] == [True, False])
+        wait_until(lambda: [row.closed for row in site.rows()] == [True, False])
 
 
 def test_a_failed_sync_closes_the_file_where_it_was_published_and_the_next_append_gets_another(site: Site) -> None:
@@ -89,7 +90,7 @@ def test_a_poisoned_file_is_closed_in_the_ledger_even_if_that_takes_a_while(site
         writer.upsert(site.table, [{"k": 3}])
         assert not site.rows()[0].closed
         site.ledger.fault = None
-        eventually(lambda: site.rows()[0].closed)
+        wait_until(lambda: site.rows()[0].closed)
         assert site.rows()[0].closed_length == published
 
 
@@ -110,7 +111,7 @@ def test_the_ledger_hears_of_a_closed_file_soon_though_appends_go_on(
             writer.upsert(site.table, [{"k": 3}])
             return site.rows()[0].closed
 
-        eventually(busy, 15)
+        wait_until(busy, timeout_s=15)
 
 
 def _refuse(call: str) -> Callable[[str], None]:
@@ -189,7 +190,7 @@ def test_the_promise_moves_when_nobody_writes_and_later_commits_are_above_it(sit
         counters = DurableLength.open(site.rows()[0].path, site.boot, site.files)
         assert counters is not None
         before = counters.watermark
-        eventually(lambda: counters.watermark > before)
+        wait_until(lambda: counters.watermark > before)
         promised = counters.watermark
         assert writer.upsert(site.table, [{"k": 1}]).commit > promised
         counters.close()
@@ -240,7 +241,7 @@ def test_a_wal_that_is_full_goes_on_while_the_ledger_gives_no_number_for_the_nex
             writer.upsert(site.table, [{"k": 3000}])
             return len(site.rows()) == 2
 
-        eventually(rolled)
+        wait_until(rolled)
         assert site.rows()[0].closed and not site.rows()[1].closed
         assert [key for key in site.logged_keys() if key != 3000] == list(range(3000))
 
@@ -271,7 +272,7 @@ def test_commit_times_are_above_everything_that_has_landed_so_that_who_has_read_
         first = writer.upsert(site.table, [{"k": 1}]).commit
         assert first > 1_700_000_000_000_000 + hour
         _land(site, 1_700_000_000_000_000 + 2 * hour)
-        eventually(lambda: writer.upsert(site.table, [{"k": 2}]).commit > 1_700_000_000_000_000 + 2 * hour)
+        wait_until(lambda: writer.upsert(site.table, [{"k": 2}]).commit > 1_700_000_000_000_000 + 2 * hour)
 
 
 def test_a_writer_without_its_ledger_goes_on_and_follows_other_clocks_again_later(site: Site) -> None:
@@ -314,13 +315,13 @@ def test_a_ledger_that_cannot_be_told_of_a_closed_file_is_not_asked_at_every_idl
         site.files.faults.sync_failures = 1
         with pytest.raises(PoisonedFileError):
             writer.upsert(site.table, [{"k": 1}])
-        eventually(lambda: len(site.rows()) == 2)
+        wait_until(lambda: len(site.rows()) == 2)
         row = site.rows()[1]
-        eventually(lambda: site.files.exists(row.path))
+        wait_until(lambda: site.files.exists(row.path))
         counters = DurableLength.open(row.path, row.boot, site.files)
         assert counters is not None
         promises: set[int] = set()
-        eventually(lambda: promises.add(counters.watermark) or len(promises) > 20)
+        wait_until(lambda: promises.add(counters.watermark) or len(promises) > 20)
         assert len(asked) == 1
         site.ledger.fault = None
         counters.close()
@@ -333,6 +334,6 @@ def test_commit_times_far_ahead_of_the_hosts_clock_are_an_alarm(site: Site) -> N
         writer.upsert(site.table, [{"k": 1}])
         assert site.ledger.time.ahead() == []
         _land(site, 1_700_000_000_000_000 + 61_000_000)
-        eventually(lambda: site.ledger.time.ahead())
+        wait_until(lambda: site.ledger.time.ahead())
     (alarm,) = site.ledger.time.ahead()
     assert alarm.origin == EAST and alarm.commit > alarm.at + 60_000_000
