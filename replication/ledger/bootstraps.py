@@ -3,13 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from replication.core.coverage import Ranges
-from replication.core.ids import FileId, StreamId
+from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.bootstrap import Coverage, Forgotten
-from replication.ledger.records import Bootstrap, FileRow, PassedOn
+from replication.ledger.files import FileRow
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """A table that is being bootstrapped at a peer, by the rules of ``generation`` and older ones.
+
+    ``file`` holds what is sent for it, None before that is written. ``waits_for`` says what has to happen before it can
+    be written, "" when nothing has to.
+    """
+
+    peer: str
+    table: UUID
+    groups: tuple[str, ...]
+    generation: int
+    file: FileRow | None = None
+    waits_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOn:
+    """A table's bootstrap that came from ``source`` and goes on to ``peer``."""
+
+    peer: str
+    table: UUID
+    source: ClusterId
 
 
 class Bootstraps(Protocol):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
@@ -11,14 +13,113 @@ from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.planner import FileView
 from replication.core.shipping.retention import FileFacts, RetentionPolicy
 from replication.core.status import ReplicationStatus
-from replication.ledger.records import (
-    Backlog,
-    FileKind,
-    FileRow,
-    PeerProgress,
-    Released,
-    Rule,
-)
+from replication.ledger.rules import Rule
+
+
+class FileKind(StrEnum):
+    """Where a file of frames came from."""
+
+    WAL = "wal"  # written here by a writer
+    CONTROL = "control"  # written here by a worker: closed and succession frames
+    LANDING = "landing"  # received from a peer
+    BOOTSTRAP = "bootstrap"  # rows from before, written here for one peer, or received from one
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A file on one host of this cluster."""
+
+    file: FileId
+    kind: FileKind
+    host: str
+    path: str
+    closed: bool
+    length: int  # durable and registered bytes, file header included: the status's ``needed``
+    boot: str
+    writer: str  # writer id for WALs, else ""
+    applied: int  # own replay's prefix
+    created: int  # microseconds since 1970
+    commit_hi: int  # commit time of the newest frame, 0 when none
+    source: FileId | None = None  # for landing files: the sender's file
+    closed_length: int = -1  # published bytes it was CLOSED at, -1 while OPEN; registration may still be catching up
+    peer: str = ""  # of a bootstrap written here: the one peer it is for
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it lies in a store rather than on its host's disk; ``path`` is then its address."""
+        return "://" in self.path
+
+    @property
+    def is_landed(self) -> bool:
+        """Whether it holds what came from other clusters, bootstraps too."""
+        return self.kind is FileKind.LANDING or self.source is not None
+
+    @property
+    def is_redundant(self) -> bool:
+        """Whether nothing is lost with it: later control logs say the same, a bootstrap is written anew."""
+        return self.kind is FileKind.CONTROL or (self.kind is FileKind.BOOTSTRAP and self.source is None)
+
+    @property
+    def needed(self) -> int:
+        """How far it must get to peers: the closed length when CLOSED, else what is registered."""
+        return max(self.length, self.closed_length)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProgress:
+    """What the worker learnt about one file at one peer; joined by union and max.
+
+    ``generation`` is that of the newest rule for the peer which the worker knew when it skipped what no rule names.
+    Where a newer rule begins, bytes reported under an older generation do not count as shipped. None = all rules in
+    force. ``losses`` is how often the peer had lost bytes of the file when this was learnt: what was learnt before an
+    older loss counts no more, and of what was known then only ``kept`` does. ``withheld`` names bytes of the file that
+    hold only frames of one table, which is withheld: the file's other tables need not wait for them. With
+    ``tells_error`` False nothing is said of how shipping goes, and the last error stays.
+    """
+
+    file: FileId
+    peer: str
+    shipped: Ranges  # durable at the peer, skipped bytes included
+    applied: int  # prefix the peer reports as applied
+    commit: int = 0  # commit time of the newest frame known durable there
+    error: str = ""  # last error, "" when the last attempt went well
+    generation: int | None = None
+    losses: int = 0
+    kept: Ranges = Ranges()
+    withheld: Mapping[UUID, Ranges] = field(default_factory=dict)
+    tells_error: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Files that a peer lacks something of, in whole files; ``oldest`` is when the oldest was made, 0 without any.
+
+    ``pinned_bytes`` of ``local_bytes`` are in files with frames of a table that the peer is being bootstrapped with.
+    """
+
+    peer: str
+    local_files: int
+    local_bytes: int
+    stored_files: int
+    stored_bytes: int
+    oldest: int
+    pinned_bytes: int = 0
+
+    @property
+    def counted_bytes(self) -> int:
+        """What the peer's disk budget is compared with: pinned files have one of their own, of the same size."""
+        return max(self.pinned_bytes, self.local_bytes - self.pinned_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Files, of ``bytes``, that wait for a peer no more, and the tables that need a bootstrap there because of it."""
+
+    peer: str
+    files: tuple[FileId, ...]
+    bytes: int
+    tables: tuple[UUID, ...]
+
 
 KEEP = RetentionPolicy()
 

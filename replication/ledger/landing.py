@@ -10,9 +10,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.routes.carried import Carried, InboundRoute
-from replication.ledger.records import (
-    FileRow,
-)
+from replication.ledger.files import FileRow
 
 
 class LandingRecords(Protocol):

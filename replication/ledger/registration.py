@@ -3,15 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from replication.core.ids import FileId
+from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
-from replication.ledger.records import (
-    Claim,
-    Divergence,
-    Landed,
-)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One frame found in a file: its place there and in its stream. ``commit`` is the header's ``commit_hi``."""
+
+    stream: StreamId
+    sequence: int
+    previous: bytes
+    hash: bytes
+    begin: int
+    end: int
+    commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What one landing file gained: its bytes ``[begin, end)`` hold ``[source_begin, source_end)`` of the source."""
+
+    file: FileId
+    begin: int
+    end: int
+    source: FileId
+    source_begin: int
+    source_end: int
+    claims: tuple[Claim, ...]
+    notices: tuple[tuple[ClusterId, ClosedNotice], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A frame whose sequence is claimed already with another hash: two histories of one stream."""
+
+    claim: Claim
+    file: FileId
+    held_by: FileId
 
 
 class Registration(Protocol):

@@ -3,11 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
+from replication.core.coverage import Ranges
 from replication.core.ids import FileId
-from replication.ledger.records import Claim, Pending, Quarantined, ReplayCheckpoint
+from replication.ledger.files import FileRow
+from replication.ledger.registration import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Registered bytes that the own replay has not passed: frames in ``[begin, end)``, less ``duplicates``, are due."""
+
+    row: FileRow
+    begin: int  # lowest applied offset of any table
+    end: int  # registered length
+    duplicates: Ranges
+    behind: Mapping[UUID, int]  # tables whose own applied offset differs from ``begin``
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A frame that could not be applied, kept withheld with its reason.
+
+    It holds its table's replicated time until it is tried again with success, or ``discarded``.
+    """
+
+    file: FileId
+    begin: int
+    end: int
+    table: UUID
+    reason: str
+    copy: str  # path of its own copy
+    at: int  # microseconds since 1970
+    discarded: int = 0  # when a person discarded it, 0 while nobody has
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCheckpoint:
+    """What one replay commit applied: offsets per file; ``snapshot`` is 0 for a round without rows."""
+
+    table: UUID
+    epoch: int
+    commit: int
+    snapshot: int
+    positions: Mapping[FileId, int]
 
 
 class Replay(Protocol):

@@ -2,20 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from replication.core.coverage import Ranges
-from replication.core.ids import FileId
-from replication.ledger.records import (
-    AcknowledgedLoss,
-    AtRisk,
-    Claim,
-    OwnLoss,
-    Readable,
-    Salvaged,
-)
+from replication.core.ids import FileId, StreamId
+from replication.ledger.files import FileRow
+from replication.ledger.registration import Claim
+
+
+@dataclass(frozen=True, slots=True)
+class AtRisk:
+    """What goes with a landing file that is salvaged, but for what can be saved.
+
+    ``sequences`` are claimed in it and not wholly applied, ``applied`` is how far each table is in it, ``duplicates``
+    are
+    ``[begin, end)`` of other files where some of these sequences landed as duplicates. ``lacked`` are the bytes that
+    some peer lacks, per (table, group) that goes there.
+    """
+
+    row: FileRow
+    sequences: Mapping[StreamId, Ranges]
+    applied: Mapping[UUID, int]
+    duplicates: tuple[tuple[FileRow, int, int], ...]
+    lacked: Mapping[tuple[UUID, str], Ranges]
+
+
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What became of a landing file that was salvaged.
+
+    ``again`` are the source's ranges that the sender is asked for anew; ``dropped`` the sequences that are claimed no
+    more until they come again; ``saved`` those that are claimed in the file of copies now. ``lacking`` says of which
+    tables a peer may not get what it is required, since the sender may have let it go, and of how many frames at
+    most.
+    """
+
+    file: FileId
+    source: FileId | None
+    again: Ranges
+    dropped: Mapping[StreamId, Ranges]
+    saved: Mapping[StreamId, Ranges]
+    lacking: Mapping[str, Mapping[UUID, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """What of a file can be read: its whole frames, as they lie there, and where its frames ``end``.
+
+    ``last`` is the last sequence of each stream by its end record; None when that cannot be read.
+    """
+
+    end: int
+    frames: tuple[Claim, ...] = ()
+    last: Mapping[StreamId, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLoss:
+    """What salvaging a file that was written here means.
+
+    ``wanted`` can be read, and a table here or a peer still needs it. ``lost`` cannot be read, and no table here has
+    applied it; ``at_peers`` is what of that each peer has. ``lacking`` says of which tables a peer will not get what it
+    is required, and of how many frames at most. Of ``unreadable_bytes`` nobody can tell what ``untold_bytes``
+    held.
+    ``doubtful`` are tables without key of which it cannot be told whether they have applied some of what is lost.
+    """
+
+    row: FileRow
+    wanted: tuple[Claim, ...]
+    lost: Mapping[StreamId, Ranges]
+    at_peers: Mapping[str, Mapping[StreamId, Ranges]]
+    lacking: Mapping[str, Mapping[UUID, int]]
+    unreadable_bytes: int
+    untold_bytes: int
+    doubtful: frozenset[UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class AcknowledgedLoss:
+    """Sequences that went with ``file``, which was written here and salvaged at ``at``; those that came back are not.
+
+    Nobody waits for them: they are acknowledged in what this cluster requires.
+    """
+
+    stream: StreamId
+    sequences: Ranges
+    file: FileId
+    at: int
 
 
 class Salvage(Protocol):

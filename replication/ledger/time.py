@@ -3,18 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
-from replication.ledger.records import AheadClock, Grown, LandedGroup, WriterRow
+
+
+@dataclass(frozen=True, slots=True)
+class WriterEntry:
+    """A writer's entry: its commit times must stay above ``closed``."""
+
+    writer: str
+    closed: int
+    role_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRow:
+    """A registered writer: its host and the watermark that later commits are above ``floor``."""
+
+    writer: str
+    host: str
+    pid: int
+    boot: str
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class AheadClock:
+    """An origin whose commit times are far ahead of the clock here: the furthest one, and when it was seen."""
+
+    origin: ClusterId
+    commit: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A WAL that grew, or copies from one: its registered length, and the last sequence of each own stream that did."""
+
+    length: int
+    last: Mapping[StreamId, int]
 
 
 class Time(Protocol):
     """Writers, closed time and replicated time."""
 
-    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> LandedGroup:
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
         """Add a writer; its commits must be above the returned time: closed time, and every commit time seen."""
 
     def remove_writer(self, writer: str) -> None:

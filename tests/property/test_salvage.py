@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.ledger.decisions.salvage import ClaimRange, ReadableFrames, Requirement, decide, unreadable_in
-from replication.ledger.records import Claim
+from replication.ledger.registration import Claim
 
 STREAM = StreamId(FileId(ClusterId("east", UUID(int=1)), "h0", 0), UUID(int=2), "default")
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=12)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.core.ids import StreamId
-from replication.ledger.records import Claim
+from replication.ledger.registration import Claim
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from replication.ledger.base import Ledger
 from replication.ledger.sql.parts.batches import SqlBatches
 from replication.ledger.sql.parts.bootstraps import SqlBootstraps
 from replication.ledger.sql.parts.derivations import SqlDerivations
-from replication.ledger.sql.parts.files import SqlFiles
-from replication.ledger.sql.parts.landing import SqlLanding
+from replication.ledger.sql.parts.files import SqlFileRecords
+from replication.ledger.sql.parts.landing import SqlLandingRecords
 from replication.ledger.sql.parts.registration import SqlRegistration
 from replication.ledger.sql.parts.replay import SqlReplay
 from replication.ledger.sql.parts.rules import SqlRules
 from replication.ledger.sql.parts.salvage import SqlSalvage
 from replication.ledger.sql.parts.sending import SqlSending
-from replication.ledger.sql.parts.tables import SqlTables
+from replication.ledger.sql.parts.tables import SqlTableRecords
 from replication.ledger.sql.parts.terms import SqlTerms
 from replication.ledger.sql.parts.time import SqlTime
 from replication.ledger.sql.queries.rule_cache import RuleCache
@@ -33,7 +33,7 @@ from replication.ledger.sql.store.store import BUSY_TIMEOUT_S, SqlStore
 
 
 class SqlLedger:
-    """``base.Ledger`` over one store. Its methods may be called from any thread; writes take turns."""
+    """``Ledger`` over one store. Its methods may be called from any thread; writes take turns."""
 
     def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
         """For an initialised ``store`` of ``cluster``."""
@@ -43,11 +43,11 @@ class SqlLedger:
         self.former = former_ids(store)
         self.terms = SqlTerms(store)
         self.rules = SqlRules(store, rules_cache)
-        self.tables = SqlTables(store, self.rules.follow)
-        self.files = SqlFiles(store, rules_cache, StatusCache(store, rules_cache), cluster)
+        self.tables = SqlTableRecords(store, self.rules.follow)
+        self.files = SqlFileRecords(store, rules_cache, StatusCache(store, rules_cache), cluster)
         last_seen = LastSeen(store)
         self.registration = SqlRegistration(store, names, cluster, last_seen)
-        self.landing = SqlLanding(store, names, last_seen)
+        self.landing = SqlLandingRecords(store, names, last_seen)
         self.salvage = SqlSalvage(store, names, rules_cache)
         self.batches = SqlBatches(store)
         self.bootstraps = SqlBootstraps(store, names, cluster, rules_cache)

@@ -57,67 +57,67 @@ class MemoryLedger:
 
     @property
     def terms(self) -> Terms:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Terms, _Part(self, "terms", self._real.terms))
 
     @property
     def tables(self) -> TableRecords:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(TableRecords, _Part(self, "tables", self._real.tables))
 
     @property
     def rules(self) -> Rules:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Rules, _Part(self, "rules", self._real.rules))
 
     @property
     def files(self) -> FileRecords:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(FileRecords, _Part(self, "files", self._real.files))
 
     @property
     def registration(self) -> Registration:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Registration, _Part(self, "registration", self._real.registration))
 
     @property
     def salvage(self) -> Salvage:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Salvage, _Part(self, "salvage", self._real.salvage))
 
     @property
     def landing(self) -> LandingRecords:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(LandingRecords, _Part(self, "landing", self._real.landing))
 
     @property
     def batches(self) -> Batches:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Batches, _Part(self, "batches", self._real.batches))
 
     @property
     def bootstraps(self) -> Bootstraps:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Bootstraps, _Part(self, "bootstraps", self._real.bootstraps))
 
     @property
     def derivations(self) -> Derivations:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Derivations, _Part(self, "derivations", self._real.derivations))
 
     @property
     def replay(self) -> Replay:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Replay, _Part(self, "replay", self._real.replay))
 
     @property
     def time(self) -> Time:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Time, _Part(self, "time", self._real.time))
 
     @property
     def sending(self) -> Sending:
-        """See ``base.Ledger``."""
+        """See ``Ledger``."""
         return cast(Sending, _Part(self, "sending", self._real.sending))
 
     def close(self) -> None:

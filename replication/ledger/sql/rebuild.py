@@ -17,7 +17,8 @@ from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
-from replication.ledger.records import Claim, FileKind
+from replication.ledger.files import FileKind
+from replication.ledger.registration import Claim
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache

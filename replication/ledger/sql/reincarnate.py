@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
-from replication.ledger.records import FileKind
+from replication.ledger.files import FileKind
 from replication.ledger.sql.queries.freshness import forget
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter

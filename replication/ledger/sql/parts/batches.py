@@ -21,19 +21,19 @@ _x = schema.batch_conflicts.c
 
 
 class SqlBatches:
-    """``batches.Batches`` over SQL."""
+    """``Batches`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 
     def parts(self, table: UUID, batch_id: str) -> list[BatchPart]:
-        """See ``batches.Batches``."""
+        """See ``Batches``."""
         with self._store.read() as connection:
             return _parts(connection, str(table), batch_id)
 
     def put(self, table: UUID, batch_id: str, parts: Sequence[BatchPart], at: int) -> None:
-        """See ``batches.Batches``."""
+        """See ``Batches``."""
         with self._store.write() as connection:
             kept = {(part.group, part.part): part.content for part in _parts(connection, str(table), batch_id)}
             new: list[BatchPart] = []
@@ -79,7 +79,7 @@ class SqlBatches:
             )
 
     def conflicts(self) -> list[BatchConflict]:
-        """See ``batches.Batches``."""
+        """See ``Batches``."""
         wanted = sa.select(schema.tables.c.name, _x.batch_id, _x.wal, _x.at)
         of_table = schema.tables.c.uuid == _x.table_uuid
         with self._store.read() as connection:
@@ -87,7 +87,7 @@ class SqlBatches:
         return [BatchConflict(row.name, row.batch_id, FileId.parse(row.wal), row.at) for row in rows]
 
     def hold(self, table: UUID, batch_id: str, writer: str, host: str) -> str:
-        """See ``batches.Batches``."""
+        """See ``Batches``."""
         with self._store.write() as connection:
             kept = _parts(connection, str(table), batch_id)
             if kept and len(kept) == kept[0].parts:

@@ -37,8 +37,8 @@ _rule, _start, _slot, _h = sending.rules.c, sending.starts.c, schema.slots.c, se
 _BY_NAME = sa.select(schema.files).where(_f.file == sa.bindparam("file"))
 
 
-class SqlFiles:
-    """``base.Files`` over SQL."""
+class SqlFileRecords:
+    """``FileRecords`` over SQL."""
 
     def __init__(self, store: SqlStore, rules_cache: RuleCache, statuses: StatusCache, cluster: ClusterId) -> None:
         """For the ledger in ``store``, of ``cluster``."""
@@ -51,17 +51,17 @@ class SqlFiles:
     def allocate(
         self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
     ) -> FileRow:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.write() as connection:
             return add_file(self._store, connection, self._cluster, host, kind, directory, boot, writer, source)[1]
 
     def upcoming(self, host: str) -> int:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.read() as connection:
             return next_number(connection, host)
 
     def overtaken(self, heard: Sequence[FileId] = ()) -> FileId | None:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         own = [file for file in heard if file.cluster == self._cluster]
         with self._store.read() as connection:
             text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "overtaken"))
@@ -76,7 +76,7 @@ class SqlFiles:
         return ahead[0]
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         kept, prefix = schema.counters.c, self._heard_name(peer, "")
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(prefix, autoescape=True))
         with self._store.read() as connection:
@@ -87,13 +87,13 @@ class SqlFiles:
         return f"heard {self._cluster} {peer} {slot}"
 
     def get(self, file: FileId) -> FileRow | None:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.read() as connection:
             row = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
         return None if row is None else file_row(row)
 
     def all(self, host: str | None = None, *, open_only: bool = False) -> list[FileRow]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         wanted = sa.select(schema.files).order_by(_f.file)
         if host is not None:
             wanted = wanted.where(_f.host == host)
@@ -103,7 +103,7 @@ class SqlFiles:
             return [file_row(row) for row in connection.execute(wanted)]
 
     def close(self, file: FileId, length: int) -> None:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.write() as connection:
             row = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
             if row is None:
@@ -120,7 +120,7 @@ class SqlFiles:
             connection.execute(schema.files.update().where(_f.id == row.id).values(closed_length=length))
 
     def record(self, reports: Sequence[PeerProgress]) -> None:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.write() as connection:
             known = {peer.name: peer.cluster for peer in peers(connection)}
             begins = _Begins(connection)
@@ -171,7 +171,7 @@ class SqlFiles:
         connection.execute(sending.progress.update().where(here).values(values))
 
     def progress(self, peer: str | None = None) -> list[PeerProgress]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         wanted = sa.select(_f.file, _p.peer, _p.shipped, _p.applied, _p.commit, _p.error, _p.losses).join(
             sending.progress
         )
@@ -187,29 +187,29 @@ class SqlFiles:
         ]
 
     def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.read() as connection:
             return withheld(connection, file)
 
     def failing(self) -> frozenset[str]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         held = sa.exists().where(_h.peer == _p.peer, _h.reason == _p.error)
         with self._store.read() as connection:
             return frozenset(connection.scalars(sa.select(_p.peer).where(_p.error != "", ~held).distinct()))
 
     def statuses(self, peer: str | None = None) -> list[tuple[FileId, Rule, ReplicationStatus]]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         wanted = sa.select(schema.files).order_by(_f.file)
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(wanted)]
             return statuses(connection, self._rules_cache, rows, peer)
 
     def lacking(self) -> list[FileView]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         return self._statuses.lacking()
 
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         closed = (_f.host == host) & (_f.closed_length >= 0)
         behind = sa.select(_f.id).where(closed, _f.applied < _f.length, ~is_held())
         with self._store.read() as connection:
@@ -234,13 +234,13 @@ class SqlFiles:
         return [row for (_, row), of_file in zip(rows, of_files, strict=True) if may_retire(of_file)]
 
     def retention(self, policy: RetentionPolicy = KEEP) -> list[FileFacts]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.read() as connection:
             rows = [(row.id, file_row(row)) for row in connection.execute(sa.select(schema.files).order_by(_f.file))]
             return facts(connection, self._rules_cache, rows, policy)
 
     def retire(self, file: FileId, term: int, policy: RetentionPolicy = KEEP) -> None:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.write() as connection:
             check_term(connection, term)
             found = connection.execute(_BY_NAME, {"file": str(file)}).one_or_none()
@@ -257,34 +257,34 @@ class SqlFiles:
             raise_counter(connection, "retired_bytes", counter(connection, "retired_bytes") + row.length)
 
     def move(self, file: FileId, path: str) -> bool:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         here = (_f.file == str(file)) & (_f.closed_length >= 0)
         with self._store.write() as connection:
             return connection.execute(schema.files.update().where(here).values(path=path)).rowcount > 0
 
     def relocate(self, paths: Mapping[FileId, str]) -> None:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.write() as connection:
             for file, path in paths.items():
                 connection.execute(schema.files.update().where(_f.file == str(file)).values(path=path))
 
     def backlogs(self) -> list[Backlog]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         return self._statuses.backlogs()
 
     def lacked(self) -> dict[str, list[FileId]]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.read() as connection:
             return lacked_files(connection, self._rules_cache)
 
     def release(self, budget: int, term: int) -> list[Released]:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.write() as connection:
             check_term(connection, term)
             return release(self._store, connection, self._rules_cache, budget)
 
     def retired_bytes(self) -> int:
-        """See ``base.Files``."""
+        """See ``FileRecords``."""
         with self._store.read() as connection:
             return counter(connection, "retired_bytes")
 

@@ -38,8 +38,8 @@ _DUPLICATE = (
 )
 
 
-class SqlLanding:
-    """``base.Landing`` over SQL."""
+class SqlLandingRecords:
+    """``LandingRecords`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache, last_seen: LastSeen) -> None:
         """For the ledger in ``store``."""
@@ -48,13 +48,13 @@ class SqlLanding:
         self._last_seen = last_seen
 
     def received(self, source: FileId) -> Ranges:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         wanted = sa.select(_r.source_begin, _r.source_end).join(schema.sources).where(_o.file == str(source))
         with self._store.read() as connection:
             return Ranges.union_of((begin, end) for begin, end in connection.execute(wanted))
 
     def accept_term(self, source: FileId, term: int) -> bool:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         with self._store.read() as connection:
             kept = connection.scalar(sa.select(_o.term).where(_o.file == str(source)))
         if kept == term:  # terms only grow: the usual answer needs no writing
@@ -68,7 +68,7 @@ class SqlLanding:
         return accepted
 
     def keep_epoch(self, source: ClusterId, epoch: int) -> int:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         kept = sa.select(_e.epoch).where(_e.source == str(source))
         with self._store.read() as connection:
             found = connection.scalar(kept)
@@ -81,7 +81,7 @@ class SqlLanding:
             return int(connection.execute(kept).scalar_one())
 
     def applied_prefix(self, sources: Sequence[FileId], *, keeps_tables: bool = True) -> dict[FileId, int]:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         passed: dict[str, list[Span]] = {}
         waiting: dict[str, int] = {}
         applied = _r.file_id.is_(None) | (_r.end <= _f.applied)
@@ -105,12 +105,12 @@ class SqlLanding:
         return made
 
     def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         with self._store.read() as connection:
             return coverage(connection, None if table is None else _s.table_uuid == str(table))
 
     def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         found: dict[str, FileId] = {}
         with self._store.read() as connection:
             for name in (_s.wal, _o.file):
@@ -122,7 +122,7 @@ class SqlLanding:
         return tuple(found.values())
 
     def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         here = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
         wanted = sa.select(_c.seq_end, _c.last).join(schema.streams).where(here, ~_c.divergent)
         with self._store.read() as connection:
@@ -140,7 +140,7 @@ class SqlLanding:
         carried: Sequence[Carried] = (),
         phase: Phase = Phase.LIVE,
     ) -> None:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         values = {
             "generation": generation,
             "closed": False,
@@ -165,12 +165,12 @@ class SqlLanding:
             self._last_seen.note(connection, source)
 
     def routes(self) -> list[InboundRoute]:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         with self._store.read() as connection:
             return open_routes(connection, None)
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         of_stream = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
         wanted = (
             sa.select(schema.files, _d.begin.label("low"), _d.end.label("high"))
@@ -182,13 +182,13 @@ class SqlLanding:
             return [(file_row(row), row.low, row.high) for row in connection.execute(wanted)]
 
     def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         with self._store.read() as connection:
             found = connection.execute(_DUPLICATE, {"file": str(file), "low": begin, "high": end})
             return Ranges.union_of((row.begin, row.end) for row in found)
 
     def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
-        """See ``base.Landing``."""
+        """See ``LandingRecords``."""
         here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.grp == group)
         with self._store.write() as connection:
             connection.execute(

@@ -65,7 +65,7 @@ class SqlRegistration:
         self._last_seen = last_seen
 
     def register(self, landed: Sequence[Landed]) -> list[Divergence]:
-        """See ``base.Landing.register``."""
+        """See ``LandingRecords.register``."""
         found: list[Divergence] = []
         with self._store.write() as connection:
             names = self._names.session(connection)
@@ -92,7 +92,7 @@ class SqlRegistration:
     def register_own(
         self, file: FileId, begin: int, end: int, claims: Sequence[Claim], notices: Sequence[ClosedNotice] = ()
     ) -> list[Divergence]:
-        """See ``base.Landing.register_own``."""
+        """See ``LandingRecords.register_own``."""
         found: list[Divergence] = []
         with self._store.write() as connection:
             names = self._names.session(connection)

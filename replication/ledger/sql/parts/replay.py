@@ -29,7 +29,7 @@ _KEY = sa.select(_f.id, _f.length, _f.applied).where(_f.file == sa.bindparam("fi
 
 
 class SqlReplay:
-    """``base.Replay`` over SQL."""
+    """``Replay`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache) -> None:
         """For the ledger in ``store``."""
@@ -37,7 +37,7 @@ class SqlReplay:
         self._names = names
 
     def pending(self) -> list[Pending]:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(schema.files).where(_f.applied < _f.length).order_by(_f.id)).all()
             keys = [row.id for row in rows]
@@ -62,7 +62,7 @@ class SqlReplay:
         ]
 
     def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         spans: dict[int, list[tuple[int, int]]] = {}
         names = {str(table) for table in held}
         with self._store.read() as connection:
@@ -72,7 +72,7 @@ class SqlReplay:
         return sum(Ranges.union_of(each).total for each in spans.values())
 
     def checkpoint_applied(self, mark: ReplayCheckpoint) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         table = str(mark.table)
         of_table = sa.select(_s.id).where(_s.table_uuid == table)
         with self._store.write() as connection:
@@ -130,7 +130,7 @@ class SqlReplay:
         return found
 
     def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.write() as connection:
             for file, offset in positions.items():
                 row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
@@ -156,7 +156,7 @@ class SqlReplay:
         connection.execute(schema.files.update().where(_f.id == key).values(applied=offset))
 
     def mark(self, table: UUID) -> ReplayCheckpoint | None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(table))).one_or_none()
         if row is None:
@@ -165,17 +165,17 @@ class SqlReplay:
         return ReplayCheckpoint(table, row.epoch, row.commit, row.snapshot, positions)
 
     def raise_epoch(self) -> int:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.write() as connection:
             return raise_counter(connection, "replay_epoch", counter(connection, "replay_epoch") + 1)
 
     def epoch(self) -> int:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.read() as connection:
             return counter(connection, "replay_epoch")
 
     def note_replayer(self, host: str, replays: bool) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.read() as connection:
             noted = host in replayers(connection)
         if noted == replays:  # the usual answer needs no writing
@@ -184,23 +184,23 @@ class SqlReplay:
             note_replayer(self._store, connection, host, replays)
 
     def replayers(self) -> tuple[str, ...]:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.read() as connection:
             return replayers(connection)
 
     def tell(self, report: str) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.write() as connection:
             put_meta(self._store, connection, {_REPORT: report})
 
     def told(self) -> str:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.read() as connection:
             wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _REPORT)
             return str(connection.scalar(wanted) or "")
 
     def quarantine(self, frame: Quarantined) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         of_frame = (
             sa.select(_c.stream_id, _c.seq_begin, _c.seq_end)
             .select_from(schema.claims.join(schema.files, _f.id == _c.file_id).join(schema.streams))
@@ -227,7 +227,7 @@ class SqlReplay:
             connection.execute(insert.on_conflict_do_nothing())
 
     def quarantined(self) -> list[Quarantined]:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.read() as connection:
             rows: Sequence[sa.Row[tuple[object, ...]]] = connection.execute(
                 sa.select(schema.quarantined).order_by(_q.file, _q.begin)
@@ -238,7 +238,7 @@ class SqlReplay:
         ]
 
     def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.write() as connection:
             names = self._names.session(connection)
             row = quarantined_row(connection, file, begin)
@@ -250,21 +250,21 @@ class SqlReplay:
         names.keep()
 
     def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         with self._store.write() as connection:
             names = self._names.session(connection)
             requeue(connection, names, quarantined_row(connection, file, begin), claim, into)
         names.keep()
 
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         values = {"upto": upto, "changes_snapshot": changes_snapshot, "at": at}
         insert = self._store.insert(schema.folds).values(table_uuid=str(table), **values)
         with self._store.write() as connection:
             connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
 
     def folded(self, table: UUID) -> tuple[int, int, int]:
-        """See ``base.Replay``."""
+        """See ``Replay``."""
         f = schema.folds.c
         with self._store.read() as connection:
             row = connection.execute(

@@ -36,7 +36,7 @@ SETTLE_US = 10_000_000
 
 
 class SqlRules:
-    """``base.Rules`` over SQL."""
+    """``Rules`` over SQL."""
 
     def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
         """For the ledger in ``store``."""
@@ -44,7 +44,7 @@ class SqlRules:
         self._rules_cache = rules_cache
 
     def define(self, peer: Peer, term: int) -> None:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         values = {
             "name": peer.name,
             "zookeepers": peer.zookeepers,
@@ -62,7 +62,7 @@ class SqlRules:
             ) from None
 
     def delete(self, name: str, term: int) -> None:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, name)
@@ -71,15 +71,15 @@ class SqlRules:
             connection.execute(sending.peers.delete().where(_peer.name == name))
 
     def set_address(self, name: str, zookeepers: str, term: int) -> None:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         self._set_peer(name, term, zookeepers=zookeepers)
 
     def set_paused(self, name: str, paused: bool, term: int) -> None:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         self._set_peer(name, term, paused=paused)
 
     def set_rate(self, name: str, rate: int, term: int) -> None:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         self._set_peer(name, term, rate=rate)
 
     def _set_peer(self, name: str, term: int, **values: str | bool | int) -> None:
@@ -89,12 +89,12 @@ class SqlRules:
             connection.execute(sending.peers.update().where(_peer.name == name).values(values))
 
     def peers(self) -> list[Peer]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.read() as connection:
             return peers(connection)
 
     def generation(self) -> int:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.read() as connection:
             return counter(connection, "generation")
 
@@ -110,7 +110,7 @@ class SqlRules:
         with_properties: bool | None = None,
         every_group: bool = False,
     ) -> list[Rule]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, peer)
@@ -149,7 +149,7 @@ class SqlRules:
             return [there[group] for group in dict.fromkeys(groups)]
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.write() as connection:
             check_term(connection, term)
             rules = self._of_table(connection, peer, table)
@@ -166,7 +166,7 @@ class SqlRules:
             return begun
 
     def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         done = (_rule.generation <= generation) & (_rule.phase == Phase.BOOTSTRAPPING.value)
         here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
         with self._store.write() as connection:
@@ -176,7 +176,7 @@ class SqlRules:
         return [rule for rule in rules if (rule.peer, rule.phase) == (peer, Phase.LIVE)]
 
     def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
         with self._store.write() as connection:
             check_term(connection, term)
@@ -241,7 +241,7 @@ class SqlRules:
                 connection.execute(sending.progress.update().where(here).values(shipped=kept))
 
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & _rule.grp.in_(list(groups))
         with self._store.write() as connection:
             check_term(connection, term)
@@ -284,7 +284,7 @@ class SqlRules:
             )
 
     def stand(self, standing: PatternRule, term: int) -> None:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         values = {
             "excluded": json.dumps(standing.excluded),
             "grps": json.dumps(standing.groups),
@@ -297,7 +297,7 @@ class SqlRules:
             connection.execute(insert.on_conflict_do_update(index_elements=["peer", "pattern"], set_=values))
 
     def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         here = (sending.standing.c.peer == peer) & (sending.standing.c.pattern == pattern)
         with self._store.write() as connection:
             check_term(connection, term)
@@ -305,12 +305,12 @@ class SqlRules:
             return connection.execute(sending.standing.delete().where(here)).rowcount > 0
 
     def standing(self) -> list[PatternRule]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.read() as connection:
             return read_pattern_rules(connection)
 
     def settle(self, term: int) -> list[Rule]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.read() as connection:
             closed = counter(connection, "closed")
             dropped = sa.select(_t.uuid).where(_t.dropped, _t.dropped_at < closed - SETTLE_US)
@@ -330,12 +330,12 @@ class SqlRules:
         connection.execute(sending.rules.delete().where(which))
 
     def all(self) -> list[Rule]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         with self._store.read() as connection:
             return [*self._rules_cache.known(connection)]
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
-        """See ``base.Rules``."""
+        """See ``Rules``."""
         e = sending.ended.c
         wanted = sa.select(e.table_uuid, e.grp, e.generation).where(e.cluster == str(cluster))
         with self._store.read() as connection:

@@ -11,7 +11,9 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId, StreamId
 from replication.errors import RequestError
-from replication.ledger.records import AcknowledgedLoss, AtRisk, Claim, FileRow, OwnLoss, Readable, Salvaged
+from replication.ledger.files import FileRow
+from replication.ledger.registration import Claim
+from replication.ledger.salvage import AcknowledgedLoss, AtRisk, OwnLoss, Readable, Salvaged
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.freshness import acknowledged
 from replication.ledger.sql.queries.moving import fill

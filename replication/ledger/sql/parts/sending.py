@@ -17,14 +17,14 @@ _a, _h, _s, _peer = sending.attempts.c, sending.held_tables.c, schema.samples.c,
 
 
 class SqlSending:
-    """``sending.Sending`` over SQL."""
+    """``Sending`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 
     def attempted(self, peer: str, host: str, work: str, failures: int, next_at: int, at: int, error: str) -> None:
-        """See ``sending.Sending``."""
+        """See ``Sending``."""
         here = (_a.peer == peer) & (_a.host == host) & (_a.work == work)
         told = {"failures": failures, "next_at": next_at, "at": at, "error": error}
         with self._store.write() as connection:
@@ -39,13 +39,13 @@ class SqlSending:
             connection.execute(sending.attempts.update().where(here).values(total=known.total + more, **told))
 
     def attempts(self) -> list[Attempt]:
-        """See ``sending.Sending``."""
+        """See ``Sending``."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(sending.attempts).order_by(_a.peer, _a.host, _a.work)).all()
         return [Attempt(r.peer, r.host, r.work, r.failures, r.total, r.next_at, r.at, r.error) for r in rows]
 
     def set_held(self, peer: str, host: str, held: Mapping[UUID, str], at: int) -> None:
-        """See ``sending.Sending``."""
+        """See ``Sending``."""
         here = (_h.peer == peer) & (_h.host == host)
         with self._store.read() as connection:
             told = {
@@ -66,14 +66,14 @@ class SqlSending:
                 connection.execute(sending.held_tables.insert().values(since=since.get(table, at), **values))
 
     def held(self) -> list[HeldTable]:
-        """See ``sending.Sending``."""
+        """See ``Sending``."""
         wanted = sa.select(sending.held_tables).order_by(_h.peer, _h.table_uuid, _h.host)
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
         return [HeldTable(r.peer, UUID(r.table_uuid), r.host, r.reason, r.since) for r in rows]
 
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
-        """See ``sending.Sending``."""
+        """See ``Sending``."""
         insert = self._store.insert(schema.samples).values(gauge=gauge, at=at, value=value)
         with self._store.write() as connection:
             connection.execute(
@@ -82,7 +82,7 @@ class SqlSending:
             connection.execute(schema.samples.delete().where(_s.gauge == gauge, _s.at < keep_since))
 
     def samples(self, gauge: str, since: int = 0) -> Sequence[tuple[int, int]]:
-        """See ``sending.Sending``."""
+        """See ``Sending``."""
         wanted = sa.select(_s.at, _s.value).where(_s.gauge == gauge, _s.at >= since).order_by(_s.at)
         with self._store.read() as connection:
             return [(row.at, row.value) for row in connection.execute(wanted)]

@@ -22,8 +22,8 @@ from replication.ledger.sql.store.store import SqlStore, chunked, counter, raise
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 
 
-class SqlTables:
-    """``base.Tables`` over SQL."""
+class SqlTableRecords:
+    """``TableRecords`` over SQL."""
 
     def __init__(self, store: SqlStore, follow: Callable[[Connection, TableSpec], None]) -> None:
         """For the ledger in ``store``; ``follow`` has rules follow a table that is new or has other groups."""
@@ -32,7 +32,7 @@ class SqlTables:
         self._kept = DefinitionFiles(store.path) if store.path is not None else None
 
     def create(self, spec: TableSpec) -> None:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.write() as connection:
             same = sa.func.lower(_t.name) == spec.name.lower()  # engines do not tell letter case apart
             taken = sa.select(_t.uuid, _t.name).where(same, ~_t.dropped, _t.uuid != str(spec.uuid))
@@ -52,7 +52,7 @@ class SqlTables:
                 self._follow(connection, spec)
 
     def alter(self, table: UUID, change: Callable[[TableSpec], TableSpec]) -> TableSpec:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.write() as connection:
             text = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table), ~_t.dropped))
             if text is None:
@@ -72,12 +72,12 @@ class SqlTables:
         return table_spec(text)
 
     def revision(self) -> int:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.read() as connection:
             return counter(connection, "definitions")
 
     def drop(self, table: UUID) -> None:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.write() as connection:
             here = (_t.uuid == str(table)) & ~_t.dropped
             at = max(_now(), counter(connection, "closed"))  # clocks of writers may be ahead of this one
@@ -88,7 +88,7 @@ class SqlTables:
             self._kept.forget_table(table)
 
     def get(self, name: str) -> TableSpec:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.read() as connection:
             spec = connection.scalar(sa.select(_t.spec).where(_t.name == name, ~_t.dropped))
             if spec is not None:
@@ -101,13 +101,13 @@ class SqlTables:
         )
 
     def by_uuid(self, table: UUID) -> TableSpec | None:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.read() as connection:
             spec = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table)))
         return None if spec is None else table_spec(spec)
 
     def told(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         names = [str(table) for table in tables]
         made: dict[UUID, tuple[TableSpec, list[SchemaVersion]]] = {}
         with self._store.read() as connection:
@@ -121,13 +121,13 @@ class SqlTables:
         return made
 
     def all(self) -> list[TableSpec]:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.read() as connection:
             specs = connection.scalars(sa.select(_t.spec).where(~_t.dropped).order_by(_t.name)).all()
         return [table_spec(spec) for spec in specs]
 
     def put_schema(self, version: SchemaVersion) -> None:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.write() as connection:
             self._put(connection, version)
 
@@ -144,13 +144,13 @@ class SqlTables:
         connection.execute(insert.on_conflict_do_nothing())
 
     def schema(self, name: bytes) -> SchemaVersion | None:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.schemas).where(_v.hash == name)).one_or_none()
         return None if row is None else SchemaVersion.load(UUID(row.table_uuid), row.grp, row.hash, row.body)
 
     def schemas(self, table: UUID) -> list[SchemaVersion]:
-        """See ``base.Tables``."""
+        """See ``TableRecords``."""
         wanted = sa.select(schema.schemas).where(_v.table_uuid == str(table)).order_by(_v.grp, _v.hash)
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()

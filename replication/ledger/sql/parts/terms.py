@@ -19,19 +19,19 @@ _ASSIGNED = "assigned "
 
 
 class SqlTerms:
-    """``base.Terms`` over SQL."""
+    """``Terms`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 
     def current(self) -> int:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         with self._store.read() as connection:
             return counter(connection, "term")
 
     def raise_to_next(self) -> int:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         with self._store.write() as connection:
             term = raise_counter(connection, "term", counter(connection, "term") + 1)
             known = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
@@ -39,25 +39,25 @@ class SqlTerms:
             return term
 
     def assign(self, host: str, term: int) -> None:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         with self._store.write() as connection:
             check_term(connection, term)
             raise_counter(connection, f"{_ASSIGNED}{host}", term)
 
     def assigned(self) -> dict[str, int]:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         kept = schema.counters.c
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(_ASSIGNED))
         with self._store.read() as connection:
             return {row.name.removeprefix(_ASSIGNED): int(row.value) for row in connection.execute(wanted)}
 
     def term_history(self) -> TermHistory:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         with self._store.read() as connection:
             return _term_history(connection)
 
     def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         here = schema.term_histories.c.cluster == str(other)
         wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.mark).where(here)
         with self._store.read() as connection:
@@ -74,12 +74,12 @@ class SqlTerms:
             return why
 
     def role(self) -> RoleState:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         with self._store.read() as connection:
             return _role(connection)
 
     def keep_role(self, state: RoleState) -> None:
-        """See ``base.Terms``."""
+        """See ``Terms``."""
         if state.epoch <= self.role().epoch:
             return
         with self._store.write() as connection:

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
-from replication.ledger.base import AheadClock, FileKind, Grown, LandedGroup, WriterRow
+from replication.ledger.base import AheadClock, FileKind, Grown, WriterEntry, WriterRow
 from replication.ledger.sql.queries.freshness import RouteSnapshot, forget, keep_notice, origins, reached
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
@@ -45,15 +45,15 @@ _OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is
 
 
 class SqlTime:
-    """``base.Time`` over SQL."""
+    """``Time`` over SQL."""
 
     def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
         """For the ledger in ``store``, of ``cluster``."""
         self._store = store
         self._cluster = cluster
 
-    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> LandedGroup:
-        """See ``base.Time``."""
+    def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
+        """See ``Time``."""
         values = {"host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
         insert = self._store.insert(schema.writers)
         with self._store.write() as connection:
@@ -63,21 +63,21 @@ class SqlTime:
                     index_elements=["writer"], set_=values
                 )
             )
-        return LandedGroup(writer, closed, role_epoch)
+        return WriterEntry(writer, closed, role_epoch)
 
     def remove_writer(self, writer: str) -> None:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.write() as connection:
             connection.execute(schema.writers.delete().where(_w.writer == writer))
 
     def writers(self) -> list[WriterRow]:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(schema.writers).order_by(_w.writer)).all()
         return [WriterRow(r.writer, r.host, r.pid, r.boot, r.floor) for r in rows]
 
     def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.write() as connection:
             for writer, floor in floors.items():
                 here = (_w.writer == writer) & (_w.host == host)
@@ -90,17 +90,17 @@ class SqlTime:
             return raise_counter(connection, "closed", reached)
 
     def closed(self) -> int:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.read() as connection:
             return counter(connection, "closed")
 
     def seen(self) -> int:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.read() as connection:
             return _seen(connection)
 
     def note_ahead(self, clock: AheadClock) -> None:
-        """See ``base.Time``."""
+        """See ``Time``."""
         insert = self._store.insert(schema.clocks)
         with self._store.write() as connection:
             connection.execute(schema.clocks.delete().where(_k.commit <= clock.at))
@@ -113,13 +113,13 @@ class SqlTime:
             )
 
     def ahead(self) -> list[AheadClock]:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.read() as connection:
             rows = connection.execute(sa.select(schema.clocks).order_by(_k.origin)).all()
         return [AheadClock(ClusterId.parse(row.origin), row.commit, row.at) for row in rows]
 
     def closed_notice(self) -> ClosedNotice:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.read() as connection:
             closed = counter(connection, "closed")
             rows = connection.execute(
@@ -138,7 +138,7 @@ class SqlTime:
             return ClosedNotice(closed, tuple((stream_id(r.wal, r.table_uuid, r.grp), r.end - 1) for r in rows))
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
-        """See ``base.Time``."""
+        """See ``Time``."""
         made: dict[FileId, Grown] = {}
         with self._store.read() as connection:
             newer = sa.select(_f.id, _f.file, _f.length).where(_f.commit_hi > after, _OWN)
@@ -153,22 +153,22 @@ class SqlTime:
         return made
 
     def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.write() as connection:
             keep_notice(self._store, connection, str(origin), notice)
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.read() as connection:
             return reached(connection, self._cluster, sequences)
 
     def forget(self, origin: ClusterId) -> None:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.write() as connection:
             forget(connection, origin)
 
     def replicated(self, table: UUID | None = None, *, every_origin: bool = False) -> dict[ClusterId, Replicated]:
-        """See ``base.Time``."""
+        """See ``Time``."""
         with self._store.read() as connection:
             return {
                 origin: RouteSnapshot.load(connection, origin, table).replicated()

@@ -39,7 +39,7 @@ class _Lacked:
 
 
 def lacked_files(connection: Connection, rules_cache: RuleCache) -> dict[str, list[FileId]]:
-    """See ``base.Files.lacked``."""
+    """See ``FileRecords.lacked``."""
     return {
         peer: [each.row.file for each in lacked if each.row.closed]
         for peer, lacked in _lacked(connection, rules_cache).items()

@@ -66,7 +66,7 @@ def sent_on(keys: Sequence[int]) -> sa.CompoundSelect[Any]:
 
 
 def repeats_sent_on(keys: Sequence[int]) -> sa.Select[Any]:
-    """Those of ``sent_on`` that are claimed elsewhere; see ``base.Landing.duplicates``."""
+    """Those of ``sent_on`` that are claimed elsewhere; see ``LandingRecords.duplicates``."""
     repeated = sa.select(_d.file_id, _d.stream_id, _d.seq_begin, _d.seq_end, _d.begin, _d.end).select_from(
         schema.duplicates.join(schema.files).join(schema.sources, _o.file == _f.source)
     )

@@ -267,7 +267,7 @@ def own_route(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, 
 
 
 def acknowledged(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
-    """See ``base.Landing.acknowledged``."""
+    """See ``LandingRecords.acknowledged``."""
     made: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
     wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
     for wal, table, group, begin, end in connection.execute(wanted):

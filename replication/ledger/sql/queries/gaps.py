@@ -20,7 +20,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
-from replication.ledger.records import Gap
+from replication.ledger.rules import Gap
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema

@@ -80,7 +80,7 @@ def quarantined_row(connection: Connection, file: FileId, begin: int) -> Any:
 
 
 def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, into: FileId) -> None:
-    """Move a quarantined frame's claim to ``into``; see ``base.Replay``."""
+    """Move a quarantined frame's claim to ``into``; see ``Replay``."""
     what = f"sequence {claim.sequence} of {claim.stream}"
     spans = json.loads(held.held)
     if not spans:
@@ -102,7 +102,7 @@ def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: 
 
 
 def release(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, at: int) -> None:
-    """Claim a quarantined frame that is damaged no more, and waive its sequence; see ``base.Replay.discard``."""
+    """Claim a quarantined frame that is damaged no more, and waive its sequence; see ``Replay.discard``."""
     stream = names.stream(claim.stream)
     _, row = _claimed(connection, held, stream, claim.sequence)
     if row is None:  # in another file by now, or another history

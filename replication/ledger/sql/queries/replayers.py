@@ -21,7 +21,7 @@ def note_replayer(store: SqlStore, connection: Connection, host: str, replays: b
 
 
 def replayers(connection: Connection) -> tuple[str, ...]:
-    """See ``base.Replay``."""
+    """See ``Replay``."""
     wanted = sa.select(_meta.name).where(_meta.name.startswith(_PREFIX)).order_by(_meta.name)
     return tuple(name.removeprefix(_PREFIX) for name in connection.scalars(wanted))
 

@@ -81,11 +81,11 @@ class StatusCache:
             return dict(self._files)
 
     def lacking(self) -> list[FileView]:
-        """See ``base.Files.lacking``."""
+        """See ``FileRecords.lacking``."""
         return [known.lacked for known in self.look().values() if known.lacked is not None]
 
     def backlogs(self) -> list[Backlog]:
-        """See ``base.Files.backlogs``."""
+        """See ``FileRecords.backlogs``."""
         with self._store.read() as connection:
             required_from: dict[str, list[tuple[FileRow, bool]]] = {
                 rule.peer: [] for rule in self._rules_cache.known(connection)
