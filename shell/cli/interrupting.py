@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -144,7 +142,7 @@ def end_children() -> None:
     """
     stopped: set[int] = set()
     for _ in range(_KILL_TRIES):
-        found = _descendants(os.getpid())
+        found = _descendants()
         if not found:
             return
         fresh = [pid for pid in found if pid not in stopped]
@@ -152,7 +150,7 @@ def end_children() -> None:
         stopped.update(fresh)
         if not fresh:
             time.sleep(0.01)
-    _signal(_descendants(os.getpid()), signal.SIGKILL)  # none that is stopped stays so
+    _signal(_descendants(), signal.SIGKILL)  # none that is stopped stays so
 
 
 def _signal(pids: Iterable[int], number: signal.Signals) -> None:
@@ -161,33 +159,13 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _descendants(pid: int) -> list[int]:
-    parents = _parents()
-    found = {pid: None}
-    before = 0
-    while len(found) > before:
-        before = len(found)
-        found.update({child: None for child, parent in parents.items() if parent in found and _is_of_session(child)})
-    return list(found)[1:]
+def _descendants() -> list[int]:
+    """The processes of this session below this one, less those that have ended."""
+    import psutil  # deferred: only who is interrupted needs it
 
-
-def _is_of_session(pid: int) -> bool:
-    try:
-        return os.getsid(pid) == os.getsid(0)
-    except OSError:  # it is gone
-        return False
-
-
-def _parents() -> dict[int, int]:
-    """The parent of each process that is not a zombie."""
-    if not Path("/proc/self/stat").exists():
-        told = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,comm="], capture_output=True, text=True).stdout
-        lines = [line.split(maxsplit=3) for line in told.splitlines()]
-        return {int(p): int(parent) for p, parent, state, name in lines if state[0] != "Z" and name != "ps"}
-    parents: dict[int, int] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state != "Z":
-                parents[int(file.parent.name)] = int(parent)
-    return parents
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error, OSError):  # it is gone
+            if child.status() != psutil.STATUS_ZOMBIE and os.getsid(child.pid) == os.getsid(0):
+                found.append(child.pid)
+    return found
