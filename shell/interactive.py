@@ -12,7 +12,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import typer
 from prompt_toolkit import PromptSession
@@ -29,69 +32,36 @@ from shell.cli.render import Printer
 
 LEAVE = ("exit", "quit")
 QUERY_WORDS = ("select", "with", "from")
-_OWN = {"help": "help [VERB]", "use": "use NAME|FILE", "exit": "leave"}
-_OF_TABLES = ("droptable", "describetable", "read", "write", "fold", "-t", "--table")
-_OF_PEERS = (
-    *("deletecluster", "enablereplication", "disablereplication", "pause", "resume", "throttle", "drain", "verify"),
-    *("--peer", "--wait"),
-)
-_NAMES_KEPT_S = 3.0
+_OWN = ("help", "use", "exit")
+_NAMES_S = 3  # so long the names of tables and peers are not read again
 
 Run = Callable[[Sequence[str]], int]
+Names = Callable[[], Mapping[str, Sequence[str]]]
 
 
-class CompletionNames:
-    """Tables and peers of the cluster in use, read again when a few seconds old; none while it cannot be asked."""
-
-    def __init__(self, target: Callable[[], str]) -> None:
-        self._target = target
-        self._read_s = float("-inf")
-        self._tables: list[str] = []
-        self._peers: list[str] = []
-
-    def tables(self) -> list[str]:
-        """Names of tables."""
-        self._refresh()
-        return self._tables
-
-    def peers(self) -> list[str]:
-        """Names of peers."""
-        self._refresh()
-        return self._peers
-
-    def forget(self) -> None:
-        """Read again next time."""
-        self._read_s = float("-inf")
-
-    def _refresh(self) -> None:
-        if time.monotonic() - self._read_s < _NAMES_KEPT_S:
-            return
-        self._read_s = time.monotonic()
-        try:
-            ledger = open_ledger(find_config(self._target()).ledger_url, busy_timeout_s=1.0)
-        except ReplicationError:
-            self._tables, self._peers = [], []
-            return
-        try:
-            self._tables = [spec.name for spec in ledger.tables.all()]
-            self._peers = [peer.name for peer in ledger.rules.peers()]
-        finally:
-            ledger.close()
+@lru_cache(maxsize=1)
+def _names(target: str, _moment: int) -> dict[str, list[str]]:
+    """The tables and peers of a cluster, as arguments' metavars call them; none while its ledger cannot be read."""
+    try:
+        with closing(open_ledger(find_config(target).ledger_url, busy_timeout_s=1.0)) as ledger:
+            tables = [spec.name for spec in ledger.tables.all()]
+            return {"TABLE": tables, "CLUSTER": [peer.name for peer in ledger.rules.peers()]}
+    except ReplicationError:
+        return {}
 
 
 class VerbCompleter(Completer):
-    """Completes verbs, their options, tables, peers and clusters.
+    """Completes verbs, options and their values, from what the app says of them.
 
     Args:
-        verbs: each verb's options; of a noun with verbs of its own, those verbs.
-        names: of the cluster in use.
+        app: the command line.
+        names: values by metavar: tables and peers.
         clusters: names that ``use`` takes.
     """
 
-    def __init__(
-        self, verbs: Mapping[str, Sequence[str]], names: CompletionNames, clusters: Callable[[], Iterable[str]]
-    ) -> None:
-        self._verbs = verbs
+    def __init__(self, app: typer.Typer, names: Names, clusters: Callable[[], Iterable[str]]) -> None:
+        commands: dict[str, Any] = getattr(typer.main.get_command(app), "commands", {})
+        self._verbs = {name: verb for name, verb in commands.items() if not verb.hidden and name != "shell"}
         self._names = names
         self._clusters = clusters
 
@@ -106,22 +76,30 @@ class VerbCompleter(Completer):
     def _candidates(self, words: Sequence[str], at: str) -> Iterable[str]:
         if not words:
             return [*self._verbs, *_OWN]
-        verb, before = words[0], words[-1]
-        if verb == "help":
+        if words[0] == "help":
             return self._verbs
-        if verb == "use":
+        if words[0] == "use":
             return self._clusters()
-        if verb.lower() in QUERY_WORDS or verb == "sql":
-            return self._names.tables()
+        if words[0].lower() in QUERY_WORDS or words[0] == "sql":
+            return self._names().get("TABLE", ())
+        verb = self._verbs.get(words[0])
+        below = getattr(verb, "commands", None)
+        if below is not None and len(words) > 1:
+            verb = below.get(words[1])
+        elif below is not None or verb is None:
+            return below or ()
+        return self._of_verb(verb, words[-1], at)
+
+    def _of_verb(self, verb: Any, before: str, at: str) -> Iterable[str]:
+        parameters = () if verb is None else verb.params
         if at.startswith("-"):
-            return [option for option in self._verbs.get(verb, ()) if option.startswith("-")]
-        found: list[str] = []
-        if before in _OF_TABLES or (verb in _OF_TABLES and len(words) == 1):
-            found += self._names.tables()
-        elif before in _OF_PEERS or verb in _OF_PEERS:
-            found += self._names.peers()
-        found += [own for own in self._verbs.get(verb, ()) if not own.startswith("-") and len(words) == 1]
-        return found or (["on", "off"] if verb == "readonly" else [])
+            return [option for parameter in parameters for option in parameter.opts if option.startswith("-")]
+        taking = [each for each in parameters if before in each.opts and each.metavar]
+        taking = taking or [each for each in parameters if each.param_type_name == "argument"]
+        return [value for each in taking for value in self._values(str(each.metavar))]
+
+    def _values(self, metavar: str) -> Sequence[str]:
+        return metavar.split("|") if metavar.islower() else self._names().get(metavar, ())
 
 
 class Shell:
@@ -140,10 +118,9 @@ class Shell:
     ) -> None:
         self._run = run
         self._flags = flags
-        self._verbs = verbs_of(app)
+        self._app = app
         self._found = found
         self._printer = printer
-        self.names = CompletionNames(lambda: self._found.target if self._found else "")
 
     @property
     def prompt(self) -> str:
@@ -152,7 +129,10 @@ class Shell:
 
     def completer(self) -> Completer:
         """For the prompt."""
-        return VerbCompleter(self._verbs, self.names, lambda: [found.name for found in clusters_below(Path.cwd())])
+        return VerbCompleter(self._app, self._names, lambda: [found.name for found in clusters_below(Path.cwd())])
+
+    def _names(self) -> Mapping[str, Sequence[str]]:
+        return _names(self._found.target if self._found else "", int(time.monotonic() / _NAMES_S))
 
     def execute(self, line: str) -> int | None:
         """Do what a line says; its exit code, or None to leave."""
@@ -178,7 +158,7 @@ class Shell:
         return self._on_cluster(words)
 
     def _on_cluster(self, words: Sequence[str]) -> int:
-        self.names.forget()
+        _names.cache_clear()
         target = ["--cluster", self._found.target] if self._found else []
         try:
             return self._run([*target, *self._flags, *words])
@@ -199,20 +179,7 @@ class Shell:
         except ReplicationError as error:
             self._printer.error(error)
             return error.exit_code
-        self.names.forget()
         return 0
-
-
-def verbs_of(app: typer.Typer) -> dict[str, list[str]]:
-    """Every verb with its options; a noun with the verbs under it."""
-    group = typer.main.get_command(app)
-    verbs: dict[str, list[str]] = {}
-    for name, command in getattr(group, "commands", {}).items():
-        below = getattr(command, "commands", None)
-        options = [option for parameter in command.params for option in parameter.opts if option.startswith("-")]
-        if not command.hidden and name != "shell":
-            verbs[name] = sorted(below) if below else sorted({*options, "--help"})
-    return verbs
 
 
 def interact(shell: Shell, printer: Printer) -> int:

@@ -42,7 +42,7 @@ def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) ->
 
 def deletecluster(
     invocation: Invocation,
-    name: Name,
+    name: Annotated[str, typer.Argument(metavar="CLUSTER", help="The peer.")],
     zookeepers: Annotated[
         str, typer.Argument(metavar="ZOOKEEPERS", help="Its address, to check that it is the right peer.")
     ] = "",

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 def status(
     invocation: Invocation,
-    peer: Annotated[str | None, typer.Option("--peer", metavar="NAME", help="Show only this peer.")] = None,
+    peer: Annotated[str | None, typer.Option("--peer", metavar="CLUSTER", help="Show only this peer.")] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat every two seconds until Ctrl-C.")] = False,
 ) -> None:
     """Show lag, errors and disk use, here and at each peer."""

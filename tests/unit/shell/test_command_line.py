@@ -26,7 +26,7 @@ VERBS = {
     "up": ("--config", "--roles", "--one-process"),
     "down": ("--config",),
     "definecluster": ("NAME", "ZOOKEEPERS"),
-    "deletecluster": ("NAME",),
+    "deletecluster": ("CLUSTER",),
     "listclusters": (),
     "createtable": ("--key", "--group", "--partition", "--sort", "--like", "--kind", "--history-s"),
     "altertable": ("--add", "--group", "--rename", "--widen", "--drop", "TABLE"),

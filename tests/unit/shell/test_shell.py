@@ -14,7 +14,7 @@ from replication.errors import ConfigError
 from shell import main
 from shell.cli.find import FoundCluster
 from shell.cli.render import Printer
-from shell.interactive import Shell, VerbCompleter, _from_lines, _history, verbs_of
+from shell.interactive import Shell, VerbCompleter, _from_lines, _history
 from shell.main import make_app
 
 
@@ -30,14 +30,7 @@ class Recorder:
         return self.code
 
 
-class Known:
-    """Names without a cluster."""
-
-    def tables(self):
-        return ["ops.flights", "ops.weather"]
-
-    def peers(self):
-        return ["west", "north"]
+NAMES = {"TABLE": ["ops.flights", "ops.weather"], "CLUSTER": ["west", "north"]}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +43,7 @@ def shell_of(app, run, found=None):
 
 
 def complete(app, text):
-    completer = VerbCompleter(verbs_of(app), Known(), lambda: ["east", "west"])
+    completer = VerbCompleter(app, lambda: NAMES, lambda: ["east", "west"])
     return [c.text for c in completer.get_completions(Document(text, len(text)), CompleteEvent())]
 
 
@@ -141,6 +134,8 @@ def test_tables_peers_options_and_clusters_complete(app):
     assert complete(app, "select * from ops.w") == ["ops.weather"]
     assert complete(app, "use e") == ["east"]
     assert complete(app, "readonly o") == ["off", "on"]
+    assert complete(app, "deletecluster w") == complete(app, "status --peer w") == ["west"]
+    assert complete(app, "wal verify --j") == ["--json"] and complete(app, "nothing ") == []
 
 
 def test_what_was_typed_is_remembered_in_a_file_that_only_its_owner_can_read(tmp_path, monkeypatch):
