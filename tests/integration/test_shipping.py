@@ -18,6 +18,8 @@ from replication.core.frame import scan
 from replication.core.ids import NIL_UUID
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.ledger.base import FileKind
+from replication.link.base import Data
+from replication.link.grpc_client import GrpcShipSession
 from replication.worker.reading import frame_start
 from replication.worker.ship import Shipment
 from tests.bench.shipping_process import started
@@ -81,7 +83,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, stack)
 
 
-def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world: World) -> None:  # 004-8
+def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world: World) -> None:
     world.run()
     wals = []
     for n in range(3):
@@ -93,6 +95,35 @@ def test_what_is_appended_arrives_over_rolls_and_is_claimed_on_both_sides(world:
     assert len(frames_of(world.west, world.spec)) == len(set(frames_of(world.west, world.spec))) == 12
     wait_until(lambda: all(row.closed for row in world.west.ledger.files.all() if row.source in {w.file for w in wals}))
     wait_until(lambda: sequences(world.east, world.spec) == sequences(world.west, world.spec) == [(0, 4)])
+
+
+def test_bytes_of_an_open_file_are_at_the_peer_before_it_closes(world: World) -> None:  # 004-8
+    world.run()
+    wal = world.east.wal()
+    wal.append(world.spec, rows(0, 10))
+    until(lambda: world.arrived(wal))
+    here, there = world.east.ledger.files.get(wal.file), world.west.ledger.landing.received(wal.file)
+    assert here is not None and not here.closed and there.contains(256, wal.length)
+    wal.append(world.spec, rows(10, 10))  # and shipping goes on from the offset that it had come to
+    until(lambda: world.arrived(wal))
+    assert world.west.ledger.landing.received(wal.file).spans == ((256, wal.length),)
+
+
+def test_frames_that_wait_together_go_as_one_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:  # 004-13
+    sent: list[Data] = []
+    send = GrpcShipSession.send
+
+    def noting(session: GrpcShipSession, message: Data) -> None:
+        sent.append(message)
+        send(session, message)
+
+    monkeypatch.setattr(GrpcShipSession, "send", noting)
+    wal = world.written(frames=8)
+    world.run()
+    until(lambda: world.arrived(wal))
+    ours = [message for message in sent if message.file == wal.file]
+    assert [(message.begin, message.end) for message in ours] == [(256, wal.length)]
+    assert len(frames_of(world.west, world.spec)) == 8
 
 
 def test_only_tables_with_a_rule_go_and_skipped_bytes_count_as_shipped(world: World) -> None:  # 004-28
