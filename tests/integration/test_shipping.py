@@ -101,11 +101,11 @@ def test_bytes_of_an_open_file_are_at_the_peer_before_it_closes(world: World) ->
     world.run()
     wal = world.east.wal()
     wal.append(world.spec, rows(0, 10))
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     here, there = world.east.ledger.files.get(wal.file), world.west.ledger.landing.received(wal.file)
     assert here is not None and not here.closed and there.contains(256, wal.length)
     wal.append(world.spec, rows(10, 10))  # and shipping goes on from the offset that it had come to
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     assert world.west.ledger.landing.received(wal.file).spans == ((256, wal.length),)
 
 
@@ -120,7 +120,7 @@ def test_frames_that_wait_together_go_as_one_message(world: World, monkeypatch: 
     monkeypatch.setattr(GrpcShipSession, "send", noting)
     wal = world.written(frames=8)
     world.run()
-    until(lambda: world.arrived(wal))
+    wait_until(lambda: world.arrived(wal))
     ours = [message for message in sent if message.file == wal.file]
     assert [(message.begin, message.end) for message in ours] == [(256, wal.length)]
     assert len(frames_of(world.west, world.spec)) == 8
