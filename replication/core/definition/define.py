@@ -60,7 +60,6 @@ def typed_table(
     partition: Sequence[str] = (),
     sort: Sequence[str] = (),
     history_s: int = HISTORY_S_DEFAULT,
-    properties: Mapping[str, str] | None = None,
 ) -> TableSpec:
     """Define a typed table. ``uuids`` yields fresh uuids: the table's, then one per column.
 
@@ -101,7 +100,6 @@ def typed_table(
         tuple(partition),
         tuple(sort),
         history_s,
-        dict(properties or {}),
     )
 
 
@@ -148,7 +146,6 @@ def cell_table(
     uuids: Iterable[UUID],
     groups: Mapping[str, Sequence[str]] | None = None,
     history_s: int = HISTORY_S_DEFAULT,
-    properties: Mapping[str, str] | None = None,
 ) -> TableSpec:
     """Define a cell table: ``row, family, qualifier, visibility → value``; ``groups`` maps names to families.
 
@@ -178,13 +175,4 @@ def cell_table(
     made = [Group(check_name(g, "group name"), tuple(families)) for g, families in (groups or {}).items()]
     if not any(g.name == DEFAULT_GROUP for g in made):
         made.append(Group(DEFAULT_GROUP, ()))
-    return TableSpec(
-        table_uuid,
-        name,
-        "cell",
-        columns,
-        _CELL_KEY,
-        tuple(made),
-        history_s=history_s,
-        properties=dict(properties or {}),
-    )
+    return TableSpec(table_uuid, name, "cell", columns, _CELL_KEY, tuple(made), history_s=history_s)
