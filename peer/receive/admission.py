@@ -1,7 +1,7 @@
 """Whether a message may land: sender, lengths, checksums, hashes, tables, schemas and loops.
 
-Each refusal has its own reason. It runs in the thread that reads a stream, beside the disk: hashing is the dearest part
-and lets other threads run.
+Each refusal has its own reason. The checks run in the thread that reads a stream, while the disk works: hashing
+costs most, and other threads run meanwhile.
 """
 
 from __future__ import annotations

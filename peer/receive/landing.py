@@ -224,7 +224,7 @@ class Landing:
     def _write(self, item: Item) -> bool:
         """Append an arrival to its file, not yet durably; False when it was refused."""
         arrival = item.arrival
-        full = self.room.lacking() if arrival.frames else ""
+        full = self.room.shortage() if arrival.frames else ""
         if full:
             item.refuse(Reason.DISK_FULL, full, "Free disk space there, or let its replay catch up")
             return False
@@ -323,6 +323,6 @@ class Landing:
         if now < self._swept_s + _SWEEP_S:
             return
         self._swept_s = now
-        self.room.lacking(between_groups=True)
+        self.room.shortage(between_groups=True)
         self._open.close_idle()
         self._open.close_abandoned()

@@ -118,7 +118,7 @@ class LandingFile:
         self._handle.close()
 
     def abandon(self) -> None:
-        """Let go of the file without touching it."""
+        """Close the file without touching it."""
         self._handle.close()
 
 

@@ -41,7 +41,7 @@ class LandingQueue:
 
     Args:
         bytes_max: what may wait; ``put`` blocks beyond it.
-        delay_s: how long a group waits for company.
+        delay_s: how long a group waits for more arrivals.
     """
 
     def __init__(self, bytes_max: int, delay_s: float) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class LandingLimits:
     """Where landing happens and what bounds it.
 
-    ``file_bytes_max`` and ``idle_s`` close a landing file; ``queue_bytes_max`` is what may wait for the disk;
-    ``waiting_bytes_max`` what may wait for replay; ``group_delay_s`` how long to wait for company before a sync.
+    ``file_bytes_max`` and ``idle_s`` close a landing file. ``queue_bytes_max`` is what may wait for the disk,
+    ``waiting_bytes_max`` what may wait for replay. ``group_delay_s`` is how long a group waits for more arrivals.
     """
 
     directory: str

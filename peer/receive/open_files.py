@@ -1,7 +1,7 @@
 """This host's open landing files, one per source file: made at the first frame, closed when there is no more to come.
 
-A file that failed is abandoned: nothing is written to it any more, and the ledger is told its registered length as
-soon as it listens. Not safe for threads; landing's thread owns it.
+A file that failed is abandoned: nothing is written to it any more, and it is closed at its registered length as soon
+as the ledger can be reached. Not safe for threads; landing's thread owns it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class OpenFiles:
             self._abandoned[landing.row.file] = isinstance(error, CoordinationError)
 
     def abandon(self, source: FileId, *, cut: bool) -> None:
-        """Never write to the source's file again; ``close_abandoned`` tells the ledger its registered length."""
+        """Never write to the source's file again; ``close_abandoned`` closes it in the ledger."""
         landing = self._open.pop(source, None)
         if landing is not None:
             landing.abandon()
@@ -118,7 +118,7 @@ class OpenFiles:
         self._received.forget(source)
 
     def close_abandoned(self) -> None:
-        """Tell the ledger how long the abandoned files are; what it cannot be told of now waits for the next time."""
+        """Close abandoned files in the ledger; those that it does not take now wait for the next time."""
         for file, cut in list(self._abandoned.items()):
             try:
                 row = self._ledger.files.get(file)

@@ -1,4 +1,4 @@
-"""The receiver role: listens, lands what other clusters ship, and tells in ZooKeeper where it listens."""
+"""The receiver role: listens, lands what other clusters ship, and announces its address in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Receiver:
             _log.info("receiver_stopped", address=self.address)
 
     def _announce(self) -> None:
-        """Tell where this cluster's receivers listen; it goes on receiving when that cannot be told."""
+        """Announce where this cluster's receivers listen; receiving goes on when ZooKeeper cannot be reached."""
         try:
             if self._member is None:
                 fields = {"address": self.address, "version": __version__}

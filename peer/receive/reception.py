@@ -113,7 +113,7 @@ class Reception:
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
         """Make a table ready: create it when missing, with the sender's uuid; learn schemas; note what is required."""
         self._check_caller(source, expected, caller)
-        full = self._landing.room.lacking_for(route.bootstrap_bytes)
+        full = self._landing.room.shortage_for(route.bootstrap_bytes)
         if full:
             raise Refusal(
                 Reason.DISK_FULL,

@@ -27,10 +27,10 @@ class LandingRoom:
         self._ledger = ledger
         self._limits = limits
         self.held: dict[UUID, str] = {}
-        self._lacking = ""
+        self._shortage = ""
         self._look_at_s = 0.0
 
-    def lacking_for(self, size: int) -> str:
+    def shortage_for(self, size: int) -> str:
         """Why ``size`` bytes more cannot land and be kept in tables here, in figures; "" when they can."""
         free = shutil.disk_usage(self._limits.directory).free if size else 0
         needed = 2 * size + self._limits.disk_free_min_bytes
@@ -41,7 +41,7 @@ class LandingRoom:
             f" where {free >> 20} MiB are free and {self._limits.disk_free_min_bytes >> 20} MiB are to stay free"
         )
 
-    def lacking(self, *, between_groups: bool = False) -> str:
+    def shortage(self, *, between_groups: bool = False) -> str:
         """Why no more bytes are taken; "" when they are. Looked at once a second, between groups if possible."""
         begun_s = time.monotonic()
         if begun_s >= self._look_at_s + (0 if between_groups else _LOOK_S):
@@ -49,20 +49,22 @@ class LandingRoom:
             free = shutil.disk_usage(limits.directory).free
             rows = self._ledger.files.all(limits.host)
             waiting = sum(row.length - row.applied for row in rows if row.kind is FileKind.LANDING)
-            self._lacking, self.held = "", {}
+            self._shortage, self.held = "", {}
             if waiting > limits.waiting_bytes_max:
                 waiting = self._leave_out_held(waiting)
             if free < limits.disk_free_min_bytes:
-                self._lacking = (
+                self._shortage = (
                     f"only {free >> 20} MiB are free, {limits.disk_free_min_bytes >> 20} MiB are to stay free"
                 )
             elif waiting > limits.waiting_bytes_max:
-                self._lacking = f"{waiting >> 20} MiB wait for replay, {limits.waiting_bytes_max >> 20} MiB are allowed"
-            if self._lacking:
-                _log.error("landing_refused", host=limits.host, reason=self._lacking)
+                self._shortage = (
+                    f"{waiting >> 20} MiB wait for replay, {limits.waiting_bytes_max >> 20} MiB are allowed"
+                )
+            if self._shortage:
+                _log.error("landing_refused", host=limits.host, reason=self._shortage)
             now_s = time.monotonic()
             self._look_at_s = now_s + max(_LOOK_S, _PAUSE * (now_s - begun_s))
-        return self._lacking
+        return self._shortage
 
     def _leave_out_held(self, waiting: int) -> int:
         """Note the tables that replay holds, if any, and return how many bytes wait for others."""

@@ -316,7 +316,7 @@ def scan(buffer: Buffer, at: int = 0, base: int = 0) -> Iterator[FrameView]:
 
 
 def check_payload(frame: FrameView, payload: Buffer) -> None:
-    """Raise CorruptFrameError unless ``payload`` has the SHA-256 its sealed header promises."""
+    """Raise CorruptFrameError unless ``payload`` has the SHA-256 in its sealed header."""
     if sha256(payload).digest() != frame.header.payload_sha256:
         raise CorruptFrameError(
             f"payload of the frame at offset {frame.begin} does not match its SHA-256",

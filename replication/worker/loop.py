@@ -124,7 +124,7 @@ class Worker:
             self._every(_RECOVER_S, "recovery", self._recovery.run_once),
         ]
         threads.append(threading.Thread(target=self._wake_to_stop, name="stop", daemon=True))
-        if self._listener.hears:
+        if self._listener.is_listening:
             threads.append(threading.Thread(target=self._listen, name="notifier", daemon=True))
         if self._spiller is not None:
             threads.append(self._every(_SPILL_S, "spill", partial(self._spill, self._spiller)))
@@ -171,7 +171,7 @@ class Worker:
                 throttle = Throttle()
                 throttle.set_rate(self._share(tail.peer))
                 limits = self._limits
-                if self._listener.hears:  # and whoever registers nudges, too
+                if self._listener.is_listening:  # and whoever registers nudges, too
                     seldom = self._config.worker.register_interval_s
                     limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=seldom)
                 shared = (self._progress, limits, self._connect, self._role_epoch, throttle, self._attempts)
@@ -279,7 +279,7 @@ class Worker:
         self._stop.wait()
         self._news.set()
         with contextlib.closing(Notifier(str(self._config.wal_dir))) as notifier:
-            notifier.ring()
+            notifier.notify()
 
     def _listen(self) -> None:
         """Have tails look as soon as a writer says that there is something new."""

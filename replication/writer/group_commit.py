@@ -74,7 +74,7 @@ class GroupCommit:
         try:
             self._write_groups()
             self._is_clean = self._series.close()
-        except BaseException as error:  # a defect: whoever waits, or appends later, must hear of it
+        except BaseException as error:  # a defect: who waits, or appends later, gets the error
             _log.exception("commit_thread_broken")
             self._break_off(error)
 
@@ -98,7 +98,7 @@ class GroupCommit:
     def _merge(self, steps: list[AppendStep]) -> list[MergedBatch]:
         try:
             return FrameMerge.frames(steps, self._codec)
-        except Exception as error:  # a defect: this group's callers must hear of it, others go on
+        except Exception as error:  # a defect: this group's callers get the error, others go on
             _log.exception("merge_failed")
             _fail(steps, ReplicationError(f"the append could not be encoded: {error!r}; nothing was written"))
             return []

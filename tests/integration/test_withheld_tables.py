@@ -74,11 +74,11 @@ def test_a_table_refused_within_a_stream_is_not_read_again_by_the_next(
         site.ledger.tables.create(held)
     world.east.send_to(world.west, held)
 
-    def lacking(room: LandingRoom, *, between_groups: bool = False) -> str:
+    def no_room(room: LandingRoom, *, between_groups: bool = False) -> str:
         room.held = {held.uuid: "it is held there"}
         return ""
 
-    monkeypatch.setattr(LandingRoom, "lacking", lacking)
+    monkeypatch.setattr(LandingRoom, "shortage", no_room)
     wal = world.east.wal()
     for n in range(1500):
         wal.append(held, rows(n, 1))

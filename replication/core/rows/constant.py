@@ -1,4 +1,4 @@
-"""Arrays whose values are known beforehand: made once and cut to length, since new memory is dearer than the values."""
+"""Arrays of known values, made once and sliced: allocating memory costs more than filling it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers may hand in as rows, told apart: Arrow in any form, pandas, or mappings."""
+"""What callers may hand in as rows: Arrow in any form, pandas, or mappings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _copied(value: object) -> object:
         return value.tobytes()
     try:
         return deepcopy(value)
-    except Exception:  # whatever a foreign class raises; what cannot be copied is told of when it is made Arrow
+    except Exception:  # whatever a foreign class raises; what cannot be copied is refused when it is made Arrow
         return value
 
 

@@ -1,4 +1,4 @@
-"""Mutations of a cell table's row, the way Accumulo and HBase users know them."""
+"""Mutations of a cell table's row, as Accumulo and HBase users know them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class BulkWals:
         files: of this host.
         registration: of the writer.
         clock: gives commit times, the same as for the writer's appends.
-        ended: takes a WAL of which the ledger could not be told.
+        ended: takes a WAL that the ledger could not close yet.
         now: the wall clock in microseconds since 1970.
     """
 
@@ -80,7 +80,7 @@ class BulkWals:
         return BulkFile(row, handle, counters, self._clock)
 
     def publish(self, bulk: BulkFile, batch_id: str, path: str, rows: int) -> Position:
-        """As ``BulkFile.publish``, then tell the ledger; ``path`` and ``rows`` of what was imported, for the log."""
+        """As ``BulkFile.publish``, then close it in the ledger; ``path`` and ``rows`` are for the log."""
         position = bulk.publish(batch_id, self._registration)
         _log.info("file_imported", file=str(bulk.file), path=path, rows=rows, end=bulk.published)
         self._end(bulk)

@@ -96,7 +96,7 @@ class BulkFile:
 
     @property
     def published(self) -> int:
-        """Durable bytes that other processes were told of: the file header until ``publish``, then all."""
+        """Durable bytes that other processes can see: the file header until ``publish``, then all."""
         return self._published
 
     def add(self, batch: EncodedBatch) -> None:
@@ -153,7 +153,7 @@ class BulkFile:
             self._handle.truncate(FILE_HEADER_BYTES)
 
     def close(self, ledger: Ledger) -> None:
-        """Have the ledger know that the file ends at its published length, then release the lock.
+        """Close it in the ledger at its published length, then release the lock.
 
         Raises:
             CoordinationError: the ledger does not know yet; call again.
@@ -162,7 +162,7 @@ class BulkFile:
         self.abandon()
 
     def abandon(self) -> None:
-        """Release the lock without a word to the ledger: recovery closes the file."""
+        """Release the lock and leave the ledger to recovery."""
         self._heartbeat.stop()
         self._handle.close()
         self._counters.close()

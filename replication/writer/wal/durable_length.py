@@ -1,14 +1,12 @@
-"""The ``.len`` file beside a WAL: how far it is durable, told to other processes of the host without a system call.
+"""The ``.len`` file beside a WAL: other processes of the host read there, without a system call, how far it is durable.
 
 Four native 64-bit words, mapped shared: tag (ties the counters to the boot in which the WAL was made), durable length,
 watermark, state. One writer stores, any number of processes read. The file is never shipped and need not survive a
 crash: what it says is then a lower bound. Only that a WAL is poisoned is synced, for the ledger may not know it yet.
-
 Storing a length notifies the worker (``notifier.py``).
 
 The writer stores the length before the watermark, and a reader reads the watermark before the length, so that every
-frame
-with a commit time at or below the watermark lies below the length read.
+frame with a commit time at or below the watermark lies below the length read.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def _tag(boot: str) -> int:
 
 
 class DurableLength:
-    """The counters of one WAL. ``close`` lets go of the mapping.
+    """The counters of one WAL. ``close`` releases the mapping.
 
     Times are microseconds since 1970, lengths bytes from the start of the file.
     """
@@ -84,7 +82,7 @@ class DurableLength:
 
     @property
     def poisoned(self) -> bool:
-        """Whether the WAL ends at its durable length for good, though its writer may not have told the ledger yet."""
+        """Whether the WAL ends at its durable length, even if the ledger does not know yet."""
         return bool(self._words[_STATE] & _POISONED)
 
     def publish(self, length: int, watermark: int) -> None:
@@ -92,7 +90,7 @@ class DurableLength:
         self._words[_LENGTH] = length
         self._words[_WATERMARK] = watermark
         if self._notifier is not None:
-            self._notifier.ring()
+            self._notifier.notify()
 
     def raise_watermark(self, watermark: int) -> None:
         """Say that commits not yet published are above ``watermark``."""
@@ -105,7 +103,7 @@ class DurableLength:
             self._files.sync_words(self._path, self._words)
 
     def close(self) -> None:
-        """Let go of the mapping. Idempotent."""
+        """Release the mapping. Idempotent."""
         self._words.release()
         if self._notifier is not None:
             self._notifier.close()

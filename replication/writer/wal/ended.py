@@ -1,4 +1,4 @@
-"""WALs that get nothing more. The ledger is told where each ends, as soon as it can be reached."""
+"""WALs that get nothing more: each is closed in the ledger as soon as that can be reached."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class EndedWal(Protocol):
 
     @property
     def published(self) -> int:
-        """Durable bytes that other processes were told of."""
+        """Durable bytes that other processes can see."""
 
     def close(self, ledger: Ledger) -> None:
-        """Have the ledger know, then release the lock; CoordinationError when it does not know yet."""
+        """Close it in the ledger, then release the lock; CoordinationError when the ledger cannot be reached."""
 
     def abandon(self) -> None:
-        """Release the lock without a word to the ledger."""
+        """Release the lock and leave the ledger to recovery."""
 
 
 class EndedWals:
-    """Those that the ledger does not know of yet. ``add`` is for any thread, the rest for the commit thread."""
+    """Those that are still open in the ledger. ``add`` is for any thread, the rest for the commit thread."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -52,7 +52,7 @@ class EndedWals:
         self._is_closed = False
 
     def add(self, wal: EndedWal) -> None:
-        """Have the ledger told of a WAL; recovery tells it when that is too late here."""
+        """Take a WAL to close in the ledger; once this is closed itself, that is left to recovery."""
         with self._lock:
             if not self._is_closed:
                 self._wals.append(wal)
@@ -60,12 +60,12 @@ class EndedWals:
         wal.abandon()
 
     def report_when_due(self) -> None:
-        """As ``report``, unless the ledger failed to answer a moment ago."""
+        """As ``report``, unless the ledger failed a moment ago."""
         if self._wals and time.monotonic() >= self._retry_s:
             self.report()
 
     def report(self) -> None:
-        """Tell the ledger of all of them, or of as many as it takes."""
+        """Close them in the ledger, or as many as it takes."""
         while self._wals:
             wal, begun_s = self._wals[0], time.monotonic()
             try:
@@ -82,7 +82,7 @@ class EndedWals:
             self._wals.popleft()
 
     def close(self) -> None:
-        """Tell the ledger once more; what it does not take, and what comes later, is left to recovery."""
+        """As ``report``; what the ledger does not take now, and what comes later, is left to recovery."""
         with self._lock:
             self._is_closed = True
         self.report()

@@ -1,7 +1,7 @@
-"""A bell by which writers of a host tell its worker that there is something new, so that it need not look all the time.
+"""Notifications from a host's writers to its worker that there are new bytes, so that it need not poll all the time.
 
-A datagram socket in Linux's abstract namespace: no file to be left over, and nothing to be set up before it is rung. A
-ring that is lost delays bytes until the worker's next look, and loses nothing.
+Each is a datagram on a socket in Linux's abstract namespace, which needs no file and no set-up. One that is lost delays
+bytes until the worker's next poll, and loses nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _address(directory: str) -> bytes:
 
 
 class Notifier:
-    """The bell of one WAL directory, to ring. Safe for threads; ``close`` lets go of its socket."""
+    """Sends notifications for one WAL directory. Safe for threads; ``close`` releases its socket."""
 
     def __init__(self, directory: str) -> None:
         self._address = _address(directory)
@@ -29,9 +29,9 @@ class Notifier:
         if self._socket is not None:
             self._socket.setblocking(False)
 
-    def ring(self) -> None:
-        """Wake who listens; without effect when nobody does, or when it has rings to hear still."""
-        made = self._socket  # another thread may close it now; ringing a closed one is an OSError
+    def notify(self) -> None:
+        """Wake the listener; without effect when there is none, or when it has notifications to read still."""
+        made = self._socket  # another thread may close it now; sending on a closed one is an OSError
         if made is not None:
             with contextlib.suppress(OSError):
                 made.sendto(b"", self._address)
@@ -44,10 +44,7 @@ class Notifier:
 
 
 class NotificationListener:
-    """Who listens for the bell of one WAL directory: one process of a host. ``close`` ends it.
-
-    ``hears`` is False where there is no such bell, or another process listens already.
-    """
+    """Receives the notifications for one WAL directory, in one process of a host. ``close`` ends it."""
 
     def __init__(self, directory: str) -> None:
         self._socket: socket.socket | None = None
@@ -62,12 +59,12 @@ class NotificationListener:
         self._socket = made
 
     @property
-    def hears(self) -> bool:
-        """Whether ``wait`` is woken by rings."""
+    def is_listening(self) -> bool:
+        """False where notifications are not supported, or another process listens already."""
         return self._socket is not None
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it rang, now or since the last call, within ``timeout_s``; for one thread."""
+        """Whether a notification came since the last call or comes within ``timeout_s``; for one thread."""
         if self._socket is None:
             return False
         self._socket.settimeout(timeout_s)

@@ -1,7 +1,7 @@
 """Recovery of WALs whose writer died, by the worker of their host (rule 1).
 
 A writer is dead when nobody holds its lock file. Each of its open WALs is locked and read through: frames that are
-wholly intact are kept, a torn tail is cut, and everything past the last published length is written again and synced
+intact are kept, a torn tail is cut, and everything past the last published length is written again and synced
 before it is published, for bytes that a dead process left in the page cache may have failed to reach the disk. After
 another boot that means the whole file.
 """

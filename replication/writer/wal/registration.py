@@ -1,9 +1,9 @@
-"""A writer's standing: its lock file, ledger entry and ZooKeeper node, and its lease on the cluster's role.
+"""A writer's registration: its lock file, ledger entry and ZooKeeper node, and its lease on the cluster's role.
 
-The lock file tells the host's worker whether the process lives; the ledger's entry holds closed time below its
-commits. The role is read, confirmed by the quorum, about every third of ``lease_s`` and at each announced change. When
-the cluster is no longer ACTIVE under the lease's epoch, the lease ends before the change is acknowledged, and nothing
-is published after that; when it is ACTIVE again, under a higher epoch, a new lease begins.
+The lock file shows the host's worker whether the process lives. The ledger's entry holds closed time below the
+writer's commits. The role is read, confirmed by the quorum, about every third of ``lease_s`` and at each announced
+change. When the cluster is no longer ACTIVE under the lease's epoch, the lease ends before the change is acknowledged,
+and nothing is published after that. When it is ACTIVE again, under a higher epoch, a new lease begins.
 """
 
 from __future__ import annotations

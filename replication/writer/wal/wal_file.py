@@ -99,7 +99,7 @@ class WalFile:
 
     @property
     def published(self) -> int:
-        """Durable bytes that other processes were told of, file header included."""
+        """Durable bytes that other processes can see, file header included."""
         return self._published
 
     @property
@@ -157,7 +157,7 @@ class WalFile:
         self._counters.publish(self._published, watermark)
 
     def watermark(self, above: int) -> None:
-        """Promise that commits not yet published are above ``above``."""
+        """Say that commits not yet published are above ``above``."""
         self._counters.raise_watermark(above)
 
     def seal(self) -> None:
@@ -173,7 +173,7 @@ class WalFile:
         self._counters.poison()
 
     def close(self, ledger: Ledger) -> None:
-        """Have the ledger know that a sealed or poisoned file ends at its published length, then let go of the lock.
+        """Have the ledger know that a sealed or poisoned file ends at its published length, then release the lock.
 
         Raises:
             CoordinationError: the ledger does not know yet; call again.
@@ -182,7 +182,7 @@ class WalFile:
         self._release()
 
     def abandon(self) -> None:
-        """Let go of the lock without a word to the ledger: recovery closes the file."""
+        """Release the lock and leave the ledger to recovery."""
         self._release()
 
     def _release(self) -> None:

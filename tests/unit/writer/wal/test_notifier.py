@@ -1,4 +1,4 @@
-"""The bell between a host's writers and its worker."""
+"""Notifications between a host's writers and its worker."""
 
 from __future__ import annotations
 
@@ -18,55 +18,55 @@ pytestmark = [
 ]
 
 
-def test_a_ring_is_heard_by_who_waits_and_by_who_waits_later_once(tmp_path: Path) -> None:
-    bell, ear = Notifier(str(tmp_path)), NotificationListener(str(tmp_path))
+def test_a_notification_wakes_who_waits_and_who_waits_later_once(tmp_path: Path) -> None:
+    notifier, listener = Notifier(str(tmp_path)), NotificationListener(str(tmp_path))
     for _ in range(3):
-        bell.ring()
-    assert ear.hears and ear.wait(1) and not ear.wait(0.01)
-    later = threading.Timer(0.1, bell.ring)
+        notifier.notify()
+    assert listener.is_listening and listener.wait(1) and not listener.wait(0.01)
+    later = threading.Timer(0.1, notifier.notify)
     begin = time.monotonic()
     later.start()
-    assert ear.wait(20) and time.monotonic() - begin < 10
+    assert listener.wait(20) and time.monotonic() - begin < 10
     later.join()
-    ear.close()
-    bell.close()
+    listener.close()
+    notifier.close()
 
 
-def test_ringing_never_blocks_nor_fails_whoever_listens(tmp_path: Path) -> None:
-    bell = Notifier(str(tmp_path))
-    bell.ring()  # nobody does
-    ear = NotificationListener(str(tmp_path))
+def test_notifying_never_blocks_nor_fails_whoever_listens(tmp_path: Path) -> None:
+    notifier = Notifier(str(tmp_path))
+    notifier.notify()  # nobody does
+    listener = NotificationListener(str(tmp_path))
     for _ in range(5000):  # more than a socket keeps
-        bell.ring()
-    while ear.wait(0):
+        notifier.notify()
+    while listener.wait(0):
         pass
-    ear.close()
-    bell.ring()
-    bell.close()
-    bell.ring()
+    listener.close()
+    notifier.notify()
+    notifier.close()
+    notifier.notify()
 
 
 def test_one_listens_and_only_to_its_own_directory(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path, target_is_directory=True)
-    ear, other = NotificationListener(str(tmp_path)), NotificationListener(str(tmp_path / "elsewhere"))
+    listener, other = NotificationListener(str(tmp_path)), NotificationListener(str(tmp_path / "elsewhere"))
     second = NotificationListener(str(tmp_path / "link"))
-    assert ear.hears and other.hears and not second.hears and not second.wait(0)
-    bell = Notifier(str(tmp_path / "link"))
-    bell.ring()
-    assert ear.wait(1) and not other.wait(0.01)
-    ear.close()
-    assert NotificationListener(str(tmp_path)).hears, "the next worker listens"
+    assert listener.is_listening and other.is_listening and not second.is_listening and not second.wait(0)
+    notifier = Notifier(str(tmp_path / "link"))
+    notifier.notify()
+    assert listener.wait(1) and not other.wait(0.01)
+    listener.close()
+    assert NotificationListener(str(tmp_path)).is_listening, "the next worker listens"
     other.close()
-    bell.close()
+    notifier.close()
 
 
 def test_it_rings_when_more_is_durable(tmp_path: Path) -> None:
-    ear = NotificationListener(str(tmp_path))
+    listener = NotificationListener(str(tmp_path))
     counters = DurableLength.create(str(tmp_path / "000000000001.wal"), "boot", 256, 0)
-    assert ear.wait(1)
+    assert listener.wait(1)
     counters.raise_watermark(5)
-    assert not ear.wait(0.01), "nothing came"
+    assert not listener.wait(0.01), "nothing came"
     counters.publish(300, 6)
-    assert ear.wait(1)
+    assert listener.wait(1)
     counters.close()
-    ear.close()
+    listener.close()
