@@ -20,8 +20,8 @@ from replication.core.ids import ClusterId
 from replication.ledger.base import Phase
 from replication.tables.base import Tables
 from replication.tables.memory import MemoryTables
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
 from tests.sites import Site
 
 

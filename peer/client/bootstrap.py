@@ -12,7 +12,7 @@ from peer.client.peering import Peering
 from replication.core.phase import Phase
 from replication.errors import RequestError, WaitTimeoutError
 from replication.ledger.base import Rule
-from replication.worker.routes import routes_of
+from replication.worker.ship.routes import routes_of
 
 _POLL_S = 0.05
 

@@ -26,7 +26,7 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import Ledger, Peer, Rule
-from replication.worker.routes import ended_routes, routes_of
+from replication.worker.ship.routes import ended_routes, routes_of
 
 
 class Announcer(Protocol):

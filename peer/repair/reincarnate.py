@@ -22,8 +22,8 @@ from replication.ledger.base import FileKind, FileRow, Ledger, Readable
 from replication.ledger.sql.ledger import open_ledger
 from replication.ledger.sql.rebuild import adopt
 from replication.ledger.sql.reincarnate import reincarnate as change_id
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
 from replication.writer.wal.recovery import recover_file, recover_writers
 
 _log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ from replication.config import Config
 from replication.core.forecast import forecast
 from replication.ledger.base import Backlog, Ledger
 from replication.master.budget import backlog_gauge, disk_gauge
-from replication.worker.attempts import SPILL
+from replication.worker.report.attempts import SPILL
 
 _DISK_REACH = 20.0  # what a start or an import writes in seconds says nothing of tomorrow
 

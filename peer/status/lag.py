@@ -7,7 +7,7 @@ from replication.core.ids import FileId
 from replication.core.status import ReplicationStatus
 from replication.errors import ReplicationError
 from replication.ledger.base import FileKind, FileRow, PeerProgress
-from replication.worker.reading import MappedFrames
+from replication.worker.files.reading import MappedFrames
 
 
 class PeerLag:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from replication.ledger.base import Attempt, HeldTable, Ledger, Peer
-from replication.worker.attempts import SPILL
+from replication.worker.report.attempts import SPILL
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,20 +33,20 @@ from replication.ledger.base import FileKind, Ledger, Peer, Rule
 from replication.link import tls
 from replication.link.base import PeerLink
 from replication.link.grpc_client import connect
-from replication.worker.applied import AppliedThread
-from replication.worker.attempts import SPILL, AttemptLog
-from replication.worker.chunk_streams import ChunkStreams
-from replication.worker.chunks import ChunkThread
-from replication.worker.closed_time import ClosedTime
-from replication.worker.control_log import ControlLog
-from replication.worker.host_files import HostFiles
-from replication.worker.limits import ShippingLimits
-from replication.worker.progress import ProgressLog
-from replication.worker.register import Registrar
-from replication.worker.routes import Inflow
-from replication.worker.spill import Spiller
-from replication.worker.tail import TailThread
-from replication.worker.throttle import Throttle
+from replication.worker.files.closed_time import ClosedTime
+from replication.worker.files.control_log import ControlLog
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
+from replication.worker.files.spill import Spiller
+from replication.worker.peers.applied import AppliedThread
+from replication.worker.peers.chunk_streams import ChunkStreams
+from replication.worker.peers.chunks import ChunkThread
+from replication.worker.peers.tail import TailThread
+from replication.worker.report.attempts import SPILL, AttemptLog
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.routes import Inflow
+from replication.worker.ship.throttle import Throttle
 from replication.writer.wal.notifier import NotificationListener, Notifier
 from replication.writer.wal.recovery import Recovery, recover_file
 

@@ -34,8 +34,8 @@ from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark.iceberg import IcebergTables
 from replication.tables.spark.session import open_session
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
 from replication.writer.writer import Writer
 from tests.bench.measure import SCHEMA
 

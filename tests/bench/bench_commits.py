@@ -13,8 +13,8 @@ from pathlib import Path
 
 from peer.replay.housekeeping import Housekeeping
 from replication.files.local import LocalFiles
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
 from replication.writer.writer import Writer
 from tests.bench.alone import Alone, alone
 from tests.bench.measure import QUICK, Figure, at_most, seeded_rows

@@ -19,11 +19,11 @@ from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.ledger.base import Peer
 from replication.link.grpc_client import connect
-from replication.worker.attempts import AttemptLog
-from replication.worker.chunks import ChunkThread
-from replication.worker.limits import ShippingLimits
-from replication.worker.progress import ProgressLog
-from replication.worker.throttle import Throttle
+from replication.worker.peers.chunks import ChunkThread
+from replication.worker.report.attempts import AttemptLog
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.throttle import Throttle
 from shell.processes.heap import keep_freed
 from tests.bench.measure import QUICK, SCHEMA, Figure, PeakMemory, at_least, at_most, pairs, percentile, seeded_rows
 from tests.bench.resident import PeakOfProcesses, over_idle

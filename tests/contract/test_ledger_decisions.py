@@ -22,7 +22,7 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import FileKind, Ledger, Peer, PeerProgress
-from replication.worker.progress import join
+from replication.worker.report.progress import join
 from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,

@@ -28,12 +28,12 @@ from replication.ledger.base import FileRow
 from replication.link.grpc_client import connect
 from replication.master.loop import Master, MasterTimes
 from replication.settings import WorkerSection
-from replication.worker.attempts import AttemptLog
-from replication.worker.chunk_streams import ChunkStreams
-from replication.worker.chunks import ChunkThread
-from replication.worker.limits import ShippingLimits
-from replication.worker.progress import ProgressLog
-from replication.worker.throttle import Throttle
+from replication.worker.peers.chunk_streams import ChunkStreams
+from replication.worker.peers.chunks import ChunkThread
+from replication.worker.report.attempts import AttemptLog
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.throttle import Throttle
 from replication.writer.importing.importer import Imported
 from replication.writer.writer import Writer
 from tests.bench.shipping_process import started

@@ -42,9 +42,9 @@ from replication.link.grpc_client import connect
 from replication.settings import TlsSection
 from replication.tables.base import Tables
 from replication.tables.memory import MemoryTables
-from replication.worker.control_log import ControlLog
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
+from replication.worker.files.control_log import ControlLog
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
 from tests.integration.test_link_tls import Authority
 from tests.sites import Site, rows, table
 from tests.waiting import wait_until

@@ -13,9 +13,9 @@ import pytest
 
 from replication.core.definition.schema import TableSpec
 from replication.core.shipping.chunk import ChunkAssignment
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
-from replication.worker.ship import Shipment
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
+from replication.worker.ship.shipment import Shipment
 from tests.sites import Site, Wal, rows, table
 from tests.waiting import wait_until
 

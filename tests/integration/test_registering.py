@@ -12,10 +12,10 @@ import structlog
 
 from peer.status.collect import collect
 from peer.status.members import Members
-from replication.worker.closed_time import ClosedTime
-from replication.worker.control_log import ControlLog
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
+from replication.worker.files.closed_time import ClosedTime
+from replication.worker.files.control_log import ControlLog
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
 from tests.sites import Site, flip, rows, table
 
 

@@ -19,7 +19,7 @@ from replication.errors import ConfigError, RequestError
 from replication.ledger.base import FileKind, Phase
 from replication.ledger.sql.ledger import open_ledger
 from replication.tables.memory import MemoryTables
-from replication.worker.control_log import ControlLog
+from replication.worker.files.control_log import ControlLog
 from shell.processes.preflight import check_ledger_age
 from tests.replaying import TableSite
 from tests.sites import Wal, rows, table

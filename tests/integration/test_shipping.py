@@ -20,8 +20,8 @@ from replication.core.shipping.chunk import ChunkAssignment
 from replication.ledger.base import FileKind
 from replication.link.base import Data
 from replication.link.grpc_client import GrpcShipSession
-from replication.worker.reading import frame_start
-from replication.worker.ship import Shipment
+from replication.worker.files.reading import frame_start
+from replication.worker.ship.shipment import Shipment
 from tests.bench.shipping_process import started
 from tests.sites import Site, Wal, rows, table
 from tests.waiting import wait_until

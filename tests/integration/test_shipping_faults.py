@@ -16,10 +16,10 @@ from replication.core.roles import RoleState
 from replication.core.shipping.window import Window
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
 from replication.link.memory import LinkFaults, MemoryLink
-from replication.worker.progress import ProgressLog
-from replication.worker.routes import Destination, open_shipment
-from replication.worker.ship import ShipLimits
-from replication.worker.throttle import Throttle
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.routes import Destination, open_shipment
+from replication.worker.ship.shipment import ShipLimits
+from replication.worker.ship.throttle import Throttle
 from tests.sites import Site, Wal, rows, table
 
 LIMITS = ShipLimits(4000, 0.2)

@@ -24,8 +24,8 @@ from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind
 from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
 from replication.master.retire import Sweeper, retire
-from replication.worker.reading import FrameReader, frame_start
-from replication.worker.spill import Spiller
+from replication.worker.files.reading import FrameReader, frame_start
+from replication.worker.files.spill import Spiller
 from tests.sites import Site, Wal, rows, table
 from tests.waiting import wait_until
 

@@ -17,9 +17,9 @@ from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
 from replication.link.base import Ack, Hello, PeerLink, Reason, ShipSession
-from replication.worker.routes import Destination, open_shipment
-from replication.worker.ship import ShipLimits, Shipment
-from replication.worker.throttle import Throttle
+from replication.worker.ship.routes import Destination, open_shipment
+from replication.worker.ship.shipment import ShipLimits, Shipment
+from replication.worker.ship.throttle import Throttle
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import table
 

@@ -15,7 +15,7 @@ from peer.receive.room import LandingRoom
 from replication.core.definition.schema import TableSpec
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.link.base import Hello
-from replication.worker.reading import FrameReader
+from replication.worker.files.reading import FrameReader
 from tests.integration.test_shipping import World, sequences, sequences_by_wal
 from tests.sites import rows, table
 from tests.waiting import wait_until

@@ -20,12 +20,12 @@ from replication.core.roles import RoleState
 from replication.core.shipping.window import Window
 from replication.ledger.base import FileKind, Peer
 from replication.link.memory import MemoryLink
-from replication.worker.host_files import HostFiles
-from replication.worker.progress import ProgressLog
-from replication.worker.register import Registrar
-from replication.worker.routes import Destination, open_shipment
-from replication.worker.ship import ShipLimits
-from replication.worker.throttle import Throttle
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.routes import Destination, open_shipment
+from replication.worker.ship.shipment import ShipLimits
+from replication.worker.ship.throttle import Throttle
 from tests.sites import Site, Wal
 from tests.tables_made import grouped
 

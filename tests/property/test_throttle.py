@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replication.core.shipping.throttle import BURST_S, TokenBucket, parse_rate
 from replication.errors import FormatError
-from replication.worker.throttle import Throttle
+from replication.worker.ship.throttle import Throttle
 
 RATE = st.integers(1_000, 10**9)
 SIZES = st.lists(st.integers(1, 4 << 20), min_size=1, max_size=60)

@@ -17,14 +17,14 @@ from replication.errors import (
 )
 from replication.ledger.base import FileKind
 from replication.link.memory import MemoryLink
-from replication.worker.closed_time import ClosedTime
-from replication.worker.control_log import ControlLog
-from replication.worker.host_files import HostFiles
-from replication.worker.progress import ProgressLog
-from replication.worker.register import Registrar
-from replication.worker.routes import Destination, open_shipment
-from replication.worker.ship import ShipLimits, Shipment
-from replication.worker.throttle import Throttle
+from replication.worker.files.closed_time import ClosedTime
+from replication.worker.files.control_log import ControlLog
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.routes import Destination, open_shipment
+from replication.worker.ship.shipment import ShipLimits, Shipment
+from replication.worker.ship.throttle import Throttle
 from replication.writer.wal.recovery import recover_file, recover_writers
 from tests.simulation.faulty_files import FaultyFiles
 

@@ -21,7 +21,7 @@ from peer.repair import salvage as giveup
 from replication.core.frame import FILE_HEADER_BYTES, FrameView
 from replication.errors import StorageError
 from replication.files import mapped
-from replication.worker.reading import MappedFrames
+from replication.worker.files.reading import MappedFrames
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
 

@@ -16,8 +16,8 @@ from replication.core.frame import FrameKind, FrameView
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
 from replication.ledger.base import BatchPart, Claim, FileKind, Ledger
-from replication.worker.host_files import HostFiles, Source
-from replication.worker.reading import MappedFrames
+from replication.worker.files.host_files import HostFiles, Source
+from replication.worker.files.reading import MappedFrames
 
 _BYTES_MAX = 256 << 20
 _CLAIMS_MAX = 20_000

@@ -27,9 +27,9 @@ from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger, PassedOn, PeerProgress, Phase, Rule
 from replication.link.base import Hello, Loss, PeerLink, Reason, Route, ShipSession, id_clash
-from replication.worker.selection import FrameFilter
-from replication.worker.ship import ShipLimits, Shipment
-from replication.worker.throttle import Throttle
+from replication.worker.ship.selection import FrameFilter
+from replication.worker.ship.shipment import ShipLimits, Shipment
+from replication.worker.ship.throttle import Throttle
 
 OLDER_COPY_REMEDY = (
     "{} are from a backup, or the original runs elsewhere. Stop it, then{}: walship reincarnate; if the"

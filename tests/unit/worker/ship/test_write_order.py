@@ -7,8 +7,8 @@ from uuid import UUID
 
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow
-from replication.worker.host_files import Source
-from replication.worker.write_order import Lines
+from replication.worker.files.host_files import Source
+from replication.worker.ship.write_order import Lines
 
 HERE, THERE = ClusterId("here", UUID(int=1)), ClusterId("there", UUID(int=2))
 

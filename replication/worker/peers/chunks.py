@@ -17,17 +17,17 @@ from replication.core.shipping.window import Window
 from replication.errors import FormatError, ReplicationError, StorageError
 from replication.ledger.base import FileRow, Ledger, PeerProgress
 from replication.link.base import PeerLink
-from replication.worker.attempts import AttemptLog
-from replication.worker.host_files import Source
-from replication.worker.limits import WITHHELD_S, ShippingLimits
-from replication.worker.progress import ProgressLog
-from replication.worker.reading import frame_start
-from replication.worker.retries import Retries
-from replication.worker.routes import Destination, open_shipment
-from replication.worker.ship import Shipment
-from replication.worker.skipped_files import SkippedFiles
-from replication.worker.throttle import Throttle
-from replication.worker.write_order import Lines, Shipped
+from replication.worker.files.host_files import Source
+from replication.worker.files.reading import frame_start
+from replication.worker.peers.retries import Retries
+from replication.worker.report.attempts import AttemptLog
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.limits import WITHHELD_S, ShippingLimits
+from replication.worker.ship.routes import Destination, open_shipment
+from replication.worker.ship.shipment import Shipment
+from replication.worker.ship.skipped_files import SkippedFiles
+from replication.worker.ship.throttle import Throttle
+from replication.worker.ship.write_order import Lines, Shipped
 
 _IDLE_S = 1.0
 _log = structlog.get_logger(__name__)

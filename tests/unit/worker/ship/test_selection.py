@@ -8,7 +8,7 @@ from uuid import UUID
 from replication.core.frame import ZERO_HASH, Codec, FrameKind, FrameView, SealedHeader
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import Phase, Rule
-from replication.worker.selection import FrameDecision, FrameFilter
+from replication.worker.ship.selection import FrameDecision, FrameFilter
 
 EAST, WEST = ClusterId("east", UUID(int=1)), ClusterId("west", UUID(int=2))
 WAL, TABLE = FileId(EAST, "h0", 0), UUID(int=7)

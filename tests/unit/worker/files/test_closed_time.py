@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from replication.core.ids import FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import FileKind, Ledger
-from replication.worker.closed_time import ClosedTime
+from replication.worker.files.closed_time import ClosedTime
 from tests.contract.ledger_stores import FRAME, HEADER, at, claims, stream, table
 
 FLIGHTS = table()

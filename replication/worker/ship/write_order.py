@@ -15,7 +15,7 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.worker.host_files import Source
+from replication.worker.files.host_files import Source
 
 _ASK_S = 0.5
 _Line = tuple[str, ...]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from replication.core.coverage import Ranges, Span
 from replication.core.frame import FrameKind, FrameView
-from replication.worker.selection import FrameDecision, FrameFilter
+from replication.worker.ship.selection import FrameDecision, FrameFilter
 
 _NONE = Ranges()
 

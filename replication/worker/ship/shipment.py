@@ -22,10 +22,10 @@ from replication.core.shipping.window import Window
 from replication.errors import CorruptFrameError, FormatError, PeerUnavailableError, ReplicationError
 from replication.ledger.base import FileKind, FileRow, PeerProgress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
-from replication.worker.pick import Picked, pick
-from replication.worker.reading import FrameReader
-from replication.worker.selection import FrameFilter
-from replication.worker.throttle import Throttle
+from replication.worker.files.reading import FrameReader
+from replication.worker.ship.message import Picked, pick
+from replication.worker.ship.selection import FrameFilter
+from replication.worker.ship.throttle import Throttle
 
 _SKIP_ALONE_S = 0.25
 _READERS_MAX = 64

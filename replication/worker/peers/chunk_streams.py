@@ -14,7 +14,7 @@ import structlog
 
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.streams import TRIAL_S, Streams
-from replication.worker.chunks import ChunkThread
+from replication.worker.peers.chunks import ChunkThread
 
 Chunks = tuple[ChunkAssignment, ...]
 _log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, NoSpaceError, StorageError
 from replication.files.memory import MemoryFiles
 from replication.ledger.sql.memory import MemoryLedger
-from replication.worker.control_log import ControlLog
+from replication.worker.files.control_log import ControlLog
 from replication.writer.wal.durable_length import DurableLength
 from tests.contract.ledger_stores import at
 

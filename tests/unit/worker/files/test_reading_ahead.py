@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from replication.core.frame import FILE_HEADER_BYTES
-from replication.worker.reading import FrameReader
+from replication.worker.files.reading import FrameReader
 from tests.sites import Site, rows, table
 
 pytestmark = [

@@ -13,9 +13,9 @@ from replication.core.frame import FrameKind
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.ledger.base import FileKind, Ledger
-from replication.worker.control_log import ControlLog
-from replication.worker.host_files import HostFiles
-from replication.worker.register import Registrar
+from replication.worker.files.control_log import ControlLog
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
 
 _SEEN_MAX = 4096  # WALs whose length is remembered; of others all claims are read again when they grow
 

@@ -9,8 +9,8 @@ from uuid import UUID
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.streams import GAIN, REST_S, TRIAL_S, Streams
-from replication.worker.chunk_streams import Chunks, ChunkStreams
-from replication.worker.chunks import ChunkThread
+from replication.worker.peers.chunk_streams import Chunks, ChunkStreams
+from replication.worker.peers.chunks import ChunkThread
 
 EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west"), 1))
 TAIL = Tail("west", WEST, ("w:1", "w:2"))

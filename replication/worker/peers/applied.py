@@ -17,8 +17,8 @@ from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.link.base import PeerLink
-from replication.worker.progress import ProgressLog
-from replication.worker.retries import Retries
+from replication.worker.peers.retries import Retries
+from replication.worker.report.progress import ProgressLog
 
 _SOON_S = 0.05
 _ASK_MAX = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replication.settings import WorkerSection
-from replication.worker.ship import ShipLimits
+from replication.worker.ship.shipment import ShipLimits
 
 #: So often a peer is asked whether it takes the tables it refused: by opening the stream again.
 WITHHELD_S = 5.0

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from replication.worker.host_files import HostFiles
+from replication.worker.files.host_files import HostFiles
 from tests.sites import Site
 
 

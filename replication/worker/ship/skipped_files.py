@@ -8,7 +8,7 @@ import structlog
 
 from replication.core.ids import FileId
 from replication.errors import ReplicationError
-from replication.worker.ship import Shipment
+from replication.worker.ship.shipment import Shipment
 
 SKIPPED_S = 5.0
 _log = structlog.get_logger(__name__)

@@ -1,0 +1,1 @@
+"""What the worker tells the ledger: progress of files at peers, and attempts that failed."""
