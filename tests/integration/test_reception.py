@@ -209,7 +209,7 @@ def test_a_frame_that_was_here_before_is_a_loop(pair: Pair, receiver: Receiver) 
     assert refused(pair.ship(receiver), message).reason is Reason.LOOP
 
 
-def test_a_second_history_is_kept_apart_and_told(pair: Pair, receiver: Receiver) -> None:
+def test_a_second_history_is_withheld_and_reported(pair: Pair, receiver: Receiver) -> None:
     answer(pair.ship(receiver), pair.data(256, pair.ends[0]))
     other = pair.wal.other_history(pair.spec, rows(500, 10))
     message = Data(replace(pair.wal.file, number=99), 256, 256 + len(other), 256, 1, other)
@@ -344,8 +344,8 @@ def test_commit_times_far_ahead_land_and_are_an_alarm(pair: Pair, receiver: Rece
     assert answer(session, pair.data(pair.ends[0], end)) == Ack(pair.wal.file, ((pair.ends[0], end),))
     (alarm,) = pair.west.ledger.time.ahead()
     assert alarm.origin == pair.east.cluster and alarm.commit - alarm.at > 3_599_000_000
-    told = collect(pair.west.config, pair.west.ledger, Members())
-    (shown,) = told.far_ahead
+    found = collect(pair.west.config, pair.west.ledger, Members())
+    (shown,) = found.far_ahead
     assert shown.origin == str(pair.east.cluster) and 3_500 < shown.ahead_s <= 3_600
     assert pair.west.ledger.time.seen() == alarm.commit
 

@@ -1,9 +1,10 @@
-"""What a file is known by while it is read: its SHA-256, found by a thread beside, and a stamp that shows a change."""
+"""What identifies a file while it is imported: the SHA-256 of its bytes, and a fingerprint that shows a change."""
 
 from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -45,11 +46,8 @@ class FileDigest:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._leaving = threading.Event()
-        self._done = threading.Event()
-        self._hex = ""
-        self._failed = ""
-        self._thread = threading.Thread(target=self._run, name="import-digest", daemon=True)
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, "import-digest")
+        self._batch_id = self._thread.submit(self._hash)
 
     def __enter__(self) -> FileDigest:
         """Itself."""
@@ -58,12 +56,12 @@ class FileDigest:
     def __exit__(self, *_: object) -> None:
         """Stop."""
         self._leaving.set()
-        self._thread.join()
+        self._thread.shutdown()
 
     @property
     def is_ready(self) -> bool:
         """Whether ``batch_id`` would not wait."""
-        return self._done.is_set()
+        return self._batch_id.done()
 
     def batch_id(self) -> str:
         """The batch id of the file's content: ``sha256:`` and 64 hexadecimal digits; waits until it is known.
@@ -71,19 +69,14 @@ class FileDigest:
         Raises:
             RequestError: the file could not be read to its end.
         """
-        self._done.wait()
-        if self._failed:
-            raise RequestError(f"{self._path} cannot be read: {self._failed}", "Check the file")
-        return f"sha256:{self._hex}"
+        return self._batch_id.result()
 
-    def _run(self) -> None:
+    def _hash(self) -> str:
+        found = sha256()
         try:
-            found = sha256()
             with open(self._path, "rb", buffering=0) as file:
                 while (piece := file.read(_READ_BYTES)) and not self._leaving.is_set():
                     found.update(piece)
-            self._hex = found.hexdigest()
         except OSError as error:
-            self._failed = error.strerror or str(error)
-        finally:
-            self._done.set()
+            raise RequestError(f"{self._path} cannot be read: {error.strerror or error}", "Check the file") from None
+        return f"sha256:{found.hexdigest()}"

@@ -134,14 +134,12 @@ class BatchIds:
     def _missing(
         self, table: UUID, batch_id: str, parts: Sequence[EncodedBatch], deadline: float
     ) -> tuple[list[EncodedBatch], Position]:
-        while True:
-            missing, position = self._compare(table, batch_id, parts)
-            if not missing:
-                return missing, position
-            holder = self._ledger.batches.hold(table, batch_id, self._place.writer, self._place.host)
-            if holder == self._place.writer:
+        missing, position = self._compare(table, batch_id, parts)
+        while missing:
+            if self._holds(table, batch_id, deadline):
                 return self._compare(table, batch_id, parts)  # nobody else adds to it any more
-            self._wait(batch_id, holder, deadline)
+            missing, position = self._compare(table, batch_id, parts)
+        return missing, position
 
     def whole(self, table: UUID, batch_id: str) -> Position | None:
         """Where a batch that is published whole or not at all is; None when it is not there.
@@ -171,19 +169,22 @@ class BatchIds:
         """
         deadline = time.monotonic() + timeout_s
         while (there := self.whole(table, batch_id)) is None:
-            holder = self._ledger.batches.hold(table, batch_id, self._place.writer, self._place.host)
-            if holder == self._place.writer:
+            if self._holds(table, batch_id, deadline):
                 return self.whole(table, batch_id)  # nobody else adds to it any more
-            self._wait(batch_id, holder, deadline)
         return there
 
-    def _wait(self, batch_id: str, holder: str, deadline: float) -> None:
+    def _holds(self, table: UUID, batch_id: str, deadline: float) -> bool:
+        """Whether the id is this writer's now; False after a short wait when it is another's."""
+        holder = self._ledger.batches.hold(table, batch_id, self._place.writer, self._place.host)
+        if holder == self._place.writer:
+            return True
         if holder and time.monotonic() > deadline:
             raise RequestError(
                 f"batch id {batch_id!r} is still being appended by writer {holder}",
                 "Repeat it when that writer has closed; if its host is gone for good: walship wal salvage",
             )
         time.sleep(_POLL_S)
+        return False
 
     def _compare(
         self, table: UUID, batch_id: str, parts: Sequence[EncodedBatch]

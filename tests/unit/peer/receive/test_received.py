@@ -70,7 +70,7 @@ def test_terms_of_very_many_sources_are_asked_for_again(monkeypatch: pytest.Monk
 
 
 class Disk:
-    """Landing that answers when it is told to."""
+    """Landing that answers when the test says so."""
 
     def __init__(self) -> None:
         self.registered = Ranges()

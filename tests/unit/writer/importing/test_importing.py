@@ -220,7 +220,7 @@ def test_two_at_once_import_the_same_content_once(site: Site, tmp_path: Path) ->
     assert len(site.logged_keys()) == ROWS
 
 
-def test_nothing_is_promised_for_a_file_that_was_let_go(
+def test_the_watermark_of_a_file_that_was_dropped_rises_no_more(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = parquet(tmp_path)
@@ -229,7 +229,7 @@ def test_nothing_is_promised_for_a_file_that_was_let_go(
         monkeypatch.setattr(FileDigest, "is_ready", False)  # so that it is found out when everything has been read
         monkeypatch.setattr(bulk_file, "HEARTBEAT_S", 0.001)
         after = threading.Event()
-        done = writer.import_file(site.table, path, "", lambda told: told.repeated and after.wait(0.1))
+        done = writer.import_file(site.table, path, "", lambda done: done.repeated and after.wait(0.1))
         assert done.repeated and done.rows == ROWS, "a watermark into a file that is closed would fail in its thread"
 
 
@@ -259,7 +259,7 @@ def test_a_file_without_rows_is_nothing_to_wait_for(site: Site, tmp_path: Path) 
         assert bulk_rows(site) == []
 
 
-def test_columns_that_a_table_lacks_are_refused_also_without_rows(site: Site, tmp_path: Path) -> None:
+def test_columns_that_are_missing_from_a_table_are_refused_also_without_rows(site: Site, tmp_path: Path) -> None:
     (tmp_path / "head.csv").write_text("k,nosuch\n")
     with site.writer() as writer, pytest.raises(SchemaError, match="nosuch"):
         writer.import_file(site.table, tmp_path / "head.csv", "", lambda _: None)

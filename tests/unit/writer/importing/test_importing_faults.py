@@ -269,7 +269,7 @@ def test_timestamps_that_grow_too_old_while_a_file_is_read_are_refused(site: Sit
         assert all(row.closed and row.length == FILE_HEADER_BYTES for row in bulk_rows(site))
 
 
-def test_a_ledger_out_of_reach_at_the_end_is_told_later(site: Site, tmp_path: Path) -> None:
+def test_a_file_is_closed_later_when_the_ledger_was_out_of_reach_at_the_end(site: Site, tmp_path: Path) -> None:
     def fault(name: str) -> None:
         if name == "files.close":
             raise LedgerBusyError("busy")

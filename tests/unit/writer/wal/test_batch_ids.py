@@ -254,12 +254,12 @@ def test_a_batch_interrupted_while_it_is_queued_gives_its_id_back(
     rows, submit = some(0, FRAME_ROWS_MAX * 2), GroupCommit.submit
     steps = itertools.count()
 
-    def interrupted(commit: GroupCommit, entry: AppendStep) -> None:
+    def interrupted(commit: GroupCommit, step_now: AppendStep) -> None:
         if next(steps) == step:
             if queued:
-                submit(commit, entry)
+                submit(commit, step_now)
             raise KeyboardInterrupt
-        submit(commit, entry)
+        submit(commit, step_now)
 
     with site.writer(append_timeout_s=5) as writer:
         with monkeypatch.context() as patched:

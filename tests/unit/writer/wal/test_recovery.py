@@ -152,7 +152,7 @@ def test_a_process_that_dies_before_closing_a_poisoned_file_in_the_ledger_leaves
 
 
 @pytest.mark.parametrize("machine", [False, True])
-def test_what_was_refused_for_a_lost_lease_never_comes_back_though_the_ledger_was_not_told(
+def test_what_was_refused_for_a_lost_lease_never_comes_back_though_the_ledger_does_not_know(
     site: Site, machine: bool
 ) -> None:
     def cut_off(*call: str) -> None:

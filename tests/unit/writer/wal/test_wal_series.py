@@ -1,4 +1,4 @@
-"""Rolling, poisoning, promises: what one WAL after another must do."""
+"""Rolling, poisoning, watermarks: what one WAL after another must do."""
 
 from __future__ import annotations
 
@@ -94,9 +94,7 @@ def test_a_poisoned_file_is_closed_in_the_ledger_even_if_that_takes_a_while(site
         assert site.rows()[0].closed_length == published
 
 
-def test_the_ledger_hears_of_a_closed_file_soon_though_appends_go_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_closed_in_the_ledger_soon_though_appends_go_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "IDLE_TICK_S", 60.0)
     with site.writer() as writer:
         site.files.faults.sync_failures = 1
@@ -185,7 +183,7 @@ def test_a_ledger_that_is_older_than_its_files_replaces_none_of_them(site: Site)
         make(site.files, row, 1, 0)[0].close()
 
 
-def test_the_promise_moves_when_nobody_writes_and_later_commits_are_above_it(site: Site) -> None:
+def test_the_watermark_rises_when_nobody_writes_and_later_commits_are_above_it(site: Site) -> None:
     with site.writer() as writer:
         counters = DurableLength.open(site.rows()[0].path, site.boot, site.files)
         assert counters is not None
@@ -298,7 +296,7 @@ def test_a_ledger_that_hangs_holds_few_commits_up(site: Site, monkeypatch: pytes
     assert moment_s == [13 * hang_s], "it is asked again later"
 
 
-def test_a_ledger_that_cannot_be_told_of_a_closed_file_is_not_asked_at_every_idle_moment(
+def test_a_ledger_that_cannot_close_a_file_is_not_asked_at_every_idle_moment(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "IDLE_TICK_S", 0.001)
@@ -320,8 +318,8 @@ def test_a_ledger_that_cannot_be_told_of_a_closed_file_is_not_asked_at_every_idl
         wait_until(lambda: site.files.exists(row.path))
         counters = DurableLength.open(row.path, row.boot, site.files)
         assert counters is not None
-        promises: set[int] = set()
-        wait_until(lambda: promises.add(counters.watermark) or len(promises) > 20)
+        watermarks: set[int] = set()
+        wait_until(lambda: watermarks.add(counters.watermark) or len(watermarks) > 20)
         assert len(asked) == 1
         site.ledger.fault = None
         counters.close()
