@@ -32,8 +32,8 @@ def verbs() -> Iterator[tuple[str, str]]:
 
 def table() -> str:
     """The verbs as a table in Markdown."""
-    rows = ["| verb | what it does |", "|---|---|", *(f"| `{typed}` | {summary} |" for typed, summary in verbs())]
-    return "\n".join(rows) + "\n"
+    rows = [f"| `{typed}` | {summary} |".replace("on|off", r"on\|off") for typed, summary in verbs()]
+    return "\n".join(["| verb | what it does |", "|---|---|", *rows, ""])
 
 
 def _required(verb: Verb) -> list[str]:

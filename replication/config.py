@@ -1,4 +1,4 @@
-"""What a cluster's processes are told: defaults < one TOML file < ``WALSHIP_*`` environment < flags.
+"""A cluster's configuration: defaults < one TOML file < ``WALSHIP_*`` environment < flags.
 
 :func:`load` is the only reader; parts get the values they need as arguments. Unknown keys fail, and all problems are
 reported together. Relative paths count from the TOML file's folder. An environment variable is
@@ -45,7 +45,7 @@ _OTHER_PREFIXES = ("TEST_", "BENCH_", "DEMO_")
 
 
 class Config(BaseModel):
-    """Everything the processes of one cluster on one host are told; made by :func:`load`."""
+    """The configuration of one cluster on one host; made by :func:`load`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,12 +63,12 @@ class Config(BaseModel):
 
     @property
     def data_dir(self) -> Path:
-        """The folder of everything this host keeps."""
+        """The folder of this host's files."""
         return self.cluster.data_dir
 
     @property
     def config_file(self) -> Path:
-        """Where ``up`` says which file it was started with."""
+        """Names the file that ``up`` was started with."""
         return self.run_dir / "config"
 
     @property
@@ -78,18 +78,18 @@ class Config(BaseModel):
 
     @property
     def landing_dir(self) -> Path:
-        """What receivers of this host landed."""
+        """Landing files of this host's receivers."""
         return self.data_dir / "landing"
 
     @property
     def warehouse_dir(self) -> Path:
-        """Iceberg's files, when they are on a file system and the catalog does not say otherwise."""
+        """Iceberg's files, if they are on a file system and the catalog names no other place."""
         given = self.catalog.warehouse
         return Path(given.removeprefix("file://")) if given.startswith("file:///") else self.data_dir / "warehouse"
 
     @property
     def warehouse(self) -> str:
-        """The same as an address, wherever it is; not escaped, for Iceberg takes it as it is written."""
+        """The address of Iceberg's files; not escaped, since Iceberg takes it as it is written."""
         return self.catalog.warehouse or f"file://{self.warehouse_dir}"
 
     @property
@@ -124,7 +124,7 @@ class Config(BaseModel):
 
     @property
     def shares_ledger(self) -> bool:
-        """Whether other hosts may be of this cluster: not with a ledger on SQLite."""
+        """Whether the cluster may have several hosts: not with a ledger on SQLite."""
         return bool(self.ledger.url) and not self.ledger.url.startswith("sqlite")
 
     @property
@@ -139,7 +139,7 @@ class Config(BaseModel):
 
     @property
     def zookeeper_root(self) -> str:
-        """The node under which this cluster keeps everything."""
+        """The cluster's root node."""
         return self.zookeeper.root or f"/walship/{self.cluster.name}"
 
 
@@ -156,7 +156,7 @@ def load(
         environ: the environment; ``os.environ`` when None.
 
     Raises:
-        ConfigError: naming every problem found, one a line.
+        ConfigError: all problems, one per line.
     """
     path = None if file is None else Path(os.path.abspath(file))
     layers = _merge(path, overrides or {}, os.environ if environ is None else environ)
@@ -174,7 +174,7 @@ def load(
         where = str(path) if path else "The configuration"
         raise ConfigError(
             "\n".join([f"{where} cannot be used:", *(f"  - {problem}" for problem in problems)]),
-            "Correct these and start again; `walship init` writes a commented file with every key",
+            "Correct them and start again. walship init writes a commented file with every key",
         )
     return config
 
@@ -253,7 +253,7 @@ def _merge(path: Path | None, overrides: Mapping[str, Any], environ: Mapping[str
             return (init_settings, _Environment(settings_cls, environ), *file)
 
     if path is not None and not path.is_file():
-        raise ConfigError(f"There is no configuration file {path}", "`walship init DIR` writes one")
+        raise ConfigError(f"There is no configuration file {path}", "Write one: walship init DIR")
     try:
         return dict(Layers(**overrides).model_extra or {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

@@ -1,38 +1,38 @@
-"""Every error walship raises on purpose, in one tree.
+"""The errors that walship raises, in one tree.
 
 ::
 
     ReplicationError(what, retryable, hint)
-      ConfigError                 the configuration or the machine is not fit; fix it and start again
-      FormatError                 bytes or values that break proto/wal_format.md or a table's schema
+      ConfigError                 the configuration or the machine does not fit; correct it and start again
+      FormatError                 bytes or values that do not fit proto/wal_format.md or a table's schema
         CorruptFrameError           a checksum or hash does not match; carries file, offset and bytes lost
         VersionError                written by a newer, unknown format version
         SchemaError                 a column or value the table cannot hold, by name
         NullKeyError                NULL in a key column
-      RequestError                the caller asked for something that cannot be done; nothing was changed
+      RequestError                the request cannot be carried out; nothing was changed
         UnknownTableError  UnknownPeerError  TableExistsError  PeerExistsError
         BatchConflictError          a repeated batch id with other content
-        ConditionalMutationError    conditional mutations do not go with replication
+        ConditionalMutationError    conditional mutations cannot be replicated
         HistoryError                a user timestamp older than the table's history_s
       CoordinationError           ZooKeeper or the ledger could not be reached or refused
         NotLeaderError  StaleTermError  StaleEpochError  ReadOnlyClusterError  LeaseLostError  NoWorkerError
-        LedgerBusyError             the ledger stayed locked past the time-out
+        LedgerBusyError             the ledger stayed locked past the timeout
       TransferError               between clusters
-        PeerUnavailableError        could not be reached; retried with back-off
+        PeerUnavailableError        could not be reached; retried with backoff
         PeerRefusedError(reason)    a typed refusal: wrong cluster, table, term, corruption, full disk, ...
-        OutcomeUnknownError         sent, but no answer: the same request again is harmless
+        OutcomeUnknownError         sent, but not answered; repeating the request is safe
       StorageError                files
         MissingFileError  NoSpaceError  PoisonedFileError  LockedFileError
         ClosedFileError             something grew after it was CLOSED
-      BackpressureError           a bounded queue stayed full past the time-out; a large append may be partly there
-      WaitTimeoutError            the data is safe, but did not get where it was waited for in time
+      BackpressureError           a bounded queue stayed full past the timeout; part of a large append may be written
+      WaitTimeoutError            the data is safe, but did not arrive in time
       ReplayError                 from landed frames to tables
         GapError  DivergenceError  CommitConflictError  ForeignMaintenanceError  SparkMissingError
         SupersededError             a replayer of a newer epoch has the table; this one stops
         EngineLostError             the Spark session is gone; start replay again
-        HookError                   a hook failed, or gave rows that do not fit its derived table, which waits
+        HookError                   a hook failed, or returned rows that do not fit the derived table, which waits
         PoisonFrameError            a frame that cannot be decoded; carries path, begin and reason
-        HostAwayError               files on another host of this cluster cannot be read now; carries the host
+        HostAwayError               files of another host of this cluster cannot be read now; carries the host
 
 Raise or log, never both. Programmer mistakes are assertions.
 """
@@ -41,8 +41,8 @@ from __future__ import annotations
 
 
 def one_line(error: BaseException, chars_max: int = 500) -> str:
-    """Somebody else's error as one line; of Java's what it says and its causes, without where they were raised."""
-    cause = getattr(error, "orig", None)  # SQLAlchemy tells what the database said with the statement and its values
+    """A library's error as one line; of a Java error the message and its causes, without the stack."""
+    cause = getattr(error, "orig", None)  # SQLAlchemy adds the statement and its values
     error = cause if isinstance(cause, BaseException) else error
     return f"{type(error).__name__}: {said(error)}"[:chars_max]
 
@@ -75,13 +75,13 @@ class ReplicationError(Exception):
 
 
 class ConfigError(ReplicationError):
-    """The configuration or the machine is not fit."""
+    """The configuration or the machine does not fit."""
 
     exit_code = 2
 
 
 class FormatError(ReplicationError):
-    """Bytes or values that break the format or a schema."""
+    """Bytes or values that do not fit the format or a schema."""
 
     exit_code = 3
 
@@ -114,7 +114,7 @@ class NullKeyError(SchemaError):
 
 
 class RequestError(ReplicationError):
-    """The caller asked for something that cannot be done; nothing was changed."""
+    """The request cannot be carried out; nothing was changed."""
 
     exit_code = 4
 
@@ -128,11 +128,11 @@ class UnknownPeerError(RequestError):
 
 
 class TableExistsError(RequestError):
-    """A table of that name is there already, or its name with another uuid."""
+    """A table of that name exists already, or one with another uuid."""
 
 
 class PeerExistsError(RequestError):
-    """A peer of that name is there already."""
+    """A peer of that name exists already."""
 
 
 class BatchConflictError(RequestError):
@@ -148,7 +148,7 @@ class HistoryError(RequestError):
 
 
 class CoordinationError(ReplicationError):
-    """ZooKeeper or the ledger could not be reached or refused."""
+    """ZooKeeper or the ledger could not be reached, or refused the request."""
 
     retryable = True
     exit_code = 5
@@ -159,7 +159,7 @@ class NotLeaderError(CoordinationError):
 
 
 class StaleTermError(CoordinationError):
-    """A decision was taken under an older term than the ledger's."""
+    """A decision of an older term than the ledger's."""
 
     retryable = False
 
@@ -171,7 +171,7 @@ class StaleEpochError(CoordinationError):
 
 
 class ReadOnlyClusterError(CoordinationError):
-    """The cluster is STANDBY and takes no writers."""
+    """The cluster is STANDBY: its rows and tables are changed on the ACTIVE one."""
 
     retryable = False
 
@@ -183,15 +183,15 @@ class LeaseLostError(CoordinationError):
 
 
 class NoWorkerError(CoordinationError):
-    """No live worker on this host, so nothing would ship what is written here."""
+    """No worker runs on this host, so nothing that is written here would be shipped."""
 
 
 class LedgerBusyError(CoordinationError):
-    """The ledger stayed locked past the time-out."""
+    """The ledger stayed locked past the timeout."""
 
 
 class TransferError(ReplicationError):
-    """Between clusters."""
+    """A transfer between clusters failed."""
 
     retryable = True
     exit_code = 6
@@ -205,7 +205,7 @@ class PeerRefusedError(TransferError):
     """The peer answered with a typed refusal.
 
     Args:
-        what: the peer's words.
+        what: the peer's message.
         reason: one of the ``Refusal`` names of ``proto/walship.proto``.
         expected: the offset the peer expects next, for ``HOLE``; else -1.
     """
@@ -217,17 +217,17 @@ class PeerRefusedError(TransferError):
 
 
 class OutcomeUnknownError(TransferError):
-    """Sent, but no answer came; sending the same again is harmless."""
+    """Sent, but not answered; repeating the request is safe."""
 
 
 class StorageError(ReplicationError):
-    """Files."""
+    """A file operation failed."""
 
     exit_code = 7
 
 
 class MissingFileError(StorageError):
-    """A file the ledger knows is not there."""
+    """A file that is in the ledger does not exist."""
 
 
 class NoSpaceError(StorageError):
@@ -237,7 +237,7 @@ class NoSpaceError(StorageError):
 
 
 class PoisonedFileError(StorageError):
-    """An fsync or lease check failed on this file; it is never touched again."""
+    """An fsync or lease check failed on this file; it is never written again."""
 
 
 class LockedFileError(StorageError):
@@ -247,35 +247,35 @@ class LockedFileError(StorageError):
 
 
 class ClosedFileError(StorageError):
-    """A file grew, or would grow, after it was CLOSED: two authors, or a mistake."""
+    """A file grew, or would grow, after it was CLOSED."""
 
 
 class BackpressureError(ReplicationError):
-    """A bounded queue stayed full past the time-out; of an append larger than a frame, some may be written."""
+    """A bounded queue stayed full past the timeout; part of a large append may be written."""
 
     retryable = True
     exit_code = 8
 
 
 class WaitTimeoutError(ReplicationError):
-    """The data is safe, but did not get where it was waited for in time."""
+    """The data is safe, but did not arrive in time."""
 
     retryable = True
     exit_code = 9
 
 
 class ReplayError(ReplicationError):
-    """From landed frames to tables."""
+    """Replay of landed frames into tables failed."""
 
     exit_code = 10
 
 
 class GapError(ReplayError):
-    """Bytes or sequences that should be there are not."""
+    """Bytes or sequences are missing."""
 
 
 class DivergenceError(ReplayError):
-    """Same sequence, other content: two histories of one stream."""
+    """The same sequence has other content: two histories of one stream."""
 
 
 class CommitConflictError(ReplayError):
@@ -283,7 +283,7 @@ class CommitConflictError(ReplayError):
 
 
 class ForeignMaintenanceError(ReplayError):
-    """Table positions can no longer be told after somebody else's maintenance."""
+    """A table's positions were lost by maintenance of another program."""
 
 
 class SparkMissingError(ReplayError):
@@ -295,13 +295,13 @@ class SupersededError(ReplayError):
 
 
 class EngineLostError(ReplayError):
-    """The Spark session is gone; whether a commit that was under way happened is told by the table."""
+    """The Spark session is gone; the table shows whether a commit in progress took effect."""
 
     retryable = True
 
 
 class HookError(ReplayError):
-    """A hook failed, or gave rows that do not fit its derived table; nothing of them was written."""
+    """A hook failed, or returned rows that do not fit its derived table; none was written."""
 
 
 class PoisonFrameError(ReplayError):
@@ -328,7 +328,7 @@ class PoisonFrameError(ReplayError):
 
 
 class HostAwayError(ReplayError):
-    """Files on another host of this cluster cannot be read now.
+    """Files of another host of this cluster cannot be read now.
 
     Args:
         host: its slot.
@@ -339,8 +339,8 @@ class HostAwayError(ReplayError):
 
     def __init__(self, host: str, reason: str) -> None:
         super().__init__(
-            f"host {host} does not give its files: {reason}",
-            "What lies there is applied when its receiver is up again: walship up",
+            f"the files of host {host} cannot be read: {reason}",
+            "They are applied when its receiver is up again: walship up",
         )
         self.host = host
         self.reason = reason

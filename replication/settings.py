@@ -42,7 +42,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_address(address: str) -> None:
-    """RequestError when a person gave what is no ``host:port``."""
+    """RequestError if a given address is not ``host:port``."""
     try:
         split_address(address)
     except ValueError as error:
@@ -69,7 +69,7 @@ def _path(value: Path, info: ValidationInfo) -> Path:
 def _folder(value: Path, info: ValidationInfo) -> Path:
     folder = _path(value, info)
     if "?" in str(folder):
-        raise ValueError(f"{folder} has a ?, where databases' addresses end: choose another folder")
+        raise ValueError(f"{folder} has a ?, which ends the address of a database; choose another folder")
     return folder
 
 
@@ -110,30 +110,30 @@ class _Section(BaseModel):
 
 
 class ClusterSection(_Section):
-    """Who and where this cluster is."""
+    """This cluster and host."""
 
-    name: Name = Field(description="what its peers define it as; the same on all of its hosts, for good")
-    host: Name = Field("h0", description="this host's slot: its name in file ids; one per host, never reused")
-    data_dir: Folder = Field(Path("."), description="WALs, landing files, ledger and warehouse live here")
-    location: str = Field("", description="where this host stands, in your own words; shown by status")
+    name: Name = Field(description="the cluster's name, the same on all hosts; it never changes")
+    host: Name = Field("h0", description="this host's slot, part of file ids; one per host, never reused")
+    data_dir: Folder = Field(Path("."), description="for WALs, landing files, ledger and warehouse")
+    location: str = Field("", description="where this host is, in your own words; shown by status")
 
 
 class ZooKeeperSection(_Section):
-    """Where what is small and live is kept."""
+    """Elections, members, roles and assignments."""
 
-    embedded: bool = Field(True, description="start a real ZooKeeper server of its own (needs PySpark's jars)")
-    port: int = Field(2181, ge=1, le=65535, description="of the embedded server; each cluster on a machine its own")
-    listen: str = Field("127.0.0.1", description="where the embedded server listens")
+    embedded: bool = Field(True, description="run a ZooKeeper server (needs PySpark's jars)")
+    port: int = Field(2181, ge=1, le=65535, description="of the embedded server; unique on this machine")
+    listen: str = Field("127.0.0.1", description="the address that the embedded server listens on")
     servers: str = Field("", description="host:port,... of an ensemble; empty means the embedded server")
     root: str = Field("", description="empty means /walship/<name>")
-    ca: OptionalPath = Field(None, description="PEM file: with cert and key, TLS to ZooKeeper, this one and the peers'")
-    cert: OptionalPath = Field(None, description="PEM file: certificate of this host, of the embedded server too")
-    key: OptionalPath = Field(None, description="PEM file: and its key")
-    session_timeout_s: Seconds = Field(10.0, description="a process that says nothing for longer counts as gone")
+    ca: OptionalPath = Field(None, description="PEM file; with cert and key, TLS to ZooKeeper, here and at peers")
+    cert: OptionalPath = Field(None, description="PEM file: certificate of this host and of the embedded server")
+    key: OptionalPath = Field(None, description="PEM file: the key of cert")
+    session_timeout_s: Seconds = Field(10.0, description="a process that is silent for longer counts as gone")
 
     @property
     def secured(self) -> bool:
-        """Whether ZooKeeper is spoken to over mutual TLS."""
+        """Whether connections to ZooKeeper use mutual TLS."""
         return self.ca is not None and self.cert is not None and self.key is not None
 
 
@@ -141,7 +141,7 @@ class LedgerSection(_Section):
     """The SQL database of rules, statuses, coverage and landings."""
 
     url: LedgerUrl = Field("", repr=False, description="SQLAlchemy URL; empty means SQLite in data_dir")
-    busy_timeout_s: Seconds = Field(30.0, description="a write waits this long for those of other processes")
+    busy_timeout_s: Seconds = Field(30.0, description="how long a write waits for other processes")
 
 
 class WriterSection(_Section):
@@ -150,28 +150,30 @@ class WriterSection(_Section):
     wal_bytes_max: Bytes = Field(256 * _MIB, description="a WAL rolls at this size ...")
     wal_age_max_s: Age = Field(600.0, description="... or age")
     buffer_bytes_max: Bytes = Field(64 * _MIB, description="appends block when this much waits for the disk")
-    append_timeout_s: Seconds = Field(30.0, description="an append waits this long for the disk, then fails")
-    lease_s: Seconds = Field(10.0, description="a role change waits this long for writers at most")
-    codec: Literal["lz4", "zstd", "none"] = Field("lz4", description="compression of rows, in WALs and on the link")
+    append_timeout_s: Seconds = Field(30.0, description="how long an append waits for the disk before it fails")
+    lease_s: Seconds = Field(10.0, description="how long a role change waits for writers")
+    codec: Literal["lz4", "zstd", "none"] = Field("lz4", description="compression of rows in WALs and on the link")
 
 
 class WorkerSection(_Section):
     """From WAL to peer."""
 
     window_bytes: Bytes = Field(16 * _MIB, description="unacknowledged bytes per stream to a peer")
-    streams_max: PositiveInt = Field(4, description="for large files, as many of these as bring more bytes")
-    message_bytes_max: Bytes = Field(2 * _MIB, description="what still lies in the CPU's caches ships fastest")
-    poll_busy_s: Seconds = Field(0.0007, description="where writers ring no bell: looks for new bytes while some move")
-    poll_idle_s: Seconds = Field(0.01, description="looks for new bytes while some move; without a bell, while none do")
-    register_interval_s: Seconds = Field(0.05, description="notes new frames of WALs in the ledger, if no bell rings")
-    progress_interval_s: Seconds = Field(0.1, description="notes in the ledger what peers have acked")
-    closed_time_interval_s: Seconds = Field(1.0, description="raises closed time, and tells peers")
-    heartbeat_interval_s: Seconds = Field(1.0, description="looks for new work and rules, if nobody announces any")
-    retry_min_s: Seconds = Field(0.2, description="after a first failure a peer is tried again so soon ...")
-    retry_max_s: Seconds = Field(60.0, description="... and after many in a row so late")
-    ack_timeout_s: Seconds = Field(12.0, description="a peer silent for longer counts as gone")
+    streams_max: PositiveInt = Field(4, description="streams to a peer for large files, at most")
+    message_bytes_max: Bytes = Field(2 * _MIB, description="size of a message; those that fit CPU caches are fastest")
+    poll_busy_s: Seconds = Field(0.0007, description="without a notifier: poll interval while bytes arrive")
+    poll_idle_s: Seconds = Field(
+        0.01, description="poll interval while bytes arrive; without a notifier, while none do"
+    )
+    register_interval_s: Seconds = Field(0.05, description="registers new frames in the ledger, without a notifier")
+    progress_interval_s: Seconds = Field(0.1, description="writes what peers have acked to the ledger")
+    closed_time_interval_s: Seconds = Field(1.0, description="raises closed time and sends it to peers")
+    heartbeat_interval_s: Seconds = Field(1.0, description="looks for new assignments and rules, if none is announced")
+    retry_min_s: Seconds = Field(0.2, description="backoff after a first failure of a peer ...")
+    retry_max_s: Seconds = Field(60.0, description="... and after many in a row")
+    ack_timeout_s: Seconds = Field(12.0, description="a peer that is silent for longer counts as gone")
     dropped_tables: Literal["hold", "skip"] = Field(
-        "hold", description="rows of a table dropped here and at the peer: hold them, or skip them"
+        "hold", description="rows of a table dropped here and at the peer: hold or skip them"
     )
 
 
@@ -179,42 +181,42 @@ class ReceiverSection(_Section):
     """The peer's end of the link."""
 
     listen: Address = Field("127.0.0.1:0", description="host:port; port 0 means any free one")
-    advertise: OptionalAddress = Field("", description="host:port that peers use; empty means listen")
-    message_bytes_max: Bytes = Field(8 * _MIB, description="refuses larger ones; not below any sender's")
-    streams_max: PositiveInt = Field(64, description="streams from senders' hosts at once; more are refused")
-    landing_bytes_max: Bytes = Field(64 << 30, description="refuses more when this much waits for replay")
-    disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more when less is free")
-    group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="wait this long for company before an fdatasync")
+    advertise: OptionalAddress = Field("", description="host:port that peers connect to; empty means listen")
+    message_bytes_max: Bytes = Field(8 * _MIB, description="refuses larger messages; not less than any sender's")
+    streams_max: PositiveInt = Field(64, description="refuses more streams at once")
+    landing_bytes_max: Bytes = Field(64 << 30, description="refuses more while this much waits for replay")
+    disk_free_min_bytes: Bytes = Field(512 * _MIB, description="refuses more while less is free")
+    group_delay_s: float = Field(0.0, ge=0, le=WAIT_MAX_S, description="how long an fdatasync waits for more to sync")
 
 
 class MasterSection(_Section):
     """Observe, plan, act."""
 
-    enabled: bool = Field(True, description="whether this host takes part in the election")
-    interval_s: Seconds = Field(1.0, description="observes, plans and acts again after this")
-    range_bytes: Bytes = Field(256 * _MIB, description="closed files of twice this are cut, for several streams")
-    retry_min_s: Seconds = Field(1.0, description="after a first failure a peer's ZooKeeper is read again so soon ...")
-    retry_max_s: Seconds = Field(60.0, description="... and after many in a row so late")
-    peer_bytes_max: Bytes = Field(64 << 30, description="disk budget per peer: past it the oldest files are let go")
-    spill_url: str = Field("", description="s3://... or file:///...: past the budget files move there instead")
+    enabled: bool = Field(True, description="whether this host is a candidate in the election")
+    interval_s: Seconds = Field(1.0, description="how often it observes, plans and acts")
+    range_bytes: Bytes = Field(256 * _MIB, description="closed files of twice this are split for several streams")
+    retry_min_s: Seconds = Field(1.0, description="backoff after a first failure of a peer's ZooKeeper ...")
+    retry_max_s: Seconds = Field(60.0, description="... and after many in a row")
+    peer_bytes_max: Bytes = Field(64 << 30, description="disk budget per peer; past it the oldest files are released")
+    spill_url: str = Field("", description="s3://... or file:///...; past the budget files move there instead")
 
 
 class ReplaySection(_Section):
     """From landed frames to tables."""
 
-    enabled: bool = Field(True, description="false: this cluster keeps no tables and only passes frames on")
-    interval_s: Seconds = Field(0.2, description="rests this long between rounds; longer when many tables take longer")
+    enabled: bool = Field(True, description="false: this cluster keeps no tables and only relays frames")
+    interval_s: Seconds = Field(0.2, description="pause between rounds; longer when rounds take longer")
     fold_interval_s: Seconds = Field(30.0, description="how far <table> may be behind; longer when folds take longer")
-    fold_hold_s: Age = Field(600.0, description="fold waits this long for a replicated time that stands still")
-    changes_retention_s: Age = Field(7 * 86400.0, description="how long <table>__changes keeps what is folded")
-    history_s: Age = Field(3 * 86400.0, description="default of new tables: how late a version may come")
-    maintenance_interval_s: Seconds = Field(300.0, description="removes what is older than is kept after this")
+    fold_hold_s: Age = Field(600.0, description="how long fold waits for a replicated time that stands still")
+    changes_retention_s: Age = Field(7 * 86400.0, description="how long <table>__changes keeps folded changes")
+    history_s: Age = Field(3 * 86400.0, description="default of new tables: how old a version may be")
+    maintenance_interval_s: Seconds = Field(300.0, description="how often expired files and snapshots are removed")
     spark_master: str = Field("local[2]", description="local[CORES], or the URL of a Spark cluster")
     driver_bytes_max: OptionalBytes = Field(
-        None, description="replay decodes this much itself, executors more; empty: 256 MiB, 16 with a Spark cluster"
+        None, description="the driver decodes up to this much itself; empty: 256 MiB, 16 on a Spark cluster"
     )
     driver_memory: str = Field(
-        "1g", pattern=r"^\d+[kmgt]$", description="heap of Spark's driver; local[...]: of it all"
+        "1g", pattern=r"^\d+[kmgt]$", description="heap of Spark's driver; with local[...], of all of Spark"
     )
     jars: tuple[PathFromFile, ...] = Field((), description="Iceberg and JDBC jars; empty means the fetched ones")
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
@@ -230,10 +232,10 @@ class ReplaySection(_Section):
 class TlsSection(_Section):
     """Mutual TLS between clusters."""
 
-    ca: OptionalPath = Field(None, description="PEM file: who may connect, on either side")
+    ca: OptionalPath = Field(None, description="PEM file: the authority of both sides' certificates")
     cert: OptionalPath = Field(None, description="PEM file: this cluster's certificate")
-    key: OptionalPath = Field(None, description="PEM file: and its key")
-    allow_plaintext: bool = Field(False, description="without TLS, also off loopback")
+    key: OptionalPath = Field(None, description="PEM file: the key of cert")
+    allow_plaintext: bool = Field(False, description="allow connections without TLS beyond loopback")
 
     @property
     def enabled(self) -> bool:
@@ -244,13 +246,13 @@ class TlsSection(_Section):
 class CatalogSection(_Section):
     """Iceberg catalog properties, passed through; empty means JDBC beside the ledger."""
 
-    warehouse: str = Field("", description="file:///... or s3://... of tables' files; empty means in data_dir")
+    warehouse: str = Field("", description="file:///... or s3://... for tables' files; empty means data_dir")
     spark: dict[str, str] = Field(default_factory=dict, repr=False, description="for Spark: type, uri, ...")
     pyiceberg: dict[str, str] = Field(default_factory=dict, repr=False, description="the same catalog, for PyIceberg")
 
 
 class LogSection(_Section):
-    """What the processes say."""
+    """Logs of the processes."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="the least that is written")
-    format: Literal["json", "console"] = Field("json", description="a JSON object a line, or text for people")
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="the lowest level that is written")
+    format: Literal["json", "console"] = Field("json", description="JSON lines, or text for people")

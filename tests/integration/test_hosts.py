@@ -240,7 +240,7 @@ def test_what_goes_to_executors_reads_the_other_hosts_by_itself(west: Hosted) ->
         run, tasks = pickle.loads(sent)
         made = [row for batch in run(tasks.to_batches()) for row in batch.column("id").to_pylist()]
         assert made == list(range(50))
-    with pytest.raises(HostAwayError, match="host w2 does not give its files"):
+    with pytest.raises(HostAwayError, match="the files of host w2 cannot be read"):
         list(run(tasks.to_batches()))
 
 
