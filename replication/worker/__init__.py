@@ -1,1 +1,5 @@
-"""The worker role: one process per host that registers, ships and closes time for the files of its host."""
+"""The worker: one process per host that registers, ships and closes time for the files of its host.
+
+Promises: only durable bytes are shipped, and what a peer acked is noted in the ledger. It goes on without a master.
+Begin at ``loop.py``; ``tail.py`` follows growing files and ``ship.py`` sends one file's bytes to one peer.
+"""

@@ -1,1 +1,1 @@
-"""``walship demo``: two whole clusters on this machine keep real flight data the same, through crashes."""
+"""``walship demo``: whole clusters on this machine replicate real flight data through crashes. Begin at ``demo.py``."""

@@ -1,1 +1,1 @@
-"""Rows between a terminal or files and tables: read, written, imported, printed."""
+"""Rows between tables and a terminal or files: read, written, imported, printed."""

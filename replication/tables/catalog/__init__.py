@@ -1,1 +1,4 @@
-"""The Iceberg catalog: where tables are, their views, and look-ups in SQL."""
+"""The Iceberg catalog: which tables there are, their views, and look-ups in SQL.
+
+Needs neither Spark nor Java. Begin at ``catalog.py``.
+"""
