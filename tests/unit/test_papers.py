@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,3 +96,11 @@ def test_a_decision_is_five_lines_at_most() -> None:
         lines = [line for line in body.splitlines() if line.strip()]
         assert len(lines) <= DECISION_LINES_MAX, lines[0]
         assert all(f"**{part}:**" in body for part in ("Problem", "Decision", "Evidence")), lines[0]
+
+
+def test_a_package_names_only_modules_that_it_has() -> None:
+    for top in ("replication", "peer", "shell"):
+        for file in (ROOT / top).rglob("__init__.py"):
+            doc = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            named = re.findall(r"``([\w/]+\.py)``", doc)
+            assert [name for name in named if not (file.parent / name).exists() and not (ROOT / name).exists()] == []
