@@ -11,7 +11,7 @@ import pytest
 
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
-from replication.worker.ship.shipment import skipped_files
+from replication.worker.ship import skipped_files
 from tests.sites import Site, Wal, flip, rows, table
 from tests.waiting import wait_until
 

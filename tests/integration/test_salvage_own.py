@@ -22,7 +22,7 @@ from replication.core.ids import StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
-from replication.worker.ship.shipment import skipped_files
+from replication.worker.ship import skipped_files
 from replication.writer.wal.registration import lock_path
 from shell.cli.render import Printer
 from shell.main import run
