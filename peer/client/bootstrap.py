@@ -18,7 +18,7 @@ _POLL_S = 0.05
 
 
 def begin_bootstrap(peering: Peering, table: str, peer_name: str, room: BootstrapRoom) -> list[Rule]:
-    """Send a peer the rows that it lacks of a table, from before what it is sent now; one under way goes on.
+    """Send a peer the rows of a table that were there before its rule; one under way goes on.
 
     Raises:
         RequestError: the table does not go there, or there is no room here, in figures.

@@ -66,7 +66,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Write what waits, and let go of everything. Idempotent."""
+        """Write what waits, and close everything. Idempotent."""
         self._opened.close()
 
     @property
@@ -263,7 +263,7 @@ class Cluster:
     ) -> Drained:
         """Block until a peer has durable what is pending for it now, of one table or of all; not later writes.
 
-        ``tell`` is told the bytes that were pending and those that are left, now and then.
+        ``tell`` gets the bytes that were pending and those that are left, now and then.
 
         Raises:
             UnknownPeerError: no such peer, or the table does not go there; or the peer was deleted meanwhile.
@@ -338,7 +338,7 @@ class Cluster:
             report: called as rows are written, for a display of progress.
 
         Raises:
-            RequestError: a file is not there, its format cannot be told, or it changed while it was read.
+            RequestError: a file is not there, its format is not known, or it changed while it was read.
             FormatError: it is damaged. SchemaError, NullKeyError: a column or value does not fit.
             NoWorkerError, ReadOnlyClusterError, StorageError: as :meth:`upsert`.
             Nothing of the file that failed is visible; those before it stay.

@@ -141,7 +141,7 @@ def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str
         other: a peer of it, or any name for messages.
         zookeepers: where to find a cluster that is no peer.
         receiver: ``host:port`` of a peer's receiver. Without it the peer's ZooKeeper is asked where they listen, and
-            when that cannot be reached, this cluster's own, which has what its workers were told.
+            when that cannot be reached, this cluster's own, which has what the master assigned.
 
     Raises:
         RequestError: it is this cluster itself, or a receiver was given for no peer.
@@ -170,7 +170,7 @@ def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str
 
 
 def _told_to_workers(cluster: Cluster, peer: str) -> tuple[str, ...]:
-    """Where the master told the workers that a peer's receivers listen."""
+    """The addresses of a peer's receivers, as the master assigned them to the workers."""
     reads = cluster.coordination.assignments().values()
     tails = [Assignment.decode(read.content).tail(peer) for read in reads]
     return tuple(sorted({address for tail in tails if tail is not None for address in tail.receivers}))

@@ -82,16 +82,16 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
 
 
 def _of_host(host: HostRecord, name: str, quorum: Quorum, section: ZooKeeperSection) -> Config:
-    """The host's own file, as its ``up`` said or in its data directory, else what ZooKeeper tells and defaults."""
+    """The host's own file, as its ``up`` said or in its data directory, else what ZooKeeper has, and defaults."""
     for file in (_started_with(host), Path(host.data_dir, "walship.toml")):
         if file is not None and file.is_file() and _is_of(file, name, host.slot):
             return configuration.load(file)
-    told: Mapping[str, Mapping[str, Any]] = {
+    known: Mapping[str, Mapping[str, Any]] = {
         "cluster": {"name": name, "host": host.slot, "data_dir": host.data_dir},
         "zookeeper": {"embedded": False, "servers": quorum.servers, "root": quorum.root, **_files(section)},
         "ledger": {"url": host.ledger_url},
     }
-    return configuration.load(None, told)
+    return configuration.load(None, known)
 
 
 def _started_with(host: HostRecord) -> Path | None:

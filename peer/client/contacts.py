@@ -30,7 +30,7 @@ _CLUSTERS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class ContactedPeer:
-    """A peer that answered: where its ZooKeeper is, what it shows there, and what its receiver said of itself."""
+    """A peer that answered: where its ZooKeeper is, what it shows there, and what its receiver says of itself."""
 
     quorum: Quorum
     public: Public
@@ -49,7 +49,7 @@ class Contacts:
     zookeeper_tls: ZookeeperTls | None = None
 
     def locate(self, name: str) -> Peer:
-        """A cluster anywhere in the graph: a peer, else one that a peer's peers, or theirs, are said to be.
+        """A cluster anywhere in the graph: a peer, else one that a peer's peers, or theirs, are named to be.
 
         Raises:
             UnknownPeerError: all clusters that lead on from here were asked, and none knows one of that name.
@@ -79,8 +79,10 @@ class Contacts:
                     waiting.append(known[far])
         if name not in known and silent:
             who, why = (name, silent[name]) if name in silent else next(iter(silent.items()))
-            said = "cannot be asked" if name == who else f"is no peer, and {who}, which may lead there, cannot be asked"
-            raise PeerUnavailableError(f"{name} {said}: {why.what}", why.hint or "It may come back")
+            state = (
+                "cannot be asked" if name == who else f"is no peer, and {who}, which may lead there, cannot be asked"
+            )
+            raise PeerUnavailableError(f"{name} {state}: {why.what}", why.hint or "It may come back")
         return known[name] if name in known else known_peer(self.ledger, name)
 
     def reach(self, name: str, zookeepers: str) -> ContactedPeer:
@@ -166,7 +168,7 @@ def known_peer(ledger: Ledger, name: str) -> Peer:
 
 
 def with_root(zookeepers: str, name: str) -> str:
-    """Where the cluster ``name`` is when its root is told, and when it is not: ``/walship/NAME`` then."""
+    """A ZooKeeper address with its root; without one the root is ``/walship/NAME``."""
     return zookeepers if "/" in zookeepers else f"{zookeepers}/walship/{name}"
 
 

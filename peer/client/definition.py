@@ -22,7 +22,7 @@ def refuse_system_name(name: str) -> None:
 
 
 def refuse_taken_name(name: str, specs: Iterable[TableSpec]) -> None:
-    """Raise TableExistsError when one of ``specs`` has the name, letter case aside."""
+    """Raise TableExistsError when one of ``specs`` has the name, in any letter case."""
     for spec in specs:
         if spec.name.lower() == name.lower():
             note = "" if spec.name == name else " (letter case does not count)"

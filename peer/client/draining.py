@@ -55,7 +55,7 @@ class Drained:
 class PendingAtPeer:
     """The bytes that the peer lacked at the call."""
 
-    lacking: Mapping[RequiredByPeer, Ranges]
+    missing: Mapping[RequiredByPeer, Ranges]
 
     @staticmethod
     def of(statuses: Statuses, durable: Mapping[FileId, int], tables: Collection[UUID] | None) -> PendingAtPeer:
@@ -66,21 +66,21 @@ class PendingAtPeer:
             durable: files of which more is durable here than is registered, and how much.
             tables: only these; None for all, and what no table is named in.
         """
-        lacking: dict[RequiredByPeer, Ranges] = {}
+        missing: dict[RequiredByPeer, Ranges] = {}
         for file, rule, status in statuses:
             if tables is not None and rule.table not in tables:
                 continue
             needed = max(status.needed, durable.get(file, 0))
-            missing = status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), needed)
-            if missing:
-                lacking[RequiredByPeer.of(file, rule)] = missing
-        return PendingAtPeer(lacking)
+            absent = status.shipped.missing(max(status.begin, FILE_HEADER_BYTES), needed)
+            if absent:
+                missing[RequiredByPeer.of(file, rule)] = absent
+        return PendingAtPeer(missing)
 
     def left(self, statuses: Statuses) -> PendingAtPeer:
         """What of it is pending still, of files and rules that are still there."""
         left: dict[RequiredByPeer, Ranges] = {}
         for file, rule, status in statuses:
-            ranges = self.lacking.get(RequiredByPeer.of(file, rule))
+            ranges = self.missing.get(RequiredByPeer.of(file, rule))
             if ranges is not None and (rest := ranges.subtract(status.shipped.add(0, status.begin))):
                 left[RequiredByPeer.of(file, rule)] = rest
         return PendingAtPeer(left)
@@ -88,25 +88,25 @@ class PendingAtPeer:
     def gone(self, statuses: Statuses) -> PendingAtPeer:
         """What of it has no status any more: its file or its rule is not there."""
         there = {RequiredByPeer.of(file, rule) for file, rule, _ in statuses}
-        return PendingAtPeer({key: ranges for key, ranges in self.lacking.items() if key not in there})
+        return PendingAtPeer({key: ranges for key, ranges in self.missing.items() if key not in there})
 
     @property
     def files(self) -> int:
         """How many files."""
-        return len({key.file for key in self.lacking})
+        return len({key.file for key in self.missing})
 
     @property
     def bytes(self) -> int:
         """How many bytes of files, those that several tables wait for once."""
         by_file: dict[FileId, Ranges] = {}
-        for key, ranges in self.lacking.items():
+        for key, ranges in self.missing.items():
             by_file[key.file] = ranges.union(by_file.get(key.file, Ranges()))
         return sum(ranges.total for ranges in by_file.values())
 
     @property
     def tables(self) -> frozenset[UUID]:
         """Whose they are."""
-        return frozenset(key.table for key in self.lacking)
+        return frozenset(key.table for key in self.missing)
 
 
 def drain(
@@ -126,7 +126,7 @@ def drain(
         table_name: only this table, also one that was dropped here; empty for all.
         durable: files of this host of which more is durable than registered.
         timeout_s: the longest it may take.
-        tell: is told the bytes pending at the call, and those left of them, about twenty times a second.
+        tell: gets the bytes pending at the call and those left of them, about twenty times a second.
         host: this one. What writers on others had acked at the call is registered first; "": there are no others.
 
     Raises:
@@ -141,7 +141,7 @@ def drain(
         _await_registered(ledger, host, timeout_s)
     pending = left = PendingAtPeer.of(ledger.files.statuses(peer_name), durable(), tables)
     lost: dict[RequiredByPeer, Ranges] = {}
-    while left.lacking:
+    while left.missing:
         tell(pending.bytes, left.bytes)
         _check(ledger, peer_name, left)
         if time.monotonic() - started_s > timeout_s:
@@ -152,7 +152,7 @@ def drain(
             )
         time.sleep(_POLL_S)
         statuses = ledger.files.statuses(peer_name)
-        lost |= _lost(ledger, peer_name, left.gone(statuses)).lacking
+        lost |= _lost(ledger, peer_name, left.gone(statuses)).missing
         left = pending.left(statuses)
     _check_all_went(ledger, peer_name, tables, PendingAtPeer(lost))
     tell(pending.bytes, 0)
@@ -199,7 +199,7 @@ def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:
 
     Where the rule stands its file is there no more, which waits until the peer has applied it.
     """
-    if not gone.lacking:
+    if not gone.missing:
         return gone
     going = {
         (rule.table, rule.group, rule.generation)
@@ -209,7 +209,7 @@ def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:
     live = {spec.uuid for spec in ledger.tables.all()}
     shipped = {progress.file: progress.shipped for progress in ledger.files.progress(peer_name)}
     lost: dict[RequiredByPeer, Ranges] = {}
-    for key, ranges in gone.lacking.items():
+    for key, ranges in gone.missing.items():
         if key.table == NIL_UUID or (key.table, key.group, key.generation) in going:
             continue
         # the rules of a dropped table end by themselves once its peers have all of it
@@ -224,23 +224,25 @@ def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | N
     _check_there(ledger, peer_name, lost)
     rules = _rules(ledger, peer_name, tables)
     needing = {rule.table for rule in rules if rule.phase is Phase.NEEDS_BOOTSTRAP}
-    said, remedies = [], []
+    reasons, remedies = [], []
     for name, table in sorted((_name(ledger, table), table) for table in needing | lost.tables):
-        size = PendingAtPeer({key: ranges for key, ranges in lost.lacking.items() if key.table == table}).bytes
+        size = PendingAtPeer({key: ranges for key, ranges in lost.missing.items() if key.table == table}).bytes
         were = f", and {size:,} bytes of it were pending" if size else ""
         phases = {rule.phase for rule in rules if rule.table == table}
         if table in needing:
-            said.append(f"{name} needs a bootstrap there: what it lacks does not go{were}")
+            reasons.append(f"{name} needs a bootstrap there: what it lacks does not go{were}")
             remedies.append(f"walship bootstrap {peer_name} -t {name}")
         elif Phase.BOOTSTRAPPING in phases:
-            said.append(f"a bootstrap of {name} began meanwhile, which is to bring the rest{were}")
+            reasons.append(f"a bootstrap of {name} began meanwhile, which is to bring the rest{were}")
             remedies.append(f"walship bootstrap {peer_name} -t {name} --wait 600")
         else:
             now = "was enabled anew" if phases else "was disabled"
-            said.append(f"{name} {now} meanwhile{were}")
-            remedies.append("walship status tells what is not sent")
-    if said:
-        raise RequestError(f"{peer_name} has not got everything: {'; '.join(said)}", "; ".join(dict.fromkeys(remedies)))
+            reasons.append(f"{name} {now} meanwhile{were}")
+            remedies.append("walship status shows what is not sent")
+    if reasons:
+        raise RequestError(
+            f"{peer_name} has not got everything: {'; '.join(reasons)}", "; ".join(dict.fromkeys(remedies))
+        )
 
 
 def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
@@ -253,10 +255,10 @@ def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
     held = {each.table: each for each in ledger.sending.held() if each.peer == peer_name}
     if held and left.tables <= held.keys() | {NIL_UUID} and left.tables & held.keys():
         names = {table: _name(ledger, table) for table in left.tables & held.keys()}
-        said = "; ".join(f"{names[table]}: {held[table].reason}" for table in sorted(names, key=str))
+        reasons = "; ".join(f"{names[table]}: {held[table].reason}" for table in sorted(names, key=str))
         raise PeerRefusedError(
             f"{peer_name} has all that can be sent now; {left.bytes:,} bytes are held",
-            said,
+            reasons,
             reason="UNKNOWN_TABLE",
         )
 

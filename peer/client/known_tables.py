@@ -1,4 +1,4 @@
-"""The tables that a handle writes to: what the ledger says of them, or said last while it cannot be reached."""
+"""The tables that a handle writes to: as the ledger has them, or had them last while it cannot be reached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class KnownTables:
         """A table's definition.
 
         Raises:
-            UnknownTableError: there is none. CoordinationError: the ledger is out of reach, and said nothing of it yet.
+            UnknownTableError: there is none.
+            CoordinationError: the ledger is out of reach, and the table was not read before.
         """
         name = full_name(name)
         known = self._known.get(name)

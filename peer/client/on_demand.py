@@ -50,7 +50,7 @@ def catch_up(
         config: the host's.
         ledger: the cluster's.
         timeout_s: the longest it may take.
-        say: told how many bytes are to go.
+        say: gets how many bytes are to go.
         coordination: the cluster's, where it has several hosts.
 
     Returns:

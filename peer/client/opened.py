@@ -104,7 +104,7 @@ class OpenedParts:
             return self._reader
 
     def close(self) -> None:
-        """Write what waits, and let go of everything. Idempotent; a fork leaves all to the process that opened it."""
+        """Write what waits, and close everything. Idempotent; a fork leaves all to the process that opened it."""
         if os.getpid() != self._process:
             return
         with self._lock:

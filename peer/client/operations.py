@@ -27,7 +27,7 @@ class Operations:
     coordination: Coordination
 
     def pause(self, name: str, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
-        """Send a peer nothing more until ``resume``; what it lacks is kept. Its workers' names.
+        """Send a peer nothing more until ``resume``; what it is missing is retained. Returns its workers' names.
 
         When this returns, every live worker has ended its streams to the peer.
 
@@ -40,7 +40,7 @@ class Operations:
         return self._tell(f"{name} is paused", timeout_s)
 
     def resume(self, name: str, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
-        """Send a peer what it lacks, and what is written from now on; as ``pause``."""
+        """Send a peer what it is missing, and what is written from now on; as ``pause``."""
         known_peer(self.ledger, name)
         self.ledger.rules.set_paused(name, False, self.ledger.terms.current())
         return self._tell(f"{name} is resumed", timeout_s)
@@ -85,7 +85,7 @@ class Operations:
                 return tuple(worker.name for worker in workers)
             if time.monotonic() > deadline:
                 raise WaitTimeoutError(
-                    f"In the ledger {what}, but the workers on {', '.join(late)} have not said so in {timeout_s:g} s",
+                    f"In the ledger {what}; workers on {', '.join(late)} have not confirmed it within {timeout_s:g} s",
                     "They act on it as soon as they can reach ZooKeeper and the ledger; are they frozen?",
                 )
             time.sleep(_POLL_S)

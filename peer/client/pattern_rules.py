@@ -59,7 +59,7 @@ def to_enable(
         patterns: those of ``wanted`` that stand for later tables, too: there may be none yet, and tables of which all
             that is asked for goes to the peer already are as they should be.
         groups: those asked for; all when empty.
-        with_properties: what was said of properties; tables that go there otherwise are not.
+        with_properties: whether properties go along; tables that go there otherwise are not.
     """
     rules = [rule for rule in peering.ledger.rules.all() if rule.peer == peer]
     other = {rule.table for rule in rules if with_properties not in (None, rule.with_properties)}

@@ -136,7 +136,7 @@ class Peering:
             peer_name: a defined peer.
             remote_table: its name there; empty for the same, or the one that it has there already.
             with_properties: whether the peer's table takes the properties of this one, now and when they are set anew,
-                which can be said anew of a table that goes there; None for yes, or as it is.
+                which can change while the table goes there; None for yes, or as it is.
             from_now: rows that are there already and will not be sent are accepted.
             bootstrap_bytes: about how much the rows that are there need at the peer, with what is on its way there
                 beside them; None when they are not to be sent.
@@ -206,7 +206,7 @@ class Peering:
         if not covered:
             return ""
         reached = self.ledger.time.reached({stream: ranges.end - 1 for stream, ranges in covered.items()})
-        rows = count_rows(spec)  # after that: what is replayed meanwhile is told twice rather than not at all
+        rows = count_rows(spec)  # after that: what is replayed meanwhile is counted twice rather than not at all
         if rows is None:
             return f"rows in {sum(ranges.total for ranges in covered.values()):,} frames already"
         waiting = sum(ranges.total for stream, ranges in covered.items() if not reached[stream].visible)
@@ -253,7 +253,7 @@ class Peering:
         """Send nothing more of groups of a table (all when empty).
 
         Returns:
-            The groups that were sent until now, and whether the peer knows; else workers tell it when it is back.
+            The groups that were sent until now, and whether the peer knows; else workers report it when it is back.
         """
         table, peer = full_name(table), known_peer(self.ledger, peer_name)
         spec = self._sent(table, peer) or self.ledger.tables.get(table)

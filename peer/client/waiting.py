@@ -94,9 +94,9 @@ class Waiting:
                     raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {error.what}", error.hint) from None
                 time.sleep(_POLL_MAX_S)
 
-    def _wait_here(self, lacking: Callable[[], str], deadline: float, goal: Until, timeout_s: float) -> None:
+    def _wait_here(self, missing: Callable[[], str], deadline: float, goal: Until, timeout_s: float) -> None:
         try:
-            _poll(lacking, deadline, f"{goal} here", timeout_s)
+            _poll(missing, deadline, f"{goal} here", timeout_s)
         except WaitTimeoutError as error:
             silent = silence(self.ledger.replay) if goal is not Until.DURABLE else ""
             hint = f"Replay here {silent}: see walship status" if silent else error.hint
@@ -188,12 +188,12 @@ class Waiting:
         return {s: last for s, last in position.sequences.items() if s in coming or s.table not in tables}
 
     def _lacking_here(self, position: Position, goal: Until) -> str:
-        lacking = []
+        missing = []
         # first what is registered, which grows: what is not pending afterwards has been applied
         for file, end in position.ends.items():
             row = self.ledger.files.get(file)
             if row is not None and row.length < end:
-                lacking.append(f"{end - row.length} bytes of WAL {file.local} are not registered yet by a worker")
+                missing.append(f"{end - row.length} bytes of WAL {file.local} are not registered yet by a worker")
         for pending in self.ledger.replay.pending():
             upto = position.ends.get(pending.row.file)
             if upto is None:
@@ -201,10 +201,10 @@ class Waiting:
             tables = {stream.table for stream in position.sequences if stream.wal == pending.row.file}
             reached = min((pending.behind.get(table, pending.begin) for table in tables), default=pending.begin)
             if reached < upto:
-                lacking.append(f"{upto - reached} bytes of WAL {pending.row.file.local} to go")
-        if not lacking and goal is Until.VISIBLE:
+                missing.append(f"{upto - reached} bytes of WAL {pending.row.file.local} to go")
+        if not missing and goal is Until.VISIBLE:
             self._check_quarantine(position)
-        return ", ".join(lacking)
+        return ", ".join(missing)
 
     def _check_quarantine(self, position: Position) -> None:
         tables = {stream.table for stream in position.sequences}
@@ -218,14 +218,14 @@ class Waiting:
     def _is_told_durable(self, position: Position, peer: Peer, deadline: float) -> bool:
         """Whether the ledger here says, until a moment, that the peer has it; False where the peer must be asked."""
         pause = _POLL_FIRST_S
-        lacking = self._not_durable(position, peer)
-        while lacking:
+        missing = self._not_durable(position, peer)
+        while missing:
             if time.monotonic() > deadline:
                 return False
             time.sleep(pause)
             pause = min(pause * 1.5, _POLL_MAX_S)
-            lacking = self._not_durable(position, peer)
-        return lacking == 0
+            missing = self._not_durable(position, peer)
+        return missing == 0
 
     def _not_durable(self, position: Position, peer: Peer) -> int | None:
         """Bytes of the position that the direct route has yet to bring; None where that route need not bring all of it.
@@ -237,7 +237,7 @@ class Waiting:
             for file, rule, status in self.ledger.files.statuses(peer.name)
             if file in position.ends
         }
-        lacking = 0
+        missing = 0
         for stream, last in position.sequences.items():
             end = position.ends.get(stream.wal, 0)
             found = statuses.get((stream.wal, stream.table, stream.group))
@@ -246,8 +246,8 @@ class Waiting:
             rule, status = found
             if last < rule.required_from.get(stream.wal, 0) or end <= status.begin:
                 return None
-            lacking += max(end - status.finished, 0)
-        return lacking
+            missing += max(end - status.finished, 0)
+        return missing
 
 
 def _lacking(reached: Mapping[StreamId, Reach], goal: Until) -> str:
@@ -261,10 +261,10 @@ def _lacking(reached: Mapping[StreamId, Reach], goal: Until) -> str:
         if found.dropped:
             raise UnknownTableError(found.held_by, "What is written to it does not come there: walship status")
     done = {Until.DURABLE: "durable", Until.APPLIED: "applied", Until.VISIBLE: "visible"}[goal]
-    lacking = {stream: found for stream, found in reached.items() if not getattr(found, done)}
-    if lacking and goal is Until.VISIBLE and all(found.applied for found in lacking.values()):
-        raise ReplayError("; ".join(found.held_by for found in lacking.values()), "See walship quarantine list there")
-    return "; ".join(found.held_by for found in lacking.values())
+    missing = {stream: found for stream, found in reached.items() if not getattr(found, done)}
+    if missing and goal is Until.VISIBLE and all(found.applied for found in missing.values()):
+        raise ReplayError("; ".join(found.held_by for found in missing.values()), "See walship quarantine list there")
+    return "; ".join(found.held_by for found in missing.values())
 
 
 def _goal(until: str) -> Until:
@@ -274,9 +274,9 @@ def _goal(until: str) -> Until:
         raise FormatError(f"until={until!r} is not known", f"One of {', '.join(Until)}") from None
 
 
-def _poll(lacking: Callable[[], str], deadline: float, what: str, timeout_s: float) -> None:
+def _poll(missing: Callable[[], str], deadline: float, what: str, timeout_s: float) -> None:
     pause = _POLL_FIRST_S
-    while rest := lacking():
+    while rest := missing():
         if time.monotonic() > deadline:
             raise WaitTimeoutError(f"Not {what} within {timeout_s:g} s: {rest}", "It goes on by itself")
         time.sleep(pause)

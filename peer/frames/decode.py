@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from peer.frames.hosts import HostReader, Hosts
-from replication.core.definition.evolution import carried_uuids, lacking
+from replication.core.definition.evolution import carried_uuids, missing_columns
 from replication.core.definition.schema import OP, TS, SchemaVersion, TableSpec, column_uuid, user_field
 from replication.core.frame import Buffer, FrameView, check_payload, read_frame
 from replication.core.ids import FileId
@@ -224,7 +224,7 @@ def row_fields(spec: TableSpec) -> list[pa.Field]:
 def check_known(spec: TableSpec, versions: Iterable[SchemaVersion]) -> None:
     """SchemaError when frames of these versions have what ``spec`` does not know yet."""
     for version in versions:
-        if ahead := lacking(spec, version):
+        if ahead := missing_columns(spec, version):
             raise SchemaError(
                 f"frames of table {spec.name} have {', '.join(ahead)}, which its definition here does not have yet",
                 "It comes with the next stream from the cluster that has it; see walship status there",
@@ -241,7 +241,7 @@ class Poison:
 
 
 def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[Poison]:
-    """Which of ``frames`` cannot be decoded; slow, for when an executor has said that there is one.
+    """Which of ``frames`` cannot be decoded; slow, for when an executor has found that there is one.
 
     Raises:
         HostAwayError: some cannot be looked at now.

@@ -79,7 +79,7 @@ class HostReader:
 
     Args:
         hosts: where to read.
-        failed: told of a host that did not answer, and why.
+        failed: called with a host that did not answer, and why.
     """
 
     def __init__(self, hosts: Hosts, failed: Callable[[str, str], None] = lambda host, why: None) -> None:
@@ -99,7 +99,7 @@ class HostReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of connections. Idempotent."""
+        """Close the connections. Idempotent."""
         for link in self._links.values():
             link.close()
         self._links.clear()
@@ -160,11 +160,11 @@ class HostReader:
             raise self._lost(host, error) from None
 
     def _lost(self, host: str, error: ReplicationError) -> HostAwayError:
-        told = error if isinstance(error, HostAwayError) else HostAwayError(host, error.what)
-        self._away[host] = told
+        away = error if isinstance(error, HostAwayError) else HostAwayError(host, error.what)
+        self._away[host] = away
         if not isinstance(error, HostAwayError):
             self._failed(host, error.what)
-        return told
+        return away
 
 
 def _parse(place: str) -> tuple[str, FileId]:
@@ -191,5 +191,5 @@ def _naming(path: str) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be read: {error.strerror}", "Look at the disk; walship wal verify tells more"
+            f"{path} cannot be read: {error.strerror}", "Look at the disk; walship wal verify shows more"
         ) from None

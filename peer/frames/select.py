@@ -60,7 +60,7 @@ class Selector:
     passed: Mapping[FileId, int] = field(default_factory=dict)
     skip: Callable[[FileId, int], bool] = _never
 
-    def level(self, held: frozenset[UUID] = frozenset()) -> ReplaySelection:
+    def shared(self, held: frozenset[UUID] = frozenset()) -> ReplaySelection:
         """The shared pass: frames of all tables but ``held`` ones, from where the last pass ended."""
         made = ReplaySelection()
         for part in self.pending:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from replication.core.definition.evolution import join, lacking
+from replication.core.definition.evolution import join, missing_columns
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId
 from replication.errors import SchemaError, TableExistsError
@@ -88,7 +88,7 @@ class Definitions:
                 self._join(each)
             elif not self.has_schema(each.hash):
                 spec = self._ledger.tables.by_uuid(each.table)
-                if spec is None or not lacking(spec, each):
+                if spec is None or not missing_columns(spec, each):
                     self._ledger.tables.put_schema(each)
                     self._schemas.add(each.hash)
 

@@ -24,7 +24,7 @@ def take_bootstrap(context: ReplayContext, replay: TableReplay, arrived: Arrived
     """Claim what nobody has claimed yet and commit exactly those rows; whether that was possible now.
 
     False when frames that landed before it must be replayed first. What is committed is durable, and the snapshot's
-    commit metadata tells after a crash that it was.
+    commit metadata shows after a crash that it was.
 
     Raises:
         CommitConflictError: somebody else committed rows meanwhile; nothing was changed but the claims.

@@ -3,7 +3,7 @@
 A commit's snapshot says which ranges it applied, under which replay epoch and number. Positions are those of the
 replay snapshot with the highest number among the current snapshot's ancestors; maintenance neither writes nor copies
 them. When that has expired the ledger's copy counts; when the table was rolled back the ledger is rewound to what is
-lost; when neither can be told replay stops.
+lost; when neither is known, replay stops.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class TableReplay:
         self._owned = False
 
     def open(self) -> bool:
-        """Settle where the table stands, then take the replay epoch.
+        """Settle how far the table is, then take the replay epoch.
 
         After this the ledger's checkpoint is what the table's snapshots hold, and nothing more. Returns whether what is
         pending had to change for that, so that what was selected before is void.
 
         Raises:
             SupersededError: a newer replayer has the table.
-            ForeignMaintenanceError: positions cannot be told; says why.
+            ForeignMaintenanceError: positions are not known any more; says why.
         """
         for _ in range(_RETRIES):
             moved = self._settle()
@@ -173,7 +173,7 @@ class TableReplay:
         return row is not None and row.source is not None
 
     def _append(self, rows: Decode, commit: CommitMetadata) -> int:
-        """Commit; 0 where there is no row, and so no commit: its number could not be told from the rows."""
+        """Commit; 0 where there is no row, and so no commit: rows alone carry its number."""
         snapshot = self._tables.append(self.name, rows, self._expect, commit.to_summary())
         if snapshot is None:
             return 0
@@ -242,7 +242,7 @@ class TableReplay:
         if missing:
             raise ForeignMaintenanceError(
                 f"{self.name} was rolled back to replay commit {newest}, and what commit {min(missing)} applied can no"
-                " longer be told: its snapshot has expired",
+                " longer be known: its snapshot has expired",
                 _ROLLED_BACK,
             )
         starts: dict[FileId, int] = {}

@@ -25,15 +25,15 @@ def await_turn(coordination: Coordination, host: str, stop: threading.Event, rea
     ``ready`` is called when it stands by, once another host replays.
     """
     candidacy = coordination.stand(host, Election.REPLAYERS)
-    told = trouble = False
+    reported = trouble = False
     while not stop.is_set():
         try:
             if candidacy.leads():
                 _log.info("replay_elected", host=host)
                 return True
             trouble = False
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 _log.info("replay_stands_by", host=host, leader=coordination.leader(Election.REPLAYERS))
                 ready()
         except CoordinationError as error:

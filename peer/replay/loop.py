@@ -45,7 +45,7 @@ def run_replay(
 ) -> None:
     """Replay this cluster's registered frames until ``stop`` is set.
 
-    Where the cluster has other hosts, ``coordination`` tells where their files are read.
+    Where the cluster has other hosts, ``coordination`` finds where their files are read.
 
     Raises:
         SparkMissingError: PySpark or Java is not there.

@@ -130,7 +130,7 @@ class Replayer:
     def _shared_pass(self, reader: HostReader, pending: list[Pending], result: RoundResult) -> None:
         """Apply the next frames of all tables that are not held back."""
         self._passed = {part.row.file: self._passed.get(part.row.file, 0) for part in pending}
-        selection = self._selector(reader, pending).level(frozenset(self.held))
+        selection = self._selector(reader, pending).shared(frozenset(self.held))
         self._report_broken(selection, result)
         self._apply(selection, result)
         for file, (_, end) in selection.ranges.items():
@@ -254,7 +254,7 @@ class Replayer:
         result.held |= {f"file {file.local}": reason for file, reason in broken.items()}
         routes = {(route.source, route.table) for route in self._context.ledger.landing.routes()}
         ended = self._arrivals.ended(reader, pending, routes)
-        for table, ranges in ended.items():  # first: once a later one is taken, nothing tells that it was replaced
+        for table, ranges in ended.items():  # first: once a later one is taken, nothing shows that it was replaced
             self._unless_held(table, partial(self._pass_ended, table, ranges))
         for arrived in whole:
             if self._unless_held(arrived.table, partial(self._take, arrived, result)):

@@ -149,7 +149,7 @@ def _pending(
 ) -> Iterator[dict[str, Any]]:
     """Versions that have landed and wait for replay."""
     with HostReader(hosts) as reader:
-        selected = Selector(reader, ledger.replay.pending(), PENDING_BYTES_MAX).level()
+        selected = Selector(reader, ledger.replay.pending(), PENDING_BYTES_MAX).shared()
     untold += [f"{file.local} cannot be read: {error.what}" for file, error in selected.broken.items()]
     if selected.more:
         untold.append(_NOT_ALL)

@@ -17,7 +17,7 @@ from replication.core.definition.alter import (
     widen_column,
 )
 from replication.core.definition.define import typed_table
-from replication.core.definition.evolution import join, lacking, widened
+from replication.core.definition.evolution import join, missing_columns, widened
 from replication.core.definition.schema import TableSpec
 from replication.errors import SchemaError
 
@@ -95,7 +95,7 @@ def test_three_clusters_that_alter_and_exchange_end_equal(schedule: list, order:
     for site in sites:
         assert join(joined, site) == joined
         for version in site.versions.values():
-            assert not lacking(joined, version), "what any of them wrote can be kept"
+            assert not missing_columns(joined, version), "what any of them wrote can be kept"
     assert TableSpec.from_json(joined.to_json()) == joined
     assert set(joined.by_uuid) == ever - set(joined.dropped), "no column is lost but by dropping it"
     names = [column.name.lower() for column in joined.columns]

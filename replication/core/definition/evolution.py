@@ -71,7 +71,7 @@ def join(own: TableSpec, other: TableSpec) -> TableSpec:
     return replace(made, derived=own.derived or other.derived)
 
 
-def lacking(spec: TableSpec, version: SchemaVersion) -> list[str]:
+def missing_columns(spec: TableSpec, version: SchemaVersion) -> list[str]:
     """The columns of a schema version that ``spec`` does not know, or knows only as a narrower type."""
     found: list[str] = []
     for uuid, at in version.positions.items():

@@ -16,7 +16,7 @@ from replication.core.definition.alter import (
     set_properties,
     widen_column,
 )
-from replication.core.definition.evolution import clashes, common, join, lacking, without_properties
+from replication.core.definition.evolution import clashes, common, join, missing_columns, without_properties
 from replication.core.definition.schema import HISTORY_S_DEFAULT, Column, TableSpec
 from replication.errors import SchemaError
 from tests.tables_made import cell, grouped, keyed
@@ -56,7 +56,7 @@ def test_a_name_that_comes_again_is_another_column(spec: TableSpec) -> None:
     made = add_column(drop_column(spec, "v"), "v", pa.string(), "", uuid4(), 1)
     assert made.by_name["v"].uuid != spec.by_name["v"].uuid
     assert made.dropped == (spec.by_name["v"].uuid,)
-    assert not lacking(made, spec.versions["default"])
+    assert not missing_columns(made, spec.versions["default"])
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_cell_tables_have_their_columns_for_ever() -> None:
 def test_a_column_widens_by_what_iceberg_allows(spec: TableSpec) -> None:
     made = widen_column(widen_column(spec, "v", pa.int64()), "d", pa.decimal128(30, 2))
     assert (made.by_name["v"].type, made.by_name["d"].type) == (pa.int64(), pa.decimal128(30, 2))
-    assert not lacking(made, spec.versions["default"])
-    assert lacking(spec, made.versions["default"]) == ["v as int64", "d as decimal128(30, 2)"]
+    assert not missing_columns(made, spec.versions["default"])
+    assert missing_columns(spec, made.versions["default"]) == ["v as int64", "d as decimal128(30, 2)"]
 
 
 def test_of_two_columns_of_one_name_the_first_named_keeps_it_until_it_goes(spec: TableSpec) -> None:
