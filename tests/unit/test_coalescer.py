@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from replication.ledger.sql import runs as sql_runs
+from replication.ledger.sql.queries import runs as sql_runs
 from replication.ledger.sql.queries.runs import LOOK_EVERY, Coalescer
 
 

@@ -19,7 +19,7 @@ from replication.core.shipping.retention import RetentionPolicy
 from replication.ledger.base import FileKind
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.replication import status
+from shell.commands.status import status
 from tests.sites import Site, table
 
 NO_TABLES = RetentionPolicy(keeps_tables=False)

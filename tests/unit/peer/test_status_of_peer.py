@@ -19,7 +19,7 @@ from replication.errors import UnknownPeerError
 from replication.ledger.base import PatternRule
 from shell.cli.invocation import Invocation
 from shell.cli.render import Printer
-from shell.commands.replication import status
+from shell.commands.status import status
 from tests.sites import Site, rows, table
 from tests.waiting import wait_until
 
