@@ -90,17 +90,8 @@ def typed_table(
         problems.append(f"history_s is {history_s}, and must be a second at least")
     if problems:
         raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))
-    return TableSpec(
-        table_uuid,
-        name,
-        "typed",
-        tuple(columns),
-        tuple(key),
-        tuple(made),
-        tuple(partition),
-        tuple(sort),
-        history_s,
-    )
+    of_rows = (tuple(columns), tuple(key), tuple(made), tuple(partition), tuple(sort))
+    return TableSpec(table_uuid, name, "typed", *of_rows, history_s)
 
 
 def _column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequence[str]) -> Iterator[str]:

@@ -35,7 +35,7 @@ RESERVE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a part went: its stream and sequence, and its frame's end offset."""
+    """Where a batch went: its stream and sequence, and its frame's end offset."""
 
     stream: StreamId
     sequence: int
@@ -107,8 +107,8 @@ class WalFile:
         """Whether no frame was published."""
         return self._published == FILE_HEADER_BYTES
 
-    def append(self, parts: Sequence[EncodedBatch], commit: int, role_epoch: int) -> list[Placed]:
-        """Seal ``parts`` as frames of commit time ``commit`` and write them, not yet durably.
+    def append(self, batches: Sequence[EncodedBatch], commit: int, role_epoch: int) -> list[Placed]:
+        """Seal ``batches`` as frames of commit time ``commit`` and write them, not yet durably.
 
         Raises:
             NoSpaceError: the disk is full; the file is as before.
@@ -119,16 +119,16 @@ class WalFile:
         streams: dict[tuple[UUID, str], tuple[StreamId, int, bytes]] = {}
         index: list[int] = []
         at = self._written
-        for part in parts:
-            key = (part.version.table, part.version.group)
+        for batch in batches:
+            key = (batch.version.table, batch.version.group)
             last = streams.get(key) or self._streams.get(key)
             stream, sequence, previous = last or (StreamId(self.file, *key), -1, ZERO_HASH)
-            header = part.sealed(self.file, sequence + 1, previous, commit, role_epoch, part.size)
-            envelope = encode_envelope(self._provenance, len(header) + part.size)
+            header = batch.sealed(self.file, sequence + 1, previous, commit, role_epoch, batch.size)
+            envelope = encode_envelope(self._provenance, len(header) + batch.size)
             if not self._index and not index or at - (index or self._index)[-1] >= INDEX_BYTES:
                 index.append(at)
-            at += len(envelope) + len(header) + part.size
-            pieces += (envelope, header, memoryview(part.payload))
+            at += len(envelope) + len(header) + batch.size
+            pieces += (envelope, header, memoryview(batch.payload))
             streams[key] = (stream, sequence + 1, stream_hash(header))
             placed.append(Placed(stream, sequence + 1, at))
         self._write(pieces, at)
