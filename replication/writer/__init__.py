@@ -1,9 +1,8 @@
-"""The writer: from a caller's rows to a durable, published WAL, and the ack.
+"""The writer: from rows to acked positions.
 
-The way of an append: ``writer.py`` has the rows converted and encoded (``core/rows``) and queues them;
-``group_commit.py`` takes what waits as one group; ``wal/wal_series.py`` gives it a commit time, has ``wal/wal_file.py``
-write and sync it, checks the role lease and publishes the durable length; then the group is acked. An acked position is
-durable on this host. A file whose sync or lease check failed is never touched again (rule 1).
-
-``wal/`` has the files and who holds them; ``importing/`` makes whole files visible under one commit time.
+Promises: an ack means that the rows are on this host's disk, under a valid lease (rule 1). Relies on the worker of
+its host, which recovers WALs of dead writers. Begin at ``writer.py``, which has rows converted and encoded
+(``core/rows``) and queues them. ``group_commit.py`` is the thread that takes what waits as one group and acks it;
+``wal/wal_series.py`` syncs it, checks the lease and publishes the durable length. ``importing/`` makes whole files
+visible under one commit time.
 """
