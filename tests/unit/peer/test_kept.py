@@ -93,5 +93,5 @@ def test_tables_that_lie_elsewhere_are_said_not_to_be_told(tmp_path: Path, catal
         yield told, Printer(False, Console(file=out, width=500))
 
     status(cast(Invocation, SimpleNamespace(connect=connect)))
-    assert "changes not told, tables not told\n" in out.getvalue()
+    assert "changes unknown, tables unknown\n" in out.getvalue()
     site.close()

@@ -71,19 +71,19 @@ def test_nothing_is_said_of_other_peers(told: Told, as_json: bool) -> None:
         found = json.loads(said)
         assert found["retained"]["peers"] and found["peer_forecasts"] and found["peers"] and found["standing"]
     else:
-        assert "kept for west: 1 closed files" in said and "files not whole at west: 1 (" in said
+        assert "retained for west: 1 closed files" in said and "files not complete at west: 1 (" in said
 
 
 def test_all_of_them_are_shown_without_a_name_and_an_unknown_one_is_refused(told: Told) -> None:
-    assert "kept for north: 1 closed files" in told.run(None, as_json=False)
+    assert "retained for north: 1 closed files" in told.run(None, as_json=False)
     with pytest.raises(UnknownPeerError, match="no peer 'south'"):
         told.run("south", as_json=False)
 
 
 def test_where_the_host_stands_is_shown_when_it_says_so(told: Told) -> None:
-    assert "stands in" not in told.run(None, as_json=False)
+    assert "location of" not in told.run(None, as_json=False)
     config = told.east.config
     told.east.config = config.model_copy(update={"cluster": config.cluster.model_copy(update={"location": "Ulm"})})
-    assert "this host stands in Ulm" in told.run(None, as_json=False)
+    assert "location of this host: Ulm" in told.run(None, as_json=False)
     told.out.truncate(told.out.seek(0))
     assert json.loads(told.run(None, as_json=True))["location"] == "Ulm"
