@@ -32,7 +32,7 @@ from replication.files.base import Files
 from replication.files.frames import frames
 from replication.ledger.base import Claim, FileKind, FileRow
 from replication.ledger.sql.ledger import open_ledger
-from replication.ledger.sql.rebuild import RebuildInput, move_database, rebuild
+from replication.ledger.sql.rebuild import RebuildInput, RebuildPlan, move_database, rebuild
 from replication.ledger.sql.store.definition_files import DefinitionFiles
 from replication.settings import sqlite_url
 from replication.tables.base import DUCKDB, Catalog, open_duckdb
@@ -94,7 +94,8 @@ def rebuild_ledger(config: Config, catalog: Catalog, files: Files) -> Rebuilt:
     found = of_known_tables(found, known.__contains__, "a table that is not defined any more", damaged)
     cluster = ClusterId(config.cluster.name, uuid4())
     url, host = sqlite_url(part), config.cluster.host
-    rebuild(url, cluster, former, host, specs, dropped, kept.versions(), applied, epoch, newest, found, upcoming)
+    plan = RebuildPlan(former, host, specs, dropped, kept.versions(), applied, epoch, newest, found, upcoming)
+    rebuild(url, cluster, plan)
     told = save_whole(config, url, files, damaged, known.__contains__)
     move_database(part, path)
     files.sync_directory(str(path.parent))

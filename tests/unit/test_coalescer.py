@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from replication.ledger.sql.queries import runs as sql_runs
-from replication.ledger.sql.queries.runs import LOOK_EVERY, Coalescer
+from replication.ledger.sql.queries import claims as sql_claims
+from replication.ledger.sql.queries.claims import LOOK_EVERY, Coalescer
 
 
 class Connection:
@@ -21,7 +21,7 @@ class Connection:
 
 
 def test_a_file_is_looked_at_every_so_often_and_only_those_of_now_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sql_runs, "REMEMBERED", 10)
+    monkeypatch.setattr(sql_claims, "REMEMBERED", 10)
     connection, coalescer = Connection(), Coalescer()
     for key in range(100):
         coalescer.after_registration(cast(Any, connection), key)

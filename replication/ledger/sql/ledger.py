@@ -21,7 +21,7 @@ from replication.ledger.sql.parts.sending import SqlSending
 from replication.ledger.sql.parts.tables import SqlTableRecords
 from replication.ledger.sql.parts.terms import SqlTerms
 from replication.ledger.sql.parts.time import SqlTime
-from replication.ledger.sql.queries.rule_cache import RuleCache
+from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.status_cache import StatusCache
 from replication.ledger.sql.reincarnate import former_ids
 from replication.ledger.sql.schema import tables as schema
@@ -44,8 +44,8 @@ class SqlLedger:
         self.terms = SqlTerms(store)
         self.rules = SqlRules(store, rules_cache)
         self.tables = SqlTableRecords(store, self.rules.follow)
-        self.files = SqlFileRecords(store, rules_cache, StatusCache(store, rules_cache), cluster)
-        last_seen = LastSeen(store)
+        self.files = SqlFileRecords(store, rules_cache, StatusCache(rules_cache), cluster)
+        last_seen = LastSeen()
         self.registration = SqlRegistration(store, names, cluster, last_seen)
         self.landing = SqlLandingRecords(store, names, last_seen)
         self.salvage = SqlSalvage(store, names, rules_cache)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
@@ -22,7 +23,7 @@ from replication.ledger.registration import Claim
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache
-from replication.ledger.sql.store.store import SqlStore, execute_many, put_meta, raise_counter
+from replication.ledger.sql.store.store import SqlStore, execute_many, insert_into, put_meta, raise_counter
 
 _slot = schema.slots.c
 
@@ -42,26 +43,12 @@ class RebuildInput:
         return self.claims[-1].end if self.claims else FILE_HEADER_BYTES
 
 
-def rebuild(
-    url: str,
-    cluster: ClusterId,
-    former: Sequence[ClusterId],
-    host: str,
-    specs: Sequence[TableSpec],
-    dropped: Sequence[TableSpec],
-    versions: Sequence[SchemaVersion],
-    applied: Mapping[StreamId, Ranges],
-    replay_epoch: int,
-    newest: int,
-    files: Sequence[RebuildInput],
-    upcoming: int,
-) -> None:
-    """Make a ledger at ``url``, where there is none.
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What a ledger is made from.
 
-    Args:
-        url: its address.
-        cluster: a new incarnation.
-        former: those it had before.
+    Attributes:
+        former: incarnations that the cluster had before.
         host: this host's slot.
         specs: the tables.
         dropped: those that were dropped, of which the catalog and files still have something.
@@ -72,53 +59,58 @@ def rebuild(
         files: become landed files, CLOSED; what they bring beyond ``applied`` is pending for replay.
         upcoming: the number that the host's next file gets, above all that are there.
     """
+
+    former: Sequence[ClusterId]
+    host: str
+    specs: Sequence[TableSpec]
+    dropped: Sequence[TableSpec]
+    versions: Sequence[SchemaVersion]
+    applied: Mapping[StreamId, Ranges]
+    replay_epoch: int
+    newest: int
+    files: Sequence[RebuildInput]
+    upcoming: int
+
+
+def rebuild(url: str, cluster: ClusterId, plan: RebuildPlan) -> None:
+    """Make a ledger at ``url``, where there is none, for a new incarnation ``cluster``."""
     initialise(url, cluster)
     store = SqlStore(url)
     try:
-        names = KeyCache()
         with store.write() as connection:
-            put_meta(store, connection, {"former": json.dumps([str(each) for each in former])})
-            raise_counter(connection, "term", int(time.time()))  # above every term that peers have heard of
-            raise_counter(connection, "replay_epoch", replay_epoch)
-            raise_counter(connection, "seen", newest)
-            connection.execute(schema.slots.insert().values(slot=host, next=upcoming))
-            gone = [{"uuid": str(s.uuid), "name": s.name, "dropped": True, "spec": s.to_json()} for s in dropped]
-            execute_many(connection, schema.tables.insert(), gone)
-            keys = names.session(connection)
-            execute_many(
-                connection,
-                schema.claims.insert(),
-                [
-                    {
-                        "file_id": None,
-                        "stream_id": keys.stream(stream),
-                        "seq_begin": begin,
-                        "seq_end": end,
-                        "begin": 0,
-                        "end": 0,
-                        "previous": UNKNOWN_HASH,
-                        "last": UNKNOWN_HASH,
-                        "divergent": False,
-                    }
-                    for stream, ranges in applied.items()
-                    for begin, end in ranges
-                ],
-            )
-            execute_many(connection, schema.files.insert(), [_row(found, host) for found in files])
+            _write_rows(connection, plan)
     finally:
         store.close()
-    ledger = open_ledger(url)
-    try:
-        for spec in specs:
+    with closing(open_ledger(url)) as ledger:
+        for spec in plan.specs:
             ledger.tables.create(spec)
-        for version in versions:
+        for version in plan.versions:
             ledger.tables.put_schema(version)
-        for found in files:
+        for found in plan.files:
             if found.claims:
                 ledger.registration.register_own(found.file, FILE_HEADER_BYTES, found.length, found.claims)
             ledger.files.close(found.file, found.length)
-    finally:
-        ledger.close()
+
+
+def _write_rows(connection: Connection, plan: RebuildPlan) -> None:
+    """What no protocol of the ledger writes."""
+    put_meta(connection, {"former": json.dumps([str(each) for each in plan.former])})
+    raise_counter(connection, "term", int(time.time()))  # above every term that peers have seen
+    raise_counter(connection, "replay_epoch", plan.replay_epoch)
+    raise_counter(connection, "seen", plan.newest)
+    connection.execute(schema.slots.insert().values(slot=plan.host, next=plan.upcoming))
+    gone = [{"uuid": str(s.uuid), "name": s.name, "dropped": True, "spec": s.to_json()} for s in plan.dropped]
+    execute_many(connection, schema.tables.insert(), gone)
+    keys = KeyCache().session(connection)
+    nowhere = {"file_id": None, "begin": 0, "end": 0, "divergent": False}
+    unknown = {"previous": UNKNOWN_HASH, "last": UNKNOWN_HASH}
+    claims = [
+        {"stream_id": keys.stream(stream), "seq_begin": begin, "seq_end": end, **nowhere, **unknown}
+        for stream, ranges in plan.applied.items()
+        for begin, end in ranges
+    ]
+    execute_many(connection, schema.claims.insert(), claims)
+    execute_many(connection, schema.files.insert(), [_row(found, plan.host) for found in plan.files])
 
 
 def move_database(old: Path, new: Path) -> None:
@@ -143,7 +135,7 @@ def adopt(url: str, host: str, files: Sequence[RebuildInput], upcoming: int) -> 
     try:
         with store.write() as connection:
             upcoming = max(upcoming, connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
-            insert = store.insert(schema.slots).values(slot=host, next=upcoming)
+            insert = insert_into(connection, schema.slots).values(slot=host, next=upcoming)
             connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": upcoming}))
             own = {"kind": FileKind.WAL.value}
             rows = [_row(found, host) | own | {"closed_length": found.length} for found in files]

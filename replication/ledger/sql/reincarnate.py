@@ -52,7 +52,6 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
             old = ClusterId.parse(connection.scalar(sa.select(_meta.value).where(_meta.name == "cluster")) or "")
             new = ClusterId(old.name, uuid4())
             put_meta(
-                store,
                 connection,
                 {"cluster": str(new), "former": json.dumps([*map(str, former), str(old)])},
             )

@@ -12,9 +12,9 @@ from replication.core.definition.schema import HISTORY_S_DEFAULT
 from replication.core.ids import FileId
 from replication.errors import BatchConflictError
 from replication.ledger.batches import BatchConflict, BatchPart
-from replication.ledger.sql.queries.definitions import table_spec
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore, execute_many
+from replication.ledger.sql.store.keys import table_spec
+from replication.ledger.sql.store.store import SqlStore, execute_many, insert_into
 
 _b, _h, _f, _w = (t.c for t in (schema.batches, schema.batch_holds, schema.files, schema.writers))
 _x = schema.batch_conflicts.c
@@ -66,7 +66,7 @@ class SqlBatches:
                 connection.execute(schema.batch_holds.delete().where(_held(table, batch_id)))
             if other is not None:
                 found = {"table_uuid": str(table), "batch_id": batch_id, "wal": str(other.wal), "at": at}
-                insert = self._store.insert(schema.batch_conflicts).values(found)
+                insert = insert_into(connection, schema.batch_conflicts).values(found)
                 connection.execute(insert.on_conflict_do_nothing())
             stale = at - _history_us(connection, str(table))
             connection.execute(schema.batches.delete().where(_b.table_uuid == str(table), _b.at < stale))

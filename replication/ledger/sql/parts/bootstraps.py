@@ -14,9 +14,9 @@ from replication.core.routes.bootstrap import Coverage, Forgotten
 from replication.core.status import is_applied as status_is_applied
 from replication.errors import DivergenceError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, PassedOn, Phase
+from replication.ledger.sql.queries.files import NewFile, add_file
 from replication.ledger.sql.queries.freshness import is_applied
-from replication.ledger.sql.queries.new_file import add_file
-from replication.ledger.sql.queries.rule_cache import RuleCache
+from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
@@ -95,7 +95,7 @@ class SqlBootstraps:
             keys = connection.scalars(older.where(_f.peer == wanted.peer)).all()
             connection.execute(schema.files.delete().where(_f.id.in_(keys)))
             kind = FileKind.BOOTSTRAP
-            made = add_file(self._store, connection, self._cluster, host, kind, directory, boot, peer=wanted.peer)
+            made = add_file(connection, self._cluster, NewFile(host, kind, directory, boot, peer=wanted.peer))
             row = {"file_id": made[0], "table_uuid": str(wanted.table), "generation": wanted.generation}
             connection.execute(sending.bootstraps.insert().values(row))
         return made[1]

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from replication.ledger.derivations import ANEW, Derivation
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore
+from replication.ledger.sql.store.store import SqlStore, insert_into
 
 _d, _t = schema.derivations.c, schema.tables.c
 
@@ -36,7 +36,7 @@ class SqlDerivations:
             before = connection.scalar(sa.select(_d.generation).where(_d.table_uuid == str(made.table)))
             given["generation"] = 1 if before is None else before + 1
             first = {"table_uuid": str(made.table), "position": ANEW, **given}
-            insert = self._store.insert(schema.derivations).values(first)
+            insert = insert_into(connection, schema.derivations).values(first)
             given |= {"position": ANEW} if anew else {}
             connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=given))
 

@@ -18,12 +18,10 @@ from replication.core.shipping.retention import FileFacts, RetentionPolicy, held
 from replication.core.status import ReplicationStatus
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import KEEP, Backlog, FileKind, FileRow, PeerProgress, Released, Rule
-from replication.ledger.sql.queries.budget import lacked_files, release
-from replication.ledger.sql.queries.new_file import add_file, next_number
-from replication.ledger.sql.queries.positions import advance, is_held
-from replication.ledger.sql.queries.retention import facts
-from replication.ledger.sql.queries.rule_cache import RuleCache, peers
-from replication.ledger.sql.queries.runs import drop_file
+from replication.ledger.sql.queries.files import NewFile, add_file, drop_file, next_number
+from replication.ledger.sql.queries.replay import advance, is_held
+from replication.ledger.sql.queries.retention import facts, lacked_files, release
+from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.status_cache import KnownStatuses, StatusCache
 from replication.ledger.sql.queries.statuses import keep_withheld, statuses, withheld
 from replication.ledger.sql.schema import sending
@@ -53,7 +51,7 @@ class SqlFileRecords:
     ) -> FileRow:
         """See ``FileRecords``."""
         with self._store.write() as connection:
-            return add_file(self._store, connection, self._cluster, host, kind, directory, boot, writer, source)[1]
+            return add_file(connection, self._cluster, NewFile(host, kind, directory, boot, writer, source))[1]
 
     def upcoming(self, host: str) -> int:
         """See ``FileRecords``."""
@@ -72,7 +70,7 @@ class SqlFileRecords:
         if not ahead:
             return None
         with self._store.write() as connection:
-            put_meta(self._store, connection, {"overtaken": str(ahead[0])})
+            put_meta(connection, {"overtaken": str(ahead[0])})
         return ahead[0]
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
@@ -142,7 +140,7 @@ class SqlFileRecords:
     def _join(self, connection: Connection, key: int, report: PeerProgress, begins: _Begins) -> None:
         here = (_p.file_id == key) & (_p.peer == report.peer)
         for table, ranges in report.withheld.items():
-            keep_withheld(self._store, connection, key, str(table), ranges)
+            keep_withheld(connection, key, str(table), ranges)
         row = connection.execute(sa.select(sending.progress).where(here)).one_or_none()
         shipped = report.shipped
         if report.generation is not None:
@@ -206,7 +204,11 @@ class SqlFileRecords:
 
     def lacking(self) -> list[FileView]:
         """See ``FileRecords``."""
-        return self._statuses.lacking()
+        return [known.lacked for known in self._look().values() if known.lacked is not None]
+
+    def _look(self) -> Mapping[int, KnownStatuses]:
+        with self._statuses.turn, self._store.read() as connection:
+            return self._statuses.look(connection)
 
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
         """See ``FileRecords``."""
@@ -218,7 +220,7 @@ class SqlFileRecords:
             with self._store.write() as connection:
                 for key in free:
                     advance(connection, key)
-        known = self._statuses.look()
+        known = self._look()
         spent = policy.peer_bytes_max is not None and _closed_bytes(known) > policy.peer_bytes_max
         rows = [
             (key, each.row)
@@ -270,7 +272,8 @@ class SqlFileRecords:
 
     def backlogs(self) -> list[Backlog]:
         """See ``FileRecords``."""
-        return self._statuses.backlogs()
+        with self._statuses.turn, self._store.read() as connection:
+            return self._statuses.backlogs(connection)
 
     def lacked(self) -> dict[str, list[FileId]]:
         """See ``FileRecords``."""
@@ -281,7 +284,7 @@ class SqlFileRecords:
         """See ``FileRecords``."""
         with self._store.write() as connection:
             check_term(connection, term)
-            return release(self._store, connection, self._rules_cache, budget)
+            return release(connection, self._rules_cache, budget)
 
     def retired_bytes(self) -> int:
         """See ``FileRecords``."""

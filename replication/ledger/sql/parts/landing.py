@@ -15,11 +15,11 @@ from replication.core.routes.carried import Carried, InboundRoute
 from replication.ledger.base import FileRow
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.freshness import open_routes, route_columns
-from replication.ledger.sql.queries.replayers import awaits_replay
+from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_row
 from replication.ledger.sql.store.last_seen import LastSeen
-from replication.ledger.sql.store.store import SqlStore, chunked, greatest
+from replication.ledger.sql.store.store import SqlStore, chunked, greatest, insert_into
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
 _r, _s, _route, _e = schema.received.c, schema.streams.c, schema.routes.c, schema.epochs.c
@@ -74,9 +74,9 @@ class SqlLandingRecords:
             found = connection.scalar(kept)
         if found is not None and found >= epoch:  # the usual answer needs no writing
             return int(found)
-        insert = self._store.insert(schema.epochs).values(source=str(source), epoch=epoch)
-        raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
         with self._store.write() as connection:
+            insert = insert_into(connection, schema.epochs).values(source=str(source), epoch=epoch)
+            raised = {"epoch": greatest(_e.epoch, insert.excluded.epoch)}
             connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_=raised))
             return int(connection.execute(kept).scalar_one())
 
@@ -152,7 +152,7 @@ class SqlLandingRecords:
             known = connection.scalar(sa.select(_route.phase).where(here, _route.generation == generation))
             if known is not None and _PHASES.index(Phase(known)) > _PHASES.index(phase):
                 values["phase"] = known
-            insert = self._store.insert(schema.routes).values(
+            insert = insert_into(connection, schema.routes).values(
                 source=str(source), table_uuid=str(table), grp=group, **values
             )
             connection.execute(

@@ -15,10 +15,9 @@ from replication.core.routes.freshness import ClosedNotice
 from replication.errors import ClosedFileError, GapError
 from replication.ledger.base import Claim, Divergence, Landed
 from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
-from replication.ledger.sql.queries.claims import nearby
+from replication.ledger.sql.queries.claims import Coalescer, nearby
 from replication.ledger.sql.queries.freshness import keep_notice
-from replication.ledger.sql.queries.positions import advance
-from replication.ledger.sql.queries.runs import Coalescer
+from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, missing
 from replication.ledger.sql.store.last_seen import LastSeen
@@ -85,7 +84,7 @@ class SqlRegistration:
                 self._last_seen.note(connection, group.source.cluster)
                 found += self._claim(connection, names, key, group.file, group.begin, group.end, group.claims)
                 for origin, notice in group.notices:
-                    keep_notice(self._store, connection, str(origin), notice)
+                    keep_notice(connection, str(origin), notice)
         names.keep()
         return found
 
@@ -100,7 +99,7 @@ class SqlRegistration:
             if self._grow(connection, key, file, begin, end, claims):
                 found = self._claim(connection, names, key, file, begin, end, claims)
                 for notice in notices:
-                    keep_notice(self._store, connection, str(self._cluster), notice)
+                    keep_notice(connection, str(self._cluster), notice)
         names.keep()
         return found
 

@@ -13,13 +13,20 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.ledger.base import Claim, Pending, Quarantined, ReplayCheckpoint
+from replication.ledger.sql.queries.claims import join_claims
 from replication.ledger.sql.queries.moving import quarantined_row, release, requeue
-from replication.ledger.sql.queries.positions import AWAITING_TABLE, WAITING, advance
-from replication.ledger.sql.queries.replayers import note_replayer, replayers
-from replication.ledger.sql.queries.runs import join_claims
+from replication.ledger.sql.queries.replay import AWAITING_TABLE, WAITING, advance, note_replayer, replayers
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_id, file_row
-from replication.ledger.sql.store.store import SqlStore, chunked, counter, greatest, put_meta, raise_counter
+from replication.ledger.sql.store.store import (
+    SqlStore,
+    chunked,
+    counter,
+    greatest,
+    insert_into,
+    put_meta,
+    raise_counter,
+)
 
 _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
 _m, _q, _r, _d = schema.marks.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
@@ -91,7 +98,7 @@ class SqlReplay:
             self._put_checkpoint(connection, mark, kept)
 
     def _put_position(self, connection: Connection, key: int, table: str, offset: int) -> None:
-        insert = self._store.insert(schema.positions).values(file_id=key, table_uuid=table, applied=offset)
+        insert = insert_into(connection, schema.positions).values(file_id=key, table_uuid=table, applied=offset)
         connection.execute(
             insert.on_conflict_do_update(
                 index_elements=["file_id", "table_uuid"],
@@ -181,7 +188,7 @@ class SqlReplay:
         if noted == replays:  # the usual answer needs no writing
             return
         with self._store.write() as connection:
-            note_replayer(self._store, connection, host, replays)
+            note_replayer(connection, host, replays)
 
     def replayers(self) -> tuple[str, ...]:
         """See ``Replay``."""
@@ -191,7 +198,7 @@ class SqlReplay:
     def tell(self, report: str) -> None:
         """See ``Replay``."""
         with self._store.write() as connection:
-            put_meta(self._store, connection, {_REPORT: report})
+            put_meta(connection, {_REPORT: report})
 
     def told(self) -> str:
         """See ``Replay``."""
@@ -214,7 +221,7 @@ class SqlReplay:
         )
         with self._store.write() as connection:
             held = [list(row) for row in connection.execute(of_frame)]
-            insert = self._store.insert(schema.quarantined).values(
+            insert = insert_into(connection, schema.quarantined).values(
                 file=str(frame.file),
                 begin=frame.begin,
                 end=frame.end,
@@ -259,8 +266,8 @@ class SqlReplay:
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
         """See ``Replay``."""
         values = {"upto": upto, "changes_snapshot": changes_snapshot, "at": at}
-        insert = self._store.insert(schema.folds).values(table_uuid=str(table), **values)
         with self._store.write() as connection:
+            insert = insert_into(connection, schema.folds).values(table_uuid=str(table), **values)
             connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
 
     def folded(self, table: UUID) -> tuple[int, int, int]:

@@ -21,13 +21,19 @@ from replication.core.ids import ClusterId, FileId
 from replication.errors import PeerExistsError, RequestError, UnknownPeerError, UnknownTableError
 from replication.ledger.base import FileKind, PatternRule, Peer, Phase, Rule
 from replication.ledger.sql.queries.claims import coverage
-from replication.ledger.sql.queries.definitions import table_spec
-from replication.ledger.sql.queries.gaps import gaps_of_new, lacking, note_end, write_gaps
-from replication.ledger.sql.queries.rule_cache import RuleCache, peers, read_pattern_rules
+from replication.ledger.sql.queries.rules import (
+    RuleCache,
+    gaps_of_new,
+    lacking,
+    note_end,
+    peers,
+    read_pattern_rules,
+    write_gaps,
+)
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import check_term
-from replication.ledger.sql.store.store import SqlStore, counter, execute_many, raise_counter
+from replication.ledger.sql.store.keys import check_term, table_spec
+from replication.ledger.sql.store.store import SqlStore, counter, execute_many, insert_into, raise_counter
 
 _t, _f, _s = schema.tables.c, schema.files.c, schema.streams.c
 _peer, _rule, _p = sending.peers.c, sending.rules.c, sending.progress.c
@@ -290,8 +296,10 @@ class SqlRules:
             "grps": json.dumps(standing.groups),
             "with_properties": standing.with_properties,
         }
-        insert = self._store.insert(sending.standing).values(peer=standing.peer, pattern=standing.pattern, **values)
         with self._store.write() as connection:
+            insert = insert_into(connection, sending.standing).values(
+                peer=standing.peer, pattern=standing.pattern, **values
+            )
             check_term(connection, term)
             self._known_peer(connection, standing.peer)
             connection.execute(insert.on_conflict_do_update(index_elements=["peer", "pattern"], set_=values))
@@ -326,7 +334,7 @@ class SqlRules:
 
     def _end(self, connection: Connection, which: sa.ColumnElement[bool]) -> None:
         for row in connection.execute(sa.select(sending.rules).where(which)).all():
-            note_end(self._store, connection, row, _now())
+            note_end(connection, row, _now())
         connection.execute(sending.rules.delete().where(which))
 
     def all(self) -> list[Rule]:

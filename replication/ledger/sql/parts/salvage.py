@@ -15,13 +15,12 @@ from replication.ledger.files import FileRow
 from replication.ledger.registration import Claim
 from replication.ledger.salvage import AcknowledgedLoss, AtRisk, OwnLoss, Readable, Salvaged
 from replication.ledger.sql.queries.claims import coverage
+from replication.ledger.sql.queries.files import drop_file
 from replication.ledger.sql.queries.freshness import acknowledged
 from replication.ledger.sql.queries.moving import fill
-from replication.ledger.sql.queries.positions import advance
-from replication.ledger.sql.queries.replayers import awaits_replay
+from replication.ledger.sql.queries.replay import advance, awaits_replay
 from replication.ledger.sql.queries.requirements import Requirements, carry_over, need_bootstraps
-from replication.ledger.sql.queries.rule_cache import RuleCache
-from replication.ledger.sql.queries.runs import drop_file
+from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.salvage_landed import (
     AppliedHere,
     ask_again,

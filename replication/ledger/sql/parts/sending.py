@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from replication.ledger.sending import Attempt, HeldTable
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore
+from replication.ledger.sql.store.store import SqlStore, insert_into
 
 _a, _h, _s, _peer = sending.attempts.c, sending.held_tables.c, schema.samples.c, sending.peers.c
 
@@ -74,8 +74,8 @@ class SqlSending:
 
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
         """See ``Sending``."""
-        insert = self._store.insert(schema.samples).values(gauge=gauge, at=at, value=value)
         with self._store.write() as connection:
+            insert = insert_into(connection, schema.samples).values(gauge=gauge, at=at, value=value)
             connection.execute(
                 insert.on_conflict_do_update(index_elements=["gauge", "at"], set_={"value": insert.excluded.value})
             )

@@ -13,11 +13,11 @@ from sqlalchemy.engine import Connection
 
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.errors import TableExistsError, UnknownTableError
-from replication.ledger.sql.queries.definitions import table_spec
-from replication.ledger.sql.queries.positions import advance
+from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.definition_files import DefinitionFiles
-from replication.ledger.sql.store.store import SqlStore, chunked, counter, raise_counter
+from replication.ledger.sql.store.keys import table_spec
+from replication.ledger.sql.store.store import SqlStore, chunked, counter, insert_into, raise_counter
 
 _t, _v, _f = schema.tables.c, schema.schemas.c, schema.files.c
 
@@ -43,7 +43,9 @@ class SqlTableRecords:
                     "Drop that one, or choose another name (enablereplication --remote-table)",
                 )
             known = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid)))
-            insert = self._store.insert(schema.tables).values(uuid=str(spec.uuid), name=spec.name, spec=spec.to_json())
+            insert = insert_into(connection, schema.tables).values(
+                uuid=str(spec.uuid), name=spec.name, spec=spec.to_json()
+            )
             connection.execute(insert.on_conflict_do_nothing())
             for version in spec.versions.values():
                 self._put(connection, version)
@@ -138,7 +140,7 @@ class SqlTableRecords:
     def _put(self, connection: Connection, version: SchemaVersion) -> None:
         if self._kept is not None:
             self._kept.keep_version(version)
-        insert = self._store.insert(schema.schemas).values(
+        insert = insert_into(connection, schema.schemas).values(
             hash=version.hash, table_uuid=str(version.table), grp=version.group, body=version.body
         )
         connection.execute(insert.on_conflict_do_nothing())

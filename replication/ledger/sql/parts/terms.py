@@ -35,7 +35,7 @@ class SqlTerms:
         with self._store.write() as connection:
             term = raise_counter(connection, "term", counter(connection, "term") + 1)
             known = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
-            put_meta(self._store, connection, known)
+            put_meta(connection, known)
             return term
 
     def assign(self, host: str, term: int) -> None:
@@ -84,7 +84,7 @@ class SqlTerms:
             return
         with self._store.write() as connection:
             if state.epoch > _role(connection).epoch:
-                put_meta(self._store, connection, {"role": state.encode().decode()})
+                put_meta(connection, {"role": state.encode().decode()})
 
 
 def _role(connection: Connection) -> RoleState:

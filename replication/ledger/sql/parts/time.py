@@ -14,7 +14,7 @@ from replication.ledger.base import AheadClock, FileKind, Grown, WriterEntry, Wr
 from replication.ledger.sql.queries.freshness import RouteSnapshot, forget, keep_notice, origins, reached
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
-from replication.ledger.sql.store.store import SqlStore, counter, greatest, raise_counter
+from replication.ledger.sql.store.store import SqlStore, counter, greatest, insert_into, raise_counter
 
 LIVE_US = 600_000_000
 
@@ -55,8 +55,8 @@ class SqlTime:
     def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
         """See ``Time``."""
         values = {"host": host, "pid": pid, "boot": boot, "role_epoch": role_epoch}
-        insert = self._store.insert(schema.writers)
         with self._store.write() as connection:
+            insert = insert_into(connection, schema.writers)
             closed = max(counter(connection, "closed"), _seen(connection))
             connection.execute(
                 insert.values(writer=writer, floor=closed, **values).on_conflict_do_update(
@@ -101,8 +101,8 @@ class SqlTime:
 
     def note_ahead(self, clock: AheadClock) -> None:
         """See ``Time``."""
-        insert = self._store.insert(schema.clocks)
         with self._store.write() as connection:
+            insert = insert_into(connection, schema.clocks)
             connection.execute(schema.clocks.delete().where(_k.commit <= clock.at))
             connection.execute(
                 insert.values(origin=str(clock.origin), commit=clock.commit, at=clock.at).on_conflict_do_update(
@@ -155,7 +155,7 @@ class SqlTime:
     def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
         """See ``Time``."""
         with self._store.write() as connection:
-            keep_notice(self._store, connection, str(origin), notice)
+            keep_notice(connection, str(origin), notice)
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """See ``Time``."""

@@ -27,7 +27,7 @@ from replication.core.routes.freshness import (
 )
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
-from replication.ledger.sql.store.store import SqlStore, chunked
+from replication.ledger.sql.store.store import chunked, insert_into
 
 NOTICES_MAX = 256
 NOTICES_FRESH = 128
@@ -54,12 +54,12 @@ def is_applied() -> sa.ColumnElement[bool]:
 _WAITING = sa.select(_c.id).select_from(_APPLICABLE).where(~_c.divergent, ~is_applied())
 
 
-def keep_notice(store: SqlStore, connection: Connection, origin: str, notice: ClosedNotice) -> None:
+def keep_notice(connection: Connection, origin: str, notice: ClosedNotice) -> None:
     """Keep one more notice of ``origin``; two at one time become one, and many are thinned."""
     same = connection.scalar(sa.select(_n.payload).where(_n.origin == origin, _n.closed == notice.t))
     if same is not None:
         notice = accumulate(_decode(same), notice)
-    insert = store.insert(schema.notices).values(origin=origin, closed=notice.t, payload=notice.encode())
+    insert = insert_into(connection, schema.notices).values(origin=origin, closed=notice.t, payload=notice.encode())
     connection.execute(
         insert.on_conflict_do_update(index_elements=["origin", "closed"], set_={"payload": insert.excluded.payload})
     )

@@ -15,7 +15,7 @@ from replication.core.ids import ClusterId, StreamId
 from replication.core.phase import Phase
 from replication.ledger.base import Claim, FileRow, Rule
 from replication.ledger.decisions.salvage import Requirement
-from replication.ledger.sql.queries.rule_cache import RuleCache, peers
+from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.queries.statuses import statuses
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema

@@ -19,11 +19,10 @@ from replication.ledger.base import Claim, FileRow
 from replication.ledger.decisions.claiming import by_stream
 from replication.ledger.decisions.salvage import ClaimRange, ReadableFrames, SalvageDecision, decide, unreadable_in
 from replication.ledger.sql.queries.claims import repeats_sent_on
-from replication.ledger.sql.queries.definitions import table_spec
 from replication.ledger.sql.queries.moving import Piece, replace_claim
 from replication.ledger.sql.queries.requirements import Place, Requirements
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import file_row, missing, stream_id
+from replication.ledger.sql.store.keys import file_row, missing, stream_id, table_spec
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
 _p, _q, _r, _s, _t = schema.positions.c, schema.quarantined.c, schema.received.c, schema.streams.c, schema.tables.c

@@ -26,11 +26,10 @@ from replication.ledger.decisions.salvage import (
     unreadable_in,
 )
 from replication.ledger.sql.queries.claims import coverage, nearby
-from replication.ledger.sql.queries.definitions import table_spec
 from replication.ledger.sql.queries.moving import replace_claim
-from replication.ledger.sql.queries.replayers import awaits_replay
+from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.queries.requirements import Place, Requirements
-from replication.ledger.sql.queries.rule_cache import RuleCache
+from replication.ledger.sql.queries.rules import RuleCache
 from replication.ledger.sql.queries.salvage_landed import (
     AppliedHere,
     claim_range_of,
@@ -41,7 +40,7 @@ from replication.ledger.sql.queries.salvage_landed import (
 )
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import KeysInTransaction, file_row, missing
+from replication.ledger.sql.store.keys import KeysInTransaction, file_row, missing, table_spec
 from replication.ledger.sql.store.store import execute_many
 
 _b, _c, _f, _s, _t = (t.c for t in (schema.batches, schema.claims, schema.files, schema.streams, schema.tables))

@@ -18,13 +18,12 @@ from replication.core.ids import FileId
 from replication.core.shipping.planner import FileView
 from replication.core.status import ReplicationStatus, is_applied, ranges_needing_replication
 from replication.ledger.base import Backlog, FileKind, FileRow, Rule
-from replication.ledger.sql.queries.pinned import pins
-from replication.ledger.sql.queries.rule_cache import RuleCache
-from replication.ledger.sql.queries.statuses import statuses_under
+from replication.ledger.sql.queries.rules import RuleCache
+from replication.ledger.sql.queries.statuses import pins, statuses_under
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.touched import RULES, touched
 from replication.ledger.sql.store.keys import file_row
-from replication.ledger.sql.store.store import SqlStore, counter
+from replication.ledger.sql.store.store import counter
 
 _f, _touched = schema.files.c, touched.c
 
@@ -54,46 +53,40 @@ class _Making:
 
 
 class StatusCache:
-    """Of the ledger in ``store``, under the rules of ``rules_cache``. Safe for threads; they take turns."""
+    """Under the rules of ``rules_cache``.
 
-    def __init__(self, store: SqlStore, rules_cache: RuleCache) -> None:
+    Threads take ``turn`` before they begin the transaction that they pass: no look is then older than the last.
+    """
+
+    def __init__(self, rules_cache: RuleCache) -> None:
         """Start with nothing read."""
-        self._store = store
         self._rules_cache = rules_cache
-        self._lock = threading.Lock()
+        self.turn = threading.Lock()
         self._files: dict[int, KnownStatuses] = {}
         self._rules = self._seen = -1
 
-    def look(self) -> Mapping[int, KnownStatuses]:
+    def look(self, connection: Connection) -> Mapping[int, KnownStatuses]:
         """Every file by key."""
-        with self._lock, self._store.read() as connection:  # in this order, so that no look is older than the last
-            rules = counter(connection, RULES)
-            seen = int(connection.scalar(sa.select(sa.func.max(_touched.id))) or 0)
-            if rules != self._rules:
-                self._files = self._read(connection, sa.select(schema.files))
-            elif seen > self._seen:
-                changed = sa.select(schema.files).join(touched).where(_touched.id > self._seen)
-                self._files |= self._read(connection, changed)
-            self._rules, self._seen = rules, max(seen, self._seen)
-            if connection.scalar(sa.select(sa.func.count()).select_from(schema.files)) != len(self._files):
-                there = set(connection.scalars(sa.select(_f.id)))
-                self._files = {key: known for key, known in self._files.items() if key in there}
-            return dict(self._files)
+        rules = counter(connection, RULES)
+        seen = int(connection.scalar(sa.select(sa.func.max(_touched.id))) or 0)
+        if rules != self._rules:
+            self._files = self._read(connection, sa.select(schema.files))
+        elif seen > self._seen:
+            changed = sa.select(schema.files).join(touched).where(_touched.id > self._seen)
+            self._files |= self._read(connection, changed)
+        self._rules, self._seen = rules, max(seen, self._seen)
+        if connection.scalar(sa.select(sa.func.count()).select_from(schema.files)) != len(self._files):
+            there = set(connection.scalars(sa.select(_f.id)))
+            self._files = {key: known for key, known in self._files.items() if key in there}
+        return dict(self._files)
 
-    def lacking(self) -> list[FileView]:
-        """See ``FileRecords.lacking``."""
-        return [known.lacked for known in self.look().values() if known.lacked is not None]
-
-    def backlogs(self) -> list[Backlog]:
+    def backlogs(self, connection: Connection) -> list[Backlog]:
         """See ``FileRecords.backlogs``."""
-        with self._store.read() as connection:
-            required_from: dict[str, list[tuple[FileRow, bool]]] = {
-                rule.peer: [] for rule in self._rules_cache.known(connection)
-            }
-        for known in self.look().values():
+        lacking: dict[str, list[tuple[FileRow, bool]]] = {rule.peer: [] for rule in self._rules_cache.known(connection)}
+        for known in self.look(connection).values():
             for peer in known.required_by_peer:
-                required_from.setdefault(peer, []).append((known.row, peer in known.pinned_for))
-        return [_backlog(peer, required_from[peer]) for peer in sorted(required_from)]
+                lacking.setdefault(peer, []).append((known.row, peer in known.pinned_for))
+        return [_backlog(peer, lacking[peer]) for peer in sorted(lacking)]
 
     def _read(self, connection: Connection, wanted: sa.Select[tuple[object, ...]]) -> dict[int, KnownStatuses]:
         rows = {row.id: file_row(row) for row in connection.execute(wanted)}
@@ -118,9 +111,9 @@ def _known(row: FileRow, made: _Making) -> KnownStatuses:
     return KnownStatuses(row, lacked, required_by_peer, frozenset(made.pinned), made.applied)
 
 
-def _backlog(peer: str, required_from: Sequence[tuple[FileRow, bool]]) -> Backlog:
-    stored = [row.needed for row, _ in required_from if row.is_stored]
-    local = [row.needed for row, _ in required_from if not row.is_stored]
-    pinned = sum(row.needed for row, is_pinned in required_from if is_pinned and not row.is_stored)
-    oldest = min((row.created for row, _ in required_from), default=0)
+def _backlog(peer: str, lacking: Sequence[tuple[FileRow, bool]]) -> Backlog:
+    stored = [row.needed for row, _ in lacking if row.is_stored]
+    local = [row.needed for row, _ in lacking if not row.is_stored]
+    pinned = sum(row.needed for row, is_pinned in lacking if is_pinned and not row.is_stored)
+    oldest = min((row.created for row, _ in lacking), default=0)
     return Backlog(peer, len(local), sum(local), len(stored), sum(stored), oldest, pinned)

@@ -1,8 +1,8 @@
-"""ReplicationStatus per (file, rule), as a view over files, progress and rules."""
+"""ReplicationStatus per (file, rule), and which files a bootstrap pins: a view over files, progress and rules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -11,14 +11,18 @@ from sqlalchemy.engine import Connection
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId
+from replication.core.phase import Phase
 from replication.core.status import FileState, ReplicationStatus
-from replication.ledger.base import FileKind, FileRow, Phase, Rule
-from replication.ledger.sql.queries.rule_cache import RuleCache, peers
+from replication.ledger.base import FileKind, FileRow, Rule
+from replication.ledger.sql.queries.claims import sent_on
+from replication.ledger.sql.queries.rules import RuleCache, peers
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore, chunked
+from replication.ledger.sql.store.store import chunked, insert_into
 
-_p, _rule, _start, _withheld = sending.progress.c, sending.rules.c, sending.starts.c, sending.withheld.c
+_p, _rule, _s, _start = sending.progress.c, sending.rules.c, schema.streams.c, sending.starts.c
+_withheld = sending.withheld.c
+Pin = tuple[FileId, str, UUID, str]
 
 
 def statuses(
@@ -94,12 +98,12 @@ def _begins(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str,
     return made
 
 
-def keep_withheld(store: SqlStore, connection: Connection, key: int, table: str, ranges: Ranges) -> None:
+def keep_withheld(connection: Connection, key: int, table: str, ranges: Ranges) -> None:
     """Add bytes of a file that hold only frames of ``table``."""
     here = (_withheld.file_id == key) & (_withheld.table_uuid == table)
     known = connection.scalar(sa.select(_withheld.ranges).where(here))
     both = ranges if known is None else ranges.union(Ranges.from_json(known))
-    insert = store.insert(sending.withheld).values(file_id=key, table_uuid=table, ranges=both.to_json())
+    insert = insert_into(connection, sending.withheld).values(file_id=key, table_uuid=table, ranges=both.to_json())
     connection.execute(
         insert.on_conflict_do_update(index_elements=["file_id", "table_uuid"], set_={"ranges": insert.excluded.ranges})
     )
@@ -126,3 +130,43 @@ def _beside(withheld: Mapping[UUID, Ranges], table: UUID, shipped: Ranges) -> Ra
     return Ranges.union_of(
         span for ranges in (shipped, *(r for other, r in withheld.items() if other != table)) for span in ranges
     )
+
+
+def pins(
+    connection: Connection,
+    rows: Mapping[FileId, tuple[int, FileRow]],
+    found: Iterable[tuple[FileId, Rule, ReplicationStatus]],
+) -> set[Pin]:
+    """Of statuses those (file, peer, table, group) that are BOOTSTRAPPING and for which the file must stay.
+
+    Of a closed WAL or landing file that depends on its frames, of other files it is taken for granted.
+
+    Args:
+        connection: to the ledger.
+        rows: keys and rows of the files.
+        found: their statuses.
+    """
+    made: set[Pin] = set()
+    asked: dict[int, list[tuple[Pin, int]]] = {}
+    for file, rule, status in found:
+        if rule.phase is not Phase.BOOTSTRAPPING:
+            continue
+        key, row = rows[file]
+        pin = (file, rule.peer, rule.table, rule.group)
+        if row.closed and row.kind in (FileKind.WAL, FileKind.LANDING):
+            asked.setdefault(key, []).append((pin, status.begin))
+        else:
+            made.add(pin)
+    ends: dict[tuple[int, str, str], int] = {}
+    for ids in chunked(sorted(asked)):
+        sent = sent_on(ids).subquery()
+        wanted = (
+            sa.select(sent.c.file_id, _s.table_uuid, _s.grp, sa.func.max(sent.c.end).label("end"))
+            .join_from(sent, schema.streams, _s.id == sent.c.stream_id)
+            .group_by(sent.c.file_id, _s.table_uuid, _s.grp)
+        )
+        for each in connection.execute(wanted):
+            ends[each.file_id, each.table_uuid, each.grp] = each.end
+    for key, of_file in asked.items():
+        made |= {pin for pin, begin in of_file if ends.get((key, str(pin[2]), pin[3]), 0) > begin}
+    return made

@@ -14,6 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from replication.core.definition.schema import TableSpec
 from replication.core.ids import NIL_UUID, FileId, StreamId
 from replication.errors import MissingFileError, StaleTermError
 from replication.ledger.base import FileKind, FileRow
@@ -142,6 +143,12 @@ def file_id(text: str) -> FileId:
 def stream_id(wal: str, table: str, group: str) -> StreamId:
     """A stream's id from its columns, remembered."""
     return StreamId(file_id(wal), UUID(table), group)
+
+
+@lru_cache(maxsize=4096)
+def table_spec(text: str) -> TableSpec:
+    """A definition as it is stored, remembered: the same few are read over and over, and each is one object."""
+    return TableSpec.from_json(text)
 
 
 def check_term(connection: Connection, term: int) -> None:

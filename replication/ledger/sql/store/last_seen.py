@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 
 from replication.core.ids import ClusterId
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import SqlStore
+from replication.ledger.sql.store.store import insert_into
 
 _EVERY_US = 1_000_000
 
@@ -16,8 +16,7 @@ _EVERY_US = 1_000_000
 class LastSeen:
     """Notes about once a second that a sender is there; shared by the parts of one ledger."""
 
-    def __init__(self, store: SqlStore) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._noted: dict[ClusterId, int] = {}
 
     def note(self, connection: Connection, source: ClusterId) -> None:
@@ -25,5 +24,5 @@ class LastSeen:
         now = time.time_ns() // 1000
         if abs(now - self._noted.get(source, 0)) >= _EVERY_US:
             self._noted[source] = now
-            insert = self._store.insert(schema.heard).values(source=str(source), at=now)
+            insert = insert_into(connection, schema.heard).values(source=str(source), at=now)
             connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_={"at": now}))

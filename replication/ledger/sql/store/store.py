@@ -139,14 +139,6 @@ class SqlStore:
         with self._translated(), self._reader.connect() as connection, connection.begin():
             yield connection
 
-    def insert(self, table: sa.Table) -> Any:  # the two dialects' inserts share no typed face that has on_conflict
-        """An INSERT that knows ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
-        if self.is_sqlite:
-            return sqlite.insert(table)
-        from sqlalchemy.dialects import postgresql  # 0.08 s to import
-
-        return postgresql.insert(table)
-
     def close(self) -> None:
         """Let go of every connection."""
         with self._lock:
@@ -293,10 +285,19 @@ def raise_counter(connection: Connection, name: str, value: int) -> int:
     return max(kept, value)
 
 
-def put_meta(store: SqlStore, connection: Connection, values: Mapping[str, str]) -> None:
+def insert_into(connection: Connection, table: sa.Table) -> Any:  # the two dialects' inserts share no typed face
+    """An INSERT that knows ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # 0.08 s to import
+
+    return postgresql.insert(table)
+
+
+def put_meta(connection: Connection, values: Mapping[str, str]) -> None:
     """Set what is known of the ledger as a whole."""
     for name, value in values.items():
-        insert = store.insert(schema.meta).values(name=name, value=value)
+        insert = insert_into(connection, schema.meta).values(name=name, value=value)
         connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
 

@@ -1,6 +1,6 @@
-"""What a rule that begins does not bring, because the table went nowhere for a while; and what one that ends leaves.
+"""Rules, pattern rules and peers as a transaction sees them, and the gaps of rules that began again.
 
-When a rule ends, the ledger keeps where each of its streams stood at the peer. When the same (table, group) goes to the
+When a rule ends, the ledger keeps where each of its streams was at the peer. When the same (table, group) goes to the
 same cluster again, the difference is a gap, which is shown for as long as the rule is in force.
 """
 
@@ -20,15 +20,80 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
+from replication.ledger.base import PatternRule, Peer, Rule
 from replication.ledger.rules import Gap
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.schema.touched import RULES
 from replication.ledger.sql.store.keys import file_id
-from replication.ledger.sql.store.store import SqlStore
+from replication.ledger.sql.store.store import chunked, counter, insert_into
 
 _c, _f, _s, _p, _start = (t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.starts))
-_e, _peer, _required_from = sending.ended.c, sending.peers.c, sending.required_from.c
+_e, _peer, _rule, _required_from = (t.c for t in (sending.ended, sending.peers, sending.rules, sending.required_from))
+
+
+class RuleCache:
+    """Rules in force. What a rule requires never changes and may be long, so it is read once a process."""
+
+    def __init__(self) -> None:
+        """Start with nothing read."""
+        self._required_from: dict[int, dict[FileId, int]] = {}
+        self._kept: tuple[int, list[Rule]] = (-1, [])
+
+    def in_force(self, connection: Connection, table: UUID | None = None) -> list[Rule]:
+        """All rules, or those of a table, as the connection's transaction sees them."""
+        wanted = sa.select(sending.rules).order_by(_rule.peer, _rule.table_uuid, _rule.grp)
+        if table is not None:
+            wanted = wanted.where(_rule.table_uuid == str(table))
+        rows = connection.execute(wanted).all()
+        known = self._required_from
+        unread = [row.id for row in rows if row.id not in known]
+        read: dict[int, dict[FileId, int]] = {key: {} for key in unread}
+        for ids in chunked(unread):
+            for row in connection.execute(sa.select(sending.required_from).where(_required_from.rule_id.in_(ids))):
+                read[row.rule_id][file_id(row.wal)] = row.sequence
+        required_from = {row.id: read[row.id] if row.id in read else known[row.id] for row in rows}
+        self._required_from = required_from if table is None else known | required_from
+        return [
+            Rule(
+                r.peer,
+                UUID(r.table_uuid),
+                r.grp,
+                r.remote_table,
+                r.generation,
+                required_from[r.id],
+                Phase(r.phase),
+                r.since,
+                read_gaps(r.gaps),
+                r.with_properties,
+                r.every_group,
+            )
+            for r in rows
+        ]
+
+    def known(self, connection: Connection) -> list[Rule]:
+        """As ``in_force``, read anew only when a rule or peer changed; for a connection that writes nothing itself."""
+        revision = counter(connection, RULES)
+        if self._kept[0] < revision:
+            self._kept = revision, self.in_force(connection)
+        return self._kept[1]
+
+
+def read_pattern_rules(connection: Connection) -> list[PatternRule]:
+    """Every standing rule, by peer and pattern."""
+    c = sending.standing.c
+    rows = connection.execute(sa.select(sending.standing).order_by(c.peer, c.pattern))
+    return [
+        PatternRule(r.peer, r.pattern, tuple(json.loads(r.excluded)), tuple(json.loads(r.grps)), r.with_properties)
+        for r in rows
+    ]
+
+
+def peers(connection: Connection) -> list[Peer]:
+    """All peers, by name."""
+    rows = connection.execute(sa.select(sending.peers).order_by(_peer.name))
+    return [Peer(row.name, row.zookeepers, ClusterId.parse(row.cluster), row.paused, row.rate) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +140,7 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
     return MissingSequences(first, since)
 
 
-def note_end(store: SqlStore, connection: Connection, rule: Any, now: int) -> None:
+def note_end(connection: Connection, rule: Any, now: int) -> None:
     """Keep where a rule's streams stand, before its row is deleted.
 
     Of one that never got as far as to be live, or needs a bootstrap, that is where they stood before, or nowhere.
@@ -99,7 +164,9 @@ def note_end(store: SqlStore, connection: Connection, rule: Any, now: int) -> No
         "positions": json.dumps({str(wal): sequence for wal, sequence in positions.items()}),
         "gaps": rule.gaps,
     }
-    insert = store.insert(sending.ended).values(cluster=to, table_uuid=rule.table_uuid, grp=rule.grp, **values)
+    insert = insert_into(connection, sending.ended).values(
+        cluster=to, table_uuid=rule.table_uuid, grp=rule.grp, **values
+    )
     connection.execute(insert.on_conflict_do_update(index_elements=["cluster", "table_uuid", "grp"], set_=values))
 
 

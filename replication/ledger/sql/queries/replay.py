@@ -1,4 +1,4 @@
-"""How far the own replay is in a file: a prefix, and the tables that are further or still wait."""
+"""How far the own replay is in a file, and which hosts run it; ZooKeeper may lose what it knows of hosts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from replication.ledger.base import FileKind
-from replication.ledger.sql.queries.runs import join_received
+from replication.ledger.sql.queries.claims import join_received
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.store import greatest
+from replication.ledger.sql.store.store import greatest, put_meta
 
 _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
-_m, _q, _r, _d = schema.marks.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
+_r, _d, _meta = schema.received.c, schema.duplicates.c, schema.meta.c
 
 # rows of claims that a table of this cluster still has to apply, of the file that the enclosing statement is about
 _UNAPPLIED = (
@@ -92,3 +92,25 @@ def advance(connection: Connection, key: int) -> int:
     connection.execute(schema.positions.delete().where(_p.file_id == key, _p.applied <= applied))
     join_received(connection, (_r.file_id == key) & (_r.end <= applied))
     return applied
+
+
+_PREFIX = "replays "
+
+
+def note_replayer(connection: Connection, host: str, replays: bool) -> None:
+    """Note whether a host is told to run the own replay."""
+    if replays:
+        put_meta(connection, {f"{_PREFIX}{host}": "1"})
+    else:
+        connection.execute(schema.meta.delete().where(_meta.name == f"{_PREFIX}{host}"))
+
+
+def replayers(connection: Connection) -> tuple[str, ...]:
+    """See ``Replay``."""
+    wanted = sa.select(_meta.name).where(_meta.name.startswith(_PREFIX)).order_by(_meta.name)
+    return tuple(name.removeprefix(_PREFIX) for name in connection.scalars(wanted))
+
+
+def awaits_replay(connection: Connection, keeps_tables: bool) -> bool:
+    """Whether files wait for the own replay: also where no host is known to run it, while one is noted here."""
+    return keeps_tables or bool(replayers(connection))

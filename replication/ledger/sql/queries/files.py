@@ -1,0 +1,91 @@
+"""Files: the next one of a host's slot, and forgetting one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import ClusterId, FileId
+from replication.ledger.base import FileKind, FileRow
+from replication.ledger.sql.queries.claims import join_claims, join_received
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import chunked, insert_into, raise_counter
+
+_c, _f, _r, _slot = schema.claims.c, schema.files.c, schema.received.c, schema.slots.c
+
+
+def next_number(connection: Connection, host: str) -> int:
+    """The number that the next file of a host's slot gets."""
+    return int(connection.scalar(sa.select(_slot.next).where(_slot.slot == host)) or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that is about to be added, in ``directory`` of ``host``; of a bootstrap ``peer`` is the one it is for."""
+
+    host: str
+    kind: FileKind
+    directory: str
+    boot: str
+    writer: str = ""
+    source: FileId | None = None
+    peer: str = ""
+
+
+def add_file(connection: Connection, cluster: ClusterId, new: NewFile) -> tuple[int, FileRow]:
+    """Add the next file of a host's slot, OPEN and empty; its key and row."""
+    number = next_number(connection, new.host)
+    insert = insert_into(connection, schema.slots).values(slot=new.host, next=number + 1)
+    connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": insert.excluded.next}))
+    row = FileRow(
+        file=FileId(cluster, new.host, number),
+        kind=new.kind,
+        host=new.host,
+        path=f"{new.directory.rstrip('/')}/{number:012d}.wal",
+        closed=False,
+        length=FILE_HEADER_BYTES,
+        boot=new.boot,
+        writer=new.writer,
+        applied=FILE_HEADER_BYTES,
+        created=time.time_ns() // 1000,
+        commit_hi=0,
+        source=new.source,
+        peer=new.peer,
+    )
+    made = connection.execute(schema.files.insert().values(_columns(row)).returning(_f.id))
+    return made.scalar_one(), row
+
+
+def _columns(row: FileRow) -> dict[str, object]:
+    return {
+        "file": str(row.file),
+        "kind": row.kind.value,
+        "host": row.host,
+        "path": row.path,
+        "length": row.length,
+        "applied": row.applied,
+        "boot": row.boot,
+        "writer": row.writer,
+        "source": None if row.source is None else str(row.source),
+        "peer": row.peer,
+        "created": row.created,
+    }
+
+
+def drop_file(connection: Connection, key: int) -> None:
+    """Forget a file; what was claimed in it, and received for it, stays claimed and received, and counts as applied."""
+    stream_keys = connection.scalars(sa.select(_c.stream_id).where(_c.file_id == key).distinct()).all()
+    source_keys = connection.scalars(sa.select(_r.source_id).where(_r.file_id == key).distinct()).all()
+    connection.execute(schema.claims.update().where(_c.file_id == key).values(file_id=None))
+    connection.execute(schema.received.update().where(_r.file_id == key).values(file_id=None))
+    for ids in chunked(stream_keys):
+        join_claims(connection, _c.stream_id.in_(ids) & _c.file_id.is_(None))
+    for ids in chunked(source_keys):
+        join_received(connection, _r.source_id.in_(ids) & _r.file_id.is_(None))
+    newest = connection.scalar(sa.select(_f.commit_hi).where(_f.id == key))
+    raise_counter(connection, "seen", newest or 0)  # a writer's clock stays above it when the file is gone
+    connection.execute(schema.files.delete().where(_f.id == key))
