@@ -1,4 +1,4 @@
-"""The ``walship`` command as it begins: Ctrl-C ends it quietly also while its modules load, which takes a while."""
+"""The ``walship`` command: Ctrl-C ends it quietly while its modules load, too."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import signal
 
 def main() -> None:
     """Run the command line once it is loaded."""
-    heard = signal.getsignal(signal.SIGINT)
-    if heard is signal.default_int_handler:  # not where whoever started it has it ignore the signal
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # unless its parent has it ignore the signal
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from shell import main as command_line
 
-    signal.signal(signal.SIGINT, heard)
+    signal.signal(signal.SIGINT, before)
     command_line.main()

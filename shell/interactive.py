@@ -1,7 +1,7 @@
-"""``walship shell``: verbs without the word ``walship``, with history, completion and help.
+"""``walship shell``: runs verbs without the word ``walship``, with history, completion and help.
 
-A line is what would follow ``walship`` on the command line, for the cluster that the prompt names. ``use NAME`` changes
-it; a line that begins with ``select``, ``with`` or ``from`` is a query. Lines on standard input work as well.
+A line is a command line for the cluster in the prompt. ``use NAME`` changes the cluster. A line that begins with
+``select``, ``with`` or ``from`` is a query. Lines may come from standard input.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class Shell:
 
     Args:
         run: runs a command line and returns its exit code.
-        app: whose verbs are completed and explained.
-        found: the cluster in use at first; None when none was found yet.
-        printer: where the shell's own words go.
+        app: the verbs.
+        found: the first cluster; None if none was found.
+        printer: for the shell's own messages.
         flags: options that every line has, such as --json.
     """
 
@@ -135,7 +135,7 @@ class Shell:
         return _names(self._found.target if self._found else "", int(time.monotonic() / _NAMES_S))
 
     def execute(self, line: str) -> int | None:
-        """Do what a line says; its exit code, or None to leave."""
+        """Run a line; its exit code, or None to leave."""
         line = line.strip()
         if not line or line.startswith("#"):
             return 0
@@ -147,7 +147,7 @@ class Shell:
         try:
             words = shlex.split(line)
         except ValueError as error:
-            self._printer.note(f"that line cannot be read: {error}")
+            self._printer.note(f"syntax error: {error}")
             return 2
         if words[0] == "walship":
             words = words[1:] or ["help"]
@@ -162,7 +162,7 @@ class Shell:
         target = ["--cluster", self._found.target] if self._found else []
         try:
             return self._run([*target, *self._flags, *words])
-        except Exception as error:  # with --debug: it is shown whole, and the next line may be typed
+        except Exception as error:  # with --debug the traceback is shown, and the shell goes on
             traceback.print_exc()
             return error.exit_code if isinstance(error, ReplicationError) else 1
 
@@ -170,7 +170,9 @@ class Shell:
         if words:
             return self._run([*words, "--help"])
         code = self._run(["--help"])
-        self._printer.line("Here also:  use NAME|FILE  another cluster;  select …  a query;  exit or Ctrl-D  to leave.")
+        self._printer.line(
+            "In this shell:  use NAME|FILE changes the cluster;  select … is a query;  exit or Ctrl-D leaves."
+        )
         return code
 
     def _use(self, words: Sequence[str]) -> int:
@@ -183,7 +185,7 @@ class Shell:
 
 
 def interact(shell: Shell, printer: Printer) -> int:
-    """Read and do lines until the end; returns the last exit code that was not 0 when nobody types, else 0."""
+    """Run lines until the end. Returns 0, or without a terminal the last exit code that was not 0."""
     if not sys.stdin.isatty():
         return _from_lines(shell, sys.stdin)
     session: PromptSession[str] = PromptSession(
@@ -192,7 +194,7 @@ def interact(shell: Shell, printer: Printer) -> int:
         auto_suggest=AutoSuggestFromHistory(),
         complete_while_typing=True,
     )
-    printer.line("walship shell: Tab completes, help explains, Ctrl-D leaves.")
+    printer.line("walship shell: Tab completes, help lists the verbs, Ctrl-D leaves.")
     while True:
         try:
             code = shell.execute(session.prompt(shell.prompt))

@@ -1,7 +1,7 @@
 """The command line: ``walship VERB …``.
 
-Prints one clear line and a hint on errors and exits with the code of ``replication/errors.py``; 0 is success, 1
-something unforeseen, 2 also a wrong command line, 130 Ctrl-C. ``--debug`` shows tracebacks.
+Prints an error and a hint, and exits with the code of ``replication/errors.py``. 0 is success, 1 an unexpected error,
+2 also a wrong command line, 130 Ctrl-C. ``--debug`` shows tracebacks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOpt
 from shell.cli.render import Printer
 from shell.processes.descriptors import have_standard
 
-_WrongLine = cast("type[Exception]", typer.BadParameter.__base__)  # of all that is wrong with a command line
+_WrongLine = cast("type[Exception]", typer.BadParameter.__base__)  # the base of wrong command lines
 
 
 def make_app(words: Sequence[str] = ()) -> typer.Typer:
-    """The whole command line, as a Typer app; with the ``words`` of one, at least the verbs among them."""
+    """The command line as a Typer app; with ``words``, at least the verbs among them."""
     app = typer.Typer(
         name="walship",
         cls=Sections,
@@ -88,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         code = make_app(arguments)(args=list(arguments), prog_name="walship", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SystemExit as e:
-        if isinstance(e.__context__, BrokenPipeError):  # Typer's end of who writes to what is read no more
+        if isinstance(e.__context__, BrokenPipeError):  # Typer's way to end when its reader has gone
             return 0
         return e.code if isinstance(e.code, int) else 1
     except typer.Abort:
@@ -100,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
         say(printer.stopped())
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what reads us has gone; nothing more may be flushed to it
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the reader has gone; nothing may be flushed
         return 0
     except ReplicationError as error:
         if debug:
@@ -118,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
 def _wrong_line(error: Any, printer: Printer) -> int:
     taken = str(getattr(error, "option_name", ""))
     if taken[1:2].isdigit():
-        error.message = f"{taken} is taken for an option. Values that begin with - come last, after --: … -- {taken}"
+        error.message = f"{taken} is read as an option. Put values that begin with - last, after --: … -- {taken}"
     if printer.as_json:
         verb = error.ctx.command_path if error.ctx else "walship"
         printer.error(ConfigError(error.format_message(), f"See {verb} --help"))
@@ -130,12 +130,12 @@ def _wrong_line(error: Any, printer: Printer) -> int:
 def _foreseen(error: Exception) -> ReplicationError:
     full = os.strerror(errno.ENOSPC)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and (error.filename or error.strerror == full):
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  what it holds has no room, and would be tried again
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  its buffer would be flushed again
         return NoSpaceError(f"No space left for {error.filename or 'the output'}", "Make room, or write elsewhere")
     if full in str(error):  # Arrow and Java name no file
         return NoSpaceError(
-            "No space left for tables' files or temporary ones",
-            "Make room on the disks of the data directory ([cluster] data_dir) and of [catalog] warehouse",
+            "No space left for tables' files or temporary files",
+            "Make room on the disks of [cluster] data_dir and [catalog] warehouse",
         )
     return ReplicationError(one_line(error), "Unexpected. Run it again with --debug to see the traceback")
 
@@ -147,8 +147,8 @@ def main() -> None:
         from shell.processes.role_process import leave, serve_arguments
 
         leave(serve_arguments(sys.argv[2:]))
-    gc.set_threshold(50_000, 20, 50)  # collecting while modules load took a fifth of a short command's time
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some took a thirtieth
+    gc.set_threshold(50_000, 20, 50)  # collection took a fifth of a short command's time
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins took a thirtieth of it
     code = run(sys.argv[1:])
     if code == INTERRUPTED:
         leave_now()

@@ -1,4 +1,4 @@
-"""``--wait`` of verbs that write: its cluster is looked for beforehand, and what is durable is said however it ends."""
+"""``--wait`` of verbs that write: the cluster is checked first, and durable rows are reported if the wait fails."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from replication.errors import PeerUnavailableError, ReplicationError
 
 
 def look_for(cluster: Cluster, name: str | None) -> None:
-    """UnknownPeerError when no cluster of that name is led to, before anything is written; None waits for nobody."""
+    """Raise UnknownPeerError if no route leads to the cluster, before anything is written; None is no wait."""
     if name is not None and name != cluster.name:
-        with suppress(PeerUnavailableError):  # it may answer by then
+        with suppress(PeerUnavailableError):  # it may answer later
             cluster.contacts.locate(name)
 
 
 def await_written(
     cluster: Cluster, position: Position, name: str, until: str, timeout_s: float, report_durable: Callable[[], None]
 ) -> None:
-    """Wait for rows that are durable here; ``report_durable`` is called when that fails, whose error follows."""
+    """Wait for rows that are durable here; if that fails, ``report_durable`` is called before the error is raised."""
     try:
         cluster.wait(position, cluster=name, until=until, timeout_s=timeout_s)
     except ReplicationError:

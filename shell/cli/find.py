@@ -1,6 +1,6 @@
-"""Which cluster a command is about: ``--cluster NAME|FILE``, else ``WALSHIP_CLUSTER``, else the only one found.
+"""The cluster of a command: ``--cluster NAME|FILE``, else ``WALSHIP_CLUSTER``, else the only one found.
 
-Looked for are TOML files with a ``[cluster]`` section in the current folder and one and two levels below it.
+It looks for TOML files with a ``[cluster]`` section in the current folder and two levels below.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def clusters_below(folder: Path) -> list[FoundCluster]:
 
 
 def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -> FoundCluster:
-    """The cluster meant.
+    """The cluster that is meant.
 
     Args:
         wanted: what ``--cluster`` gave: a name, a TOML file or the folder of one, or ``zk1:2181,zk2:2181/east``; None
@@ -56,7 +56,7 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
         if file.is_dir():
             file /= "walship.toml"
         if not file.is_file():
-            raise ConfigError(f"There is no configuration file {file}", "`walship init DIR` writes one")
+            raise ConfigError(f"There is no configuration file {file}", "Write one: walship init DIR")
         return FoundCluster(_name_in(file) or file.stem, str(file))
     known = clusters_below(folder)
     if wanted is not None:
@@ -69,11 +69,11 @@ def find_cluster(wanted: str | None, environ: Mapping[str, str], folder: Path) -
     if not known:
         raise ConfigError(
             f"No cluster was found in {folder} or below",
-            f"Make one with `walship init DIR`, or name one with --cluster FILE or {VARIABLE}",
+            f"Make one: walship init DIR. Or name one: --cluster FILE, or {VARIABLE}",
         )
     if len(known) > 1:
         names = ", ".join(f"{found.name} ({found.target})" for found in known)
-        raise ConfigError(f"There are several clusters here: {names}", f"Say which: --cluster NAME, or {VARIABLE}=NAME")
+        raise ConfigError(f"Several clusters were found: {names}", f"Choose one: --cluster NAME, or {VARIABLE}=NAME")
     return known[0]
 
 

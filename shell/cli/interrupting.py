@@ -1,8 +1,8 @@
-"""Ctrl-C while a verb runs: it ends within a second, wherever its main thread is, and so do the processes it started.
+"""Ctrl-C while a verb runs: it ends within a second, with the processes that it started.
 
 Python runs a signal's handler between its own instructions only: not while DuckDB runs a query, nor while Arrow waits
-for a pipe. So each signal also writes a byte, which a thread reads. It leaves the main thread a moment to end in good
-order, and ends the process when that does not happen; what is durable stays so, as after a kill.
+for a pipe. So each signal also writes a byte, which a thread reads. The thread gives the main thread a moment to
+end, then ends the process; what is durable stays durable, as after a kill.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _CURSOR_BACK = "\r\x1b[2K\x1b[?25h"
 
 @contextmanager
 def leaving_on_interrupt(stopped: Callable[[], str], grace_s: float = GRACE_S) -> Iterator[None]:
-    """Have Ctrl-C end this process with code 130; nothing changes where SIGINT is handled otherwise, or ignored.
+    """Let Ctrl-C end this process with code 130, unless SIGINT is handled otherwise or ignored.
 
     Args:
-        stopped: what to say then.
-        grace_s: how long the main thread has for ending in good order; 0 where it would only complain of Java's end.
+        stopped: gives the message.
+        grace_s: how long the main thread may take to end; 0 if it would only report the end of Java.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    import pyarrow as pa  # deferred: whoever connects to a cluster has it anyway
+    import pyarrow as pa  # deferred: connecting loads it anyway
 
-    pa.enable_signal_handlers(False)  # it would hear of Ctrl-C in our place, and wait for a pipe all the same
+    pa.enable_signal_handlers(False)  # its handler would replace ours, and still wait for a pipe
     leaving = _Leaving(stopped, grace_s)
     try:
         yield
@@ -54,7 +54,7 @@ def leaving_on_interrupt(stopped: Callable[[], str], grace_s: float = GRACE_S) -
 
 
 def detached(work: Callable[[], T]) -> T:
-    """Do something in a thread that Ctrl-C does not wait for: Spark's own handler of it complains at length."""
+    """Run ``work`` in a thread that Ctrl-C does not wait for: Spark's own handler prints long errors."""
     ended: Future[T] = Future()
 
     def run() -> None:
@@ -68,31 +68,31 @@ def detached(work: Callable[[], T]) -> T:
 
 
 def say(text: str) -> None:
-    """A line on standard error that waits for no lock of a console, with the cursor that a moving bar hides."""
+    """Print a line on standard error without a console's lock, and show the cursor that a progress bar hides."""
     with suppress(OSError):
         os.write(2, f"{_CURSOR_BACK if os.isatty(2) else ''}{text}\n".encode())
 
 
 def leave_now() -> NoReturn:
-    """End this process without Python's finalization, which waits for threads that may never end."""
+    """Exit without Python's finalization, which waits for threads that may never end."""
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(INTERRUPTED)
 
 
 class _Leaving:
-    """The thread that hears of SIGINT, and what it does."""
+    """The thread that reads SIGINT, and what it does."""
 
     def __init__(self, stopped: Callable[[], str], grace_s: float) -> None:
         self.asked = False
         self._stopped = stopped
         self._grace_s = grace_s
         self._told = False
-        self._telling = threading.Lock()
+        self._tell_lock = threading.Lock()
         self._over = threading.Event()
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)
-        self._thread = threading.Thread(target=self._hear, name="interrupts", daemon=True)
+        self._thread = threading.Thread(target=self._read, name="interrupts", daemon=True)
         self._thread.start()
         signal.signal(signal.SIGINT, self._interrupt)
         self._woken_before = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
@@ -107,8 +107,8 @@ class _Leaving:
         os.close(self._readable)
 
     def tell(self) -> None:
-        """Say that it stopped, and end what this process started; once."""
-        with self._telling:
+        """Print the message and end the processes that this one started; once."""
+        with self._tell_lock:
             if self._told:
                 return
             self._told = True
@@ -121,7 +121,7 @@ class _Leaving:
         self.asked = True
         raise KeyboardInterrupt
 
-    def _hear(self) -> None:
+    def _read(self) -> None:
         while byte := os.read(self._readable, 1):
             if byte[0] == signal.SIGINT:
                 break
@@ -134,11 +134,11 @@ class _Leaving:
 
 
 def end_children() -> None:
-    """Kill every process of this session that this one started, and theirs: a starting JVM heeds nothing else.
+    """Kill all descendants of this process in its session: a starting JVM ignores other signals.
 
-    What was started in a session of its own goes on (``shell/processes/spawn.py``): a cluster that was detached.
+    Those in a session of their own go on (``shell/processes/spawn.py``), such as a detached cluster.
 
-    All are stopped before any is killed: one that its parent starts just before that ends would be nobody's.
+    All are stopped before any is killed, so that none starts another unnoticed.
     """
     stopped: set[int] = set()
     for _ in range(_KILL_TRIES):
@@ -161,7 +161,7 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 def _descendants() -> list[int]:
     """The processes of this session below this one, less those that have ended."""
-    import psutil  # deferred: only who is interrupted needs it
+    import psutil  # deferred: only an interrupt needs it
 
     found = []
     for child in psutil.Process().children(recursive=True):

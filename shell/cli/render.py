@@ -1,6 +1,6 @@
-"""How results are printed: tables and lines for people on a terminal, one JSON value with ``--json``.
+"""Prints results: tables and lines for people, or JSON with ``--json``.
 
-Every verb that prints goes through a :class:`Printer`, so that both forms hold the same facts of what was asked for.
+Every verb prints through a :class:`Printer`, so that both forms hold the same facts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Printer:
         self.so_far = ""
 
     def header(self, cluster: str, detail: str = "") -> None:
-        """Name the cluster the answer is about; nothing in JSON, where lists hold what was asked for and no more."""
+        """Print the name of the cluster; nothing in JSON."""
         if not self.as_json:
             tail = f"  [dim]{escape(detail)}[/]" if detail else ""
             self.out.print(f"[bold cyan]{escape(cluster)}[/]{tail}")
@@ -55,7 +55,7 @@ class Printer:
             self.out.print(escape(text), soft_wrap=True)
 
     def note(self, text: str) -> None:
-        """Something a person should see besides the result: on standard error in both forms."""
+        """A note beside the result, on standard error in both forms."""
         self.err.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
 
     def value(self, value: Any, said: str = "") -> None:
@@ -69,7 +69,7 @@ class Printer:
                 self.out.print(f"  [dim]{escape(name):<18}[/] {escape(_cell(field))}", soft_wrap=True)
 
     def rows(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str], empty: str = "nothing") -> None:
-        """A table with ``columns`` of the rows' fields, less empty ones; every field of every row in JSON."""
+        """A table of ``columns``, without empty ones; in JSON every field of every row."""
         shown = [plain(row) for row in rows]
         if self.as_json:
             self.value(shown)
@@ -92,7 +92,7 @@ class Printer:
         self.out.print(table)
 
     def error(self, error: ReplicationError) -> None:
-        """What failed and what to do, on standard error; as JSON too when asked."""
+        """Print an error and its hint on standard error."""
         if self.as_json:
             told = {"error": error.what, "hint": error.hint, "exit_code": error.exit_code, "retryable": error.retryable}
             self.err.print(to_json(told), soft_wrap=True, markup=False)
@@ -102,7 +102,7 @@ class Printer:
             self.err.print(f"[bold]hint [/] {escape(error.hint)}", soft_wrap=True)
 
     def stopped(self) -> str:
-        """What Ctrl-C is answered with: a line, with what a verb has said in ``so_far``; as JSON when asked."""
+        """The message after Ctrl-C, with ``so_far``."""
         if self.as_json:
             return to_json({"error": "stopped", "hint": self.so_far, "exit_code": 130, "retryable": True})
         return f"stopped: {self.so_far}" if self.so_far else "stopped"
@@ -110,12 +110,12 @@ class Printer:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave it to the caller what follows when nobody reads any more: Rich would end the process."""
-        raise  # it is called while the BrokenPipeError is handled
+        """Raise BrokenPipeError to the caller; Rich would end the process."""
+        raise  # called while BrokenPipeError is handled
 
 
 def console(stderr: bool = False) -> Console:
-    """One that shows values as they are, and is wide when nobody looks: what reads a pipe wants whole lines."""
+    """A console that shows values unchanged, with long lines in a pipe."""
     made = _Console(stderr=stderr, highlight=False, emoji=False)
     if not made.is_terminal:
         made.width = _PIPE_WIDTH
@@ -123,7 +123,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def rigid_columns(widths: Sequence[int], room: int) -> frozenset[int]:
-    """Which columns of a table keep their width when it is too wide, so that the others wrap: the narrow ones.
+    """The columns that keep their width if a table is too wide: the narrow ones. The others wrap.
 
     Args:
         widths: of the columns, unwrapped.

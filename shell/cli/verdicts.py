@@ -1,4 +1,4 @@
-"""What a comparison of tables found, printed."""
+"""Prints the results of ``verify``."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, since: int = 0) -> None:
-    """Print what comparisons found, and some of the keys that differ.
+    """Print the verdicts, and some of the keys that differ.
 
     Args:
         printer: prints.
         verdicts: one for each table.
-        list_max: so many keys of each table.
-        since: when the comparing began, in microseconds since 1970: it is said of what holds as of an earlier time.
+        list_max: how many keys per table.
+        since: when the comparison began, in microseconds since 1970; verdicts as of an earlier time get a note.
     """
     for verdict in verdicts:
         if _is_old(verdict, since):
             age = seconds_text(time.time() - verdict.upto / 1e6)
             printer.note(
-                f"{verdict.table} is compared as of {moment_text(verdict.upto)}, {age} ago: what was written since is"
-                " not compared, for replicated time has not come further; walship status says what holds it"
+                f"{verdict.table} is compared as of {moment_text(verdict.upto)}, {age} ago, its replicated time. Later"
+                " writes are not compared. walship status shows what holds replicated time"
             )
     if printer.as_json:
         printer.value(verdicts)

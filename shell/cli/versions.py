@@ -1,4 +1,4 @@
-"""The versions of a key, printed: where they came from and which one counts."""
+"""Prints the versions of a key, as ``trace`` finds them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _text(value: object) -> object:
 
 
 def _stamp_text(micros: int) -> str:
-    """A user's timestamp may be any number; one that is no date shows as itself."""
+    """A timestamp as a time; one that is out of range as a number."""
     try:
         return moment_text(micros)
     except (ValueError, OverflowError, OSError):

@@ -1,7 +1,7 @@
-"""What files a process holds open: the three standard ones, and in a role as many as the system lets it.
+"""A process's file descriptors: the three standard ones, and in a role as many as the system allows.
 
-A shell starts processes with a soft limit of often 1,024, which programs that use ``select`` need. A worker holds the
-counters of every open WAL of its host, a receiver a file for every source that comes.
+A shell starts processes with a soft limit of often 1,024, which programs that use ``select`` need. A worker maps the
+counter of every open WAL of its host; a receiver opens a file for every source file.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def raise_limit() -> None:
 
 
 def have_standard() -> None:
-    """Have standard input, output and error, if only nothing, and let them take any text.
+    """Open standard input, output and error, on /dev/null if need be, and let them take any text.
 
-    Where one is closed, a file opened later, a WAL for one, would get its number, and what libraries complain there
-    would be written into it.
+    If one is closed, a file that is opened later, such as a WAL, gets its number, and messages of libraries would be
+    written into it.
     """
     for number in range(3):
         try:
@@ -45,5 +45,5 @@ def _any_text(stream: TextIO | None) -> TextIO:
     if stream is None:
         return open(os.devnull, "w")
     if isinstance(stream, TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")  # in a locale that is not UTF-8, and of names that are not
+        stream.reconfigure(errors="backslashreplace")  # for locales and names that are not UTF-8
     return stream

@@ -1,4 +1,4 @@
-"""``walship up`` as a process of its own, started by another command and tied to it until it is let go."""
+"""``walship up`` as a process that another command starts, and that stops with it unless it is left running."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ class Launched:
 
     @property
     def output(self) -> Path:
-        """What ``walship up`` says goes here."""
+        """The output of ``walship up``."""
         return self.config.log_dir / "up.out"
 
     def start(self, *arguments: str) -> None:
-        """Start ``walship up ARGUMENTS`` in a session of its own, tied to this process by a pipe."""
+        """Start ``walship up ARGUMENTS`` in its own session, tied to this process by a pipe."""
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self.output_before = self.output.stat().st_size if self.output.exists() else 0
         self.states_before = {role: self.state(role) for role in self.roles}
         self.process, self.lifeline = spawn(("up", "--config", str(self.file), *arguments), self.output)
 
     def state(self, role: str) -> ProcessState | None:
-        """What a role last said of itself."""
+        """The last state that a role wrote."""
         return ProcessState.read(self.config.run_dir, role)
 
     def is_up(self, role: str) -> bool:
-        """Whether a role says that it is ready and its process is there.
+        """Whether a role is ready and its process runs.
 
-        What was said before the start does not count: in a copied data directory the original's processes said it,
-        and after a crash of the host others may have their numbers.
+        States from before the start do not count: they may be of the original of a copied data directory, or of process
+        ids from before a crash.
         """
         state = self.state(role)
         if state is None or state.state != "ready" or state == self.states_before.get(role):
@@ -63,7 +63,7 @@ class Launched:
         return True
 
     def check(self) -> None:
-        """Raise what ``walship up`` failed with, when it has ended."""
+        """Raise the error that ``walship up`` ended with; nothing while it runs."""
         if self.process is not None and self.process.poll() is not None:
             said = self.output.read_bytes()[self.output_before :].decode(errors="replace").strip().splitlines()
             lines = [line for line in said if line.startswith(("error", "hint"))]
@@ -76,26 +76,26 @@ class Launched:
             raise ReplicationError(f"Cluster {self.name} did not stay up: {what}", hint)
 
     def leave_running(self) -> None:
-        """Cut the tie, so that the cluster lives on."""
+        """Cut the tie, so that the cluster runs on."""
         if self.lifeline is not None:
             os.write(self.lifeline, DETACH)
             os.close(self.lifeline)
             self.lifeline = None
 
     def stop(self) -> None:
-        """Have it stop; ``join`` waits for that."""
+        """Stop it; ``join`` waits for that."""
         if self.lifeline is not None:
             os.close(self.lifeline)
             self.lifeline = None
 
     def join(self) -> None:
-        """Wait until it is gone."""
+        """Wait until it has ended."""
         if self.process is None:
             return
         try:
             self.process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()  # its roles notice that it is gone, and go too
+            self.process.kill()  # its roles stop when their lifelines end
             self.process.wait()
 
 
@@ -107,11 +107,11 @@ def await_ready(
 ) -> None:
     """Wait until every process of every cluster is ready, or those of ``roles``.
 
-    ``tell`` is told why one ended that is started again.
+    ``tell`` is called with the reason for each restart.
 
     Raises:
         ReplicationError: one did not stay up.
-        WaitTimeoutError: not in time; names those that are not.
+        WaitTimeoutError: not in time; names those that are not ready.
     """
     deadline = time.monotonic() + timeout_s
     began = time.time()

@@ -1,4 +1,4 @@
-"""What ``walship up`` looks at before it starts anything: a clear line and a remedy, not a half-started cluster."""
+"""Checks before ``walship up`` starts anything, each with a remedy."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
 
 
 def check_host(config: Config, roles: Sequence[str]) -> None:
-    """Make the data directory ready, and look for whatever would keep ``roles`` from running.
+    """Make the data directory, and check what ``roles`` need to run.
 
     Raises:
-        ConfigError: Java or ZooKeeper is missing or wrong, the data directory cannot be used, or an earlier run was
-            left half made.
+        ConfigError: Java or ZooKeeper is missing or wrong, the data directory cannot be used, or its ledger
+            is missing or damaged.
         NoSpaceError: too little disk is free.
         SparkMissingError: PySpark is not installed.
     """
@@ -53,7 +53,7 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
 
 
 class DataDirLock:
-    """Held by the one ``walship up`` of a data directory; the kernel lets go of it when the process ends."""
+    """Held by the one ``walship up`` of a data directory; the kernel releases it when the process ends."""
 
     def __init__(self, config: Config) -> None:
         self._file = config.run_dir / "up.pid"
@@ -62,7 +62,7 @@ class DataDirLock:
         self._descriptor: int | None = None
 
     def __enter__(self) -> DataDirLock:
-        """Take it; LockedFileError when another ``up`` has it, ConfigError or NoSpaceError when it cannot be."""
+        """Lock; LockedFileError if another ``up`` holds it, ConfigError or NoSpaceError if it cannot be taken."""
         with _usable(self._data_dir):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -72,13 +72,13 @@ class DataDirLock:
             pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
             raise LockedFileError(
-                f"Another `walship up` (process {pid}) runs cluster {self._name} in {self._file.parent.parent}",
-                "Use that one, or stop it first: walship down",
+                f"Cluster {self._name} in {self._file.parent.parent} is run by another walship up (process {pid})",
+                "To stop it: walship down",
             ) from None
         except OSError as error:
             os.close(descriptor)
             raise ConfigError(
-                f"{self._file} cannot be locked: {error.strerror}", "Have [cluster] data_dir on a local disk"
+                f"{self._file} cannot be locked: {error.strerror}", "Put [cluster] data_dir on a local disk"
             ) from None
         try:
             with _usable(self._data_dir):
@@ -93,7 +93,7 @@ class DataDirLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go."""
+        """Release it."""
         if self._descriptor is not None:
             with suppress(OSError):  # the disk has failed, or become read-only
                 os.ftruncate(self._descriptor, 0)
@@ -121,7 +121,7 @@ def _opened(file: Path) -> BinaryIO:
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES):
             raise
-        return file.open("rb")  # the disk has become read-only under what runs there, or another user's it is
+        return file.open("rb")  # a read-only disk, or another user's process
 
 
 def _make_directories(config: Config) -> None:
@@ -154,19 +154,19 @@ def _check_space(config: Config, roles: Sequence[str]) -> None:
         raise NoSpaceError(
             f"Only {free >> 20} MiB are free under {config.data_dir}; {needed >> 20} MiB are needed"
             + (" ([receiver] disk_free_min_bytes)" if fills else ""),
-            "Make room; what peers lack can be sent, and goes then: walship up --roles master,worker"
+            "Make room. Sending needs none: walship up --roles master,worker"
             if fills
             else "Make room, or choose another [cluster] data_dir",
         )
 
 
 def _check_leftovers(config: Config) -> None:
-    """A ledger gone missing while its files are there is no fresh start: their numbers would be given out again."""
+    """Refuse to start if files exist without their ledger: their numbers would be used again."""
     if config.ledger.url:
         return
     ledger = config.data_dir / "ledger.db"
     files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
-    remedy = f"Make it anew: walship rebuildledger; for a test cluster, remove {config.data_dir} and start again"
+    remedy = f"Rebuild it: walship rebuildledger. For a test cluster: remove {config.data_dir} and start again"
     if files and not ledger.exists():
         raise ConfigError(f"{config.data_dir} holds {len(files)} WAL and landing files but no ledger.db", remedy)
     if ledger.exists() and ledger.stat().st_size:
@@ -178,29 +178,29 @@ def _check_leftovers(config: Config) -> None:
 
 
 def check_ledger_age(config: Config, ledger: Ledger) -> None:
-    """A ledger put back from a copy would give out the numbers of newer files again.
+    """Refuse a ledger that was restored from an older copy: it would use the numbers of newer files again.
 
     Raises:
-        ConfigError: there are files that it does not know yet.
+        ConfigError: there are files that it does not have.
     """
     upcoming = ledger.files.upcoming(config.cluster.host)
     files = [file for folder in (config.wal_dir, config.landing_dir) for file in folder.glob("*.wal")]
     newer = [f for f in files if f.stem.isdigit() and int(f.stem) >= upcoming and f.stat().st_size > FILE_HEADER_BYTES]
     if newer:
         raise ConfigError(
-            f"The ledger is older than the files beside it: it has none from number {upcoming} on, but there is"
-            f" {min(newer)}",
-            "Put back a newer copy of the database; or take them up, on each host while all are down: walship"
+            f"The ledger is older than the files beside it: it has none from number {upcoming} on,"
+            f" but there is {min(newer)}",
+            "Restore a newer copy of the database; or register them, on each host while all are down: walship"
             " reincarnate --yes"
             if config.shares_ledger
-            else f"Make it anew: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes",
+            else f"Rebuild it: mkdir lost && mv {config.data_dir}/ledger.db* lost/ && walship rebuildledger --yes",
         )
 
 
 def follow_files(config: Config, ledger: Ledger) -> None:
-    """Have the ledger know this host's files by the paths that they have now, before anything of the host runs.
+    """Correct the paths of this host's files in the ledger, before the host starts.
 
-    A data directory may be moved where no table names it, or reached by another path than before, as through a link.
+    A data directory without tables may be moved, or reached by another path, as through a link.
     """
     host = config.cluster.host
     there = {f.name: f for folder in (config.wal_dir, config.landing_dir) for f in folder.glob("*.wal")}
@@ -218,7 +218,7 @@ def follow_files(config: Config, ledger: Ledger) -> None:
 
 
 def check_moved(config: Config) -> None:
-    """Iceberg names files in full: a copy elsewhere would write to, expire and drop the tables of what it is of.
+    """Refuse a moved or copied data directory: Iceberg has full paths, so a copy would change the original's tables.
 
     Raises:
         ConfigError: the data directory was moved or copied.
@@ -229,7 +229,7 @@ def check_moved(config: Config) -> None:
     try:
         with closing(sqlite3.connect(f"{config.catalog_file.as_uri()}?mode=ro", uri=True)) as opened:
             rows = opened.execute("select metadata_location from iceberg_tables").fetchall()
-    except sqlite3.DatabaseError:  # no table was made yet; what is damaged is told by who opens it
+    except sqlite3.DatabaseError:  # no table yet, or damage, which whoever opens it reports
         return
     here = config.warehouse_dir.resolve()
     for location in sorted(location for (location,) in rows if location):
@@ -239,7 +239,7 @@ def check_moved(config: Config) -> None:
             link = ("ln", "-s", str(config.data_dir), str(was))
             raise ConfigError(
                 f"{config.data_dir} was moved or copied: its tables name their files in {was}",
-                f"Move it back; or, when nothing is there any more: {shlex.join(link)}",
+                f"Move it back; or, if nothing is there now: {shlex.join(link)}",
             )
 
 
@@ -249,7 +249,7 @@ def _spark_remedy(config: Config) -> str:
         return f"{install}; the embedded ZooKeeper is part of it, too"
     if config.shares_ledger:
         return f"{install}, or leave replay to another host: --roles master,worker,receiver"
-    return f"{install}, or keep no tables and only pass rows on: [replay] enabled = false"
+    return f"{install}, or keep no tables and only relay frames: [replay] enabled = false"
 
 
 def _installed(module: str) -> bool:

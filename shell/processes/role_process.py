@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """What a role last said: ``starting``, ``ready``, ``stopped``, or ``failed`` with ``what`` and ``hint``."""
+    """The state of a role: ``starting``, ``ready``, ``stopped``, or ``failed`` with ``what`` and ``hint``."""
 
     role: str
     pid: int
@@ -52,7 +52,7 @@ class ProcessState:
     at: float = 0.0
 
     def write(self, run_dir: Path) -> None:
-        """Replace the state file, whole or not at all."""
+        """Replace the state file atomically."""
         run_dir.mkdir(parents=True, exist_ok=True)
         made = run_dir / f".{self.role}.{self.pid}"
         made.write_text(json.dumps(asdict(self)))
@@ -68,7 +68,7 @@ class ProcessState:
 
 
 def serve_arguments(arguments: Sequence[str]) -> int:
-    """``ROLE --config FILE [--lifeline FD]``, as the supervisor calls a role's process."""
+    """``ROLE --config FILE [--lifeline FD]``, as the supervisor starts a role's process."""
     parser = argparse.ArgumentParser(prog="walship _role")
     parser.add_argument("role")
     parser.add_argument("--config", required=True)
@@ -78,7 +78,7 @@ def serve_arguments(arguments: Sequence[str]) -> int:
 
 
 def serve(role: str, file: str, lifeline: int | None) -> int:
-    """Run ``role`` until it is told to stop; returns the exit code.
+    """Run ``role`` until it is stopped; returns the exit code.
 
     Args:
         role: one of ``shell.processes.roles.ROLES``.
@@ -105,7 +105,7 @@ def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogge
     def tell(state: str, what: str = "", hint: str = "", exit_code: int = 0) -> None:
         ProcessState(role, os.getpid(), state, what, hint, exit_code, time.time()).write(config.run_dir)
 
-    from shell.processes.roles import run_role  # deferred: who reads a state file needs none of the roles
+    from shell.processes.roles import run_role  # deferred: reading a state file needs none of the roles
 
     tell("starting")
     try:
@@ -126,10 +126,10 @@ def _served(role: str, config: Config, stop: threading.Event, logger: BoundLogge
 
 
 def leave(code: int) -> NoReturn:
-    """End this process once its threads have, without Python's finalization: native threads can hang in it for ever."""
+    """Exit once the threads have ended, without Python's finalization, in which native threads can hang."""
     deadline = time.monotonic() + _LEAVE_S
     pool = sys.modules.get("pyiceberg.utils.concurrent")
-    if pool is not None:  # its threads wait for work until they are told
+    if pool is not None:  # its threads wait for work until it is shut down
         pool.ExecutorFactory.get_or_create().shutdown(wait=False)
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:

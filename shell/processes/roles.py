@@ -1,6 +1,6 @@
-"""Each role put together from its parts, for a process of its own or a thread.
+"""Each role, assembled from its parts, for a process or a thread.
 
-A role opens what it needs, says that it is ready, runs until it is told to stop, and closes what it opened.
+A role opens what it needs, reports that it is ready, runs until it is stopped, and closes what it opened.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ def run_role(role: str, config: Config, stop: threading.Event, ready: Ready) -> 
 
 
 def make_ledger(config: Config) -> ClusterId:
-    """Make the ledger, and with it a new incarnation of the cluster, when there is none; returns the cluster's id.
+    """Make the ledger, with a new incarnation of the cluster, if there is none; returns the cluster's id.
 
     Raises:
-        ConfigError: the ledger there is another cluster's, older than this host's files, or cannot be reached.
+        ConfigError: the ledger belongs to another cluster, is older than this host's files, or cannot be reached.
     """
     try:
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     except ConfigError:
-        with contextlib.suppress(ConfigError):  # another host of the cluster was faster: whose it is, is checked below
+        with contextlib.suppress(ConfigError):  # another host may have made it; its owner is checked below
             initialise(config.ledger_url, ClusterId(config.cluster.name, uuid4()))
         ledger = open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s)
     try:
         if ledger.cluster.name != config.cluster.name:
             raise ConfigError(
-                f"The ledger at {redact(config.ledger_url)} is cluster {ledger.cluster.name}'s, not"
-                f" {config.cluster.name}'s",
-                "Give each cluster a data directory of its own, or correct [cluster] name",
+                f"The ledger at {redact(config.ledger_url)} belongs to cluster {ledger.cluster.name}, not"
+                f" {config.cluster.name}",
+                "Give each cluster its own data directory, or correct [cluster] name",
             )
         check_ledger_age(config, ledger)
         follow_files(config, ledger)
@@ -150,9 +150,9 @@ def _ledger(config: Config) -> Iterator[Ledger]:
 
 @contextmanager
 def _world(config: Config) -> Iterator[tuple[Ledger, Coordination]]:
-    """The ledger and a session with ZooKeeper, where the cluster and this host are made known first.
+    """The ledger and a session with ZooKeeper, in which the cluster and this host are registered.
 
-    What must not be forgotten with ZooKeeper's data is kept in the ledger: the role, and who replays.
+    The ledger keeps what must survive a loss of ZooKeeper's data: the role, and who replays.
     """
     quorum = Quorum(config.zookeeper_servers, config.zookeeper_root)
     with (
@@ -177,7 +177,7 @@ def _told_when_member(
 ) -> Iterator[None]:
     """Call ``ready`` once this process is the host's member of ``kind``, from a thread that ends with the context.
 
-    ZooKeeper keeps the node of one that was killed for a while.
+    ZooKeeper keeps the node of a killed process until its session expires.
     """
     done = threading.Event()
 

@@ -1,7 +1,7 @@
-"""Starting a process of walship's own, in a session of its own and tied to this process by a pipe.
+"""Starts a walship process in its own session, tied to this process by a pipe.
 
-The pipe is its lifeline: when the pipe ends, also because this process was killed, ``shell/processes/stopping.py``
-has it stop.
+The pipe is its lifeline: the process stops when the pipe ends, also if this process is killed
+(``shell/processes/stopping.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replication.tables.spark.jars import heed_any_path
 
 
 def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start ``walship ARGUMENTS``, appending what it says to ``output``; the process, and its lifeline's end here."""
+    """Start ``walship ARGUMENTS``, with its output appended to ``output``; the process and its lifeline."""
     readable, writable = os.pipe()
     command = [sys.executable, "-m", "shell.main", *arguments, "--lifeline", str(readable)]
     try:
@@ -43,6 +43,6 @@ def _environment() -> dict[str, str]:
     source = str(Path(__file__).resolve().parents[2])
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     made = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}
-    made.pop("FORCE_COLOR", None)  # what is said into a file is read by whoever started it
+    made.pop("FORCE_COLOR", None)  # the output file is read by whoever started it
     heed_any_path(made)
     return made

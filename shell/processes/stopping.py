@@ -1,7 +1,7 @@
-"""How a process hears that it must stop: by a signal, by the end of its lifeline, or because a thread of it failed.
+"""Why a process stops: a signal, the end of its lifeline, or a failed thread.
 
-A signal handler may run while the main thread holds the lock of the very event it waits on, and setting that event
-would then wait for ever. So the handler only writes a byte, and a thread sets the event.
+A signal handler may run while the main thread holds the lock of the event that it waits on. Setting the event there
+would block for ever. So the handler only writes a byte, and a thread sets the event.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stopping_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, at any moment and any number of times; for the main thread only."""
+    """An event that SIGINT and SIGTERM set. For the main thread only."""
     stop = threading.Event()
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
 
-    def tell(*_: object) -> None:
+    def handle(*_: object) -> None:
         with suppress(BlockingIOError):  # the pipe is full of earlier signals
             os.write(writable, b"s")
 
-    def hear() -> None:
+    def wait() -> None:
         if os.read(readable, 1):
             stop.set()
 
-    thread = threading.Thread(target=hear, name="signals", daemon=True)
+    thread = threading.Thread(target=wait, name="signals", daemon=True)
     thread.start()
-    before = {number: signal.signal(number, tell) for number in _SIGNALS}
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
         yield stop
     finally:
@@ -48,7 +48,7 @@ def stopping_on_signals() -> Iterator[threading.Event]:
 
 
 def watch_lifeline(descriptor: int, stop: threading.Event) -> None:
-    """Set ``stop`` when the pipe ends; a ``DETACH`` byte before its end lets this process live on."""
+    """Set ``stop`` when the pipe ends, unless a ``DETACH`` byte came before."""
 
     def watch() -> None:
         if os.read(descriptor, 1) != DETACH:
@@ -59,11 +59,11 @@ def watch_lifeline(descriptor: int, stop: threading.Event) -> None:
 
 @contextmanager
 def stopping_on_thread_errors(stop: threading.Event) -> Iterator[list[str]]:
-    """Set ``stop`` when a thread ends by an error, log it and list it: nobody would do, or miss, what it did."""
+    """Set ``stop`` when a thread ends by an error, and log it: a process must not run on without its thread."""
     failed: list[str] = []
     before = threading.excepthook
 
-    def hear(error: threading.ExceptHookArgs) -> None:
+    def failure(error: threading.ExceptHookArgs) -> None:
         if error.exc_type is SystemExit:
             return
         name = error.thread.name if error.thread is not None else "a thread"
@@ -74,7 +74,7 @@ def stopping_on_thread_errors(stop: threading.Event) -> Iterator[list[str]]:
         finally:
             stop.set()
 
-    threading.excepthook = hear
+    threading.excepthook = failure
     try:
         yield failed
     finally:

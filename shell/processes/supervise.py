@@ -1,4 +1,4 @@
-"""Keeps one process per role alive: start, restart with back-off, stop together, leave nothing behind.
+"""Runs one process per role: starts them, restarts them with backoff, and stops them together.
 
 Each role runs in a process group of its own, so that Ctrl-C reaches only the supervisor, which then stops all in good
 order; whatever a role leaves in its group is killed when the role is gone.
@@ -28,7 +28,7 @@ _LOG_BYTES_MAX = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class RoleEvent:
-    """Something that happened to a role's process: ``started``, ``ready``, ``ended`` or ``stopped``."""
+    """An event of a role's process: ``started``, ``ready``, ``ended`` or ``stopped``."""
 
     role: str
     event: str
@@ -37,7 +37,7 @@ class RoleEvent:
 
 
 class RoleSupervisor:
-    """One role's process and when to start it again."""
+    """One role's process and its restarts."""
 
     def __init__(self, role: str, config: Config, file: Path) -> None:
         self.role = role
@@ -57,7 +57,7 @@ class RoleSupervisor:
         return self._process.pid if self._process is not None and self._process.returncode is None else 0
 
     def start(self) -> RoleEvent:
-        """Start the process, or say that it ended at once when this host has no room for it: it is tried again.
+        """Start the process. If this host has no room for it, it counts as ended and is started again later.
 
         Call it from the main thread: the kernel's parent-death signal follows the thread.
         """
@@ -79,15 +79,15 @@ class RoleSupervisor:
         return spawn(arguments, output)
 
     def state(self) -> ProcessState | None:
-        """What the running process last said of itself."""
+        """The last state that the running process wrote."""
         state = ProcessState.read(self._config.run_dir, self.role)
         return state if state is not None and state.pid == self.pid else None
 
     def poll(self) -> list[RoleEvent]:
-        """Notice what changed, and start the process again when its time has come.
+        """The events since the last poll; a process that ended is started again when its backoff is over.
 
         Raises:
-            ReplicationError: the role found the configuration or machine unfit before it was ever ready.
+            ConfigError: the configuration or the machine does not fit, and the role was never ready.
         """
         if self._process is None:
             return [self.start()] if time.monotonic() >= self._again else []
@@ -101,7 +101,7 @@ class RoleSupervisor:
             self._process.terminate()
 
     def finish(self, deadline: float) -> RoleEvent:
-        """Wait until the process is gone, killing its group at ``deadline`` (monotonic)."""
+        """Wait until the process has ended; its group is killed at ``deadline`` (monotonic)."""
         process = self._process
         if process is None:
             return RoleEvent(self.role, "stopped", 0)
@@ -150,10 +150,10 @@ class Supervisor:
 
     Args:
         config: the cluster's configuration.
-        file: its TOML file, which the processes read for themselves.
+        file: its TOML file, which each process reads.
         roles: in the order in which they start.
-        say: told of every event.
-        later: roles that are started only once this is true of them; nobody waits for these to be ready.
+        say: called with every event.
+        later: roles that start once their condition is true; ``ready`` does not wait for them.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Supervisor:
         self._say = say
 
     def run(self, stop: threading.Event, ready: Callable[[], None], poll_s: float = 0.1) -> None:
-        """Start all, keep them running until ``stop``, then stop all; nothing is left when it returns or raises."""
+        """Start all, keep them running until ``stop``, then stop all. No process is left when it returns or raises."""
         waiting = [role for role in self._roles if role.role not in self._later]
         dormant = [role for role in self._roles if role.role in self._later]
         looked = 0.0
@@ -202,7 +202,7 @@ class Supervisor:
         return state is not None and state.state == "ready"
 
     def _stop(self, running: Sequence[RoleSupervisor]) -> None:
-        """Stop the roles, ZooKeeper last, so that the others can leave it in good order."""
+        """Stop the roles, ZooKeeper last, so that the others can close their sessions."""
         deadline = time.monotonic() + STOP_GRACE_S
         last = [role for role in running if role.role == "zookeeper"]
         first = [role for role in running if role.role != "zookeeper"]
@@ -214,7 +214,7 @@ class Supervisor:
             deadline += STOP_GRACE_S / 2
 
     def _tell(self, event: RoleEvent) -> None:
-        with suppress(OSError):  # a full disk takes no events, which is no reason to end what runs
+        with suppress(OSError):  # events cannot be written to a full disk; the roles go on
             self._say(event)
 
 

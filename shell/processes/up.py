@@ -1,7 +1,7 @@
 """``walship up``: one cluster's roles on this host, each a process (or, for tests, all threads of this one).
 
-The only place that starts a cluster. It makes the data directory and the ledger when they are not there, holds the
-directory's lock, and returns when every process it started is gone.
+The only place that starts a cluster. It makes the data directory and the ledger if they do not exist, holds the
+directory's lock, and returns when every process that it started has ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
     Args:
         config: leaves out what it disables (an embedded ZooKeeper, the master, replay).
         wanted: names with commas between; empty for all. An embedded ZooKeeper runs with those that need one; where
-            there is none, its name means nothing.
+            there is none, its name is ignored.
 
     Raises:
         ConfigError: an unknown name, or nothing to run.
@@ -45,7 +45,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
             names.append("zookeeper")
         elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}
         if elsewhere.issuperset(names):
-            raise ConfigError("No role is named that runs here", "ZooKeeper runs elsewhere ([zookeeper] servers)")
+            raise ConfigError("None of these roles runs here", "ZooKeeper runs elsewhere ([zookeeper] servers)")
         return tuple(role for role in ROLES if role in names and role not in elsewhere)
     disabled = {
         "zookeeper": not config.zookeeper.embedded,
@@ -70,13 +70,13 @@ def up(
     Args:
         file: the cluster's TOML file.
         wanted: roles with commas between; empty for all.
-        say: told what happens to each role.
+        say: called with every event of a role.
         ready: called once, when every role is ready.
         one_process: all roles as threads of this process; for tests.
         lifeline: file descriptor of a pipe from whoever started this process, or None.
 
     Raises:
-        ConfigError: something is wrong with the configuration or this host; nothing is left running.
+        ConfigError: the configuration or this host does not fit; no process is left running.
         LockedFileError: another ``up`` runs here.
     """
     config = configuration.load(file)
@@ -99,13 +99,13 @@ def up(
 
 
 def _may_derive(roles: Sequence[str]) -> bool:
-    """Whether the derive role comes unasked: where replay runs, whose tables it reads."""
+    """Whether the derive role may start later: it reads the tables of replay."""
     return "replay" in roles and "derive" not in roles
 
 
 @contextmanager
 def _later(config: Config, roles: Sequence[str]) -> Iterator[dict[str, Callable[[], bool]]]:
-    """Roles that start when there is something for them to do, and how to tell."""
+    """Roles that start later, with their conditions."""
     if not _may_derive(roles):
         yield {}
         return
@@ -145,7 +145,7 @@ def _run_threads(
             run_role(role, config, own_stop, tell)
         except ReplicationError as error:
             failed.append(error)
-        except Exception as error:  # a thread has nobody to raise to: the main thread raises it
+        except Exception as error:  # the main thread raises it
             failed.append(ReplicationError(f"{role}: {type(error).__name__}: {error}"))
         finally:
             is_ready.set()

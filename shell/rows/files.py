@@ -1,4 +1,4 @@
-"""Rows from files and standard input as Arrow batches of bounded size: what files may be, and JSON lines and pipes."""
+"""Reads rows of files and standard input as Arrow batches of bounded size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 
 
 def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
-    """Rows of a file, or of standard input when ``source`` is ``-``; one batch without them of a CSV header alone.
+    """Rows of a file, or of standard input if ``source`` is ``-``. A CSV header alone is one empty batch.
 
     Args:
         source: a path, or ``-``.
@@ -35,11 +35,11 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
     """
     chosen = form or ("json" if Path(source).suffix.lower() in _JSON_SUFFIXES else "")
     if chosen and chosen not in FORMATS:
-        raise RequestError(f"{chosen!r} is no format", f"Say --format {'|'.join(FORMATS)}")
+        raise RequestError(f"{chosen!r} is not a format", f"Use --format {'|'.join(FORMATS)}")
     if source != "-" and Path(source).is_dir():
         raise RequestError(f"{source} is a folder", "Name a file")
     if not chosen and (source == "-" or Path(source).suffix.lower() not in row_files.SUFFIXES):
-        raise RequestError(f"The format of {source!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
+        raise RequestError(f"The format of {source!r} is unknown", f"Use --format {'|'.join(FORMATS)}")
     if source != "-" and chosen != "json":
         with RowFile(source, chosen, schema) as file:
             yield from file.batches(empty=True)
@@ -49,24 +49,26 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
     except OSError as error:
         raise RequestError(f"{source} cannot be read: {error.strerror}", "Check the path") from None
     name = "standard input" if source == "-" else source
-    with nullcontext() if source == "-" else opened:  # what else is said on standard input is somebody's
+    with nullcontext() if source == "-" else opened:  # standard input stays open for others
         try:
             yield from json_batches(opened.read(), schema) if chosen == "json" else _piped(opened, chosen, schema)
         except FormatError as error:
             raise FormatError(f"{name}, {error.what}", error.hint) from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OSError) as error:
-            raise FormatError(f"{name} is not readable as {chosen}: {error}", "Say --format, or correct it") from None
+            raise FormatError(
+                f"{name} is not readable as {chosen}: {error}", "Use --format, or correct the file"
+            ) from None
 
 
 def schema_of(file: Path) -> pa.Schema:
-    """The columns of a sample file; the types that its first rows show."""
+    """The columns of a sample file, with the types of its first rows."""
     suffixes = (*row_files.SUFFIXES, *_JSON_SUFFIXES)
     if not file.is_dir() and file.suffix.lower() not in suffixes:
-        raise RequestError(f"The format of '{file}' cannot be told", f"Name a file that ends in {', '.join(suffixes)}")
+        raise RequestError(f"The format of '{file}' is unknown", f"Name a file that ends in {', '.join(suffixes)}")
     for batch in batches_of(str(file)):
         if batch.num_rows:
             return batch.schema
-    raise FormatError(f"{file} has no rows to tell columns from", "Give the schema as text")
+    raise FormatError(f"{file} has no rows to take columns from", "Give the schema as text")
 
 
 def _piped(opened: BinaryIO, form: str, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:

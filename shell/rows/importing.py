@@ -1,4 +1,4 @@
-"""Files on their way into a table: one line a file, and a moving bar on a terminal."""
+"""Imports files, with a line per file and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from shell.cli.render import Printer, bytes_text
 
 
 class _Shown:
-    """One file's line, moved on by what is reported of its import; ``latest`` is the last that was."""
+    """The progress bar of a file; ``latest`` is the last report of its import."""
 
     latest: Imported
 
@@ -35,7 +35,7 @@ class _Shown:
 def import_files(
     cluster: Cluster, table: str, files: Sequence[Path], form: str, printer: Printer, *, again: bool
 ) -> tuple[list[Imported], Position]:
-    """Import files one after the other; what became of each, and where to wait for all. Errors as the library's."""
+    """Import files one after the other; the result of each, and the position of all. Errors as the library's."""
     done: list[Imported] = []
     position = Position(cluster.id)
     moving = not printer.as_json and sys.stderr.isatty()
@@ -56,11 +56,11 @@ def import_files(
             except ReplicationError:
                 if len(files) > 1:
                     said = f"{len(done)} of {len(files)} files are imported; those after {file} were not tried"
-                    printer.note(f"{said}. The same command again leaves out what is there")
+                    printer.note(f"{said}. Repeat the command: it skips what is imported")
                 raise
             progress.remove_task(shown.task)
             done.append(shown.latest)
             if not printer.as_json and len(files) > 1:
-                what = "there before" if shown.latest.repeated else f"{shown.latest.rows:,} rows"
+                what = "imported before" if shown.latest.repeated else f"{shown.latest.rows:,} rows"
                 printer.err.print(f"{file}: {what}", markup=False, highlight=False)
     return done, position

@@ -1,7 +1,7 @@
 """JSON lines as Arrow batches: whatever ``read --json`` prints, and numbers where a table has decimals.
 
-Arrow reads them fast where it knows the way from JSON to the columns' types. What it refuses is gone through value by
-value, which takes a dozen times as long, and names the row and column of what does not fit.
+Arrow reads them first. If it refuses, each value is converted here, which takes a dozen times as long and names the row
+and column that do not fit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class _Misfit(ValueError):
-    """A value that is not of its column's type; says why."""
+    """A value that is not of its column's type, with the reason."""
 
 
 def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.RecordBatch]:
@@ -45,7 +45,7 @@ def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.Record
 
     Raises:
         FormatError: it is not JSON, or a value is not of its column's type; names row and column.
-        ArrowInvalid: without a schema, what pyarrow says.
+        ArrowInvalid: without a schema, pyarrow's error.
     """
     if not content.strip():
         return
@@ -58,7 +58,7 @@ def json_batches(content: bytes, schema: pa.Schema | None) -> Iterator[pa.Record
 
 
 def _by_arrow(content: bytes, schema: pa.Schema, read: arrow_json.ReadOptions) -> pa.Table | None:
-    """All rows; None where a value is not as Arrow takes it, or nested, and may hold what Arrow does not read."""
+    """All rows; None if Arrow does not take a value, or a column is nested."""
     try:
         names = arrow_json.read_json(io.BytesIO(content), read).column_names
         named = [field for field in schema if field.name in names]
@@ -73,7 +73,7 @@ def _by_arrow(content: bytes, schema: pa.Schema, read: arrow_json.ReadOptions) -
 
 
 def _arrow_reads(field: pa.Field) -> pa.Field:
-    """What Arrow is to read a column as; dates and bytes are made of text afterwards."""
+    """The type that Arrow reads a column as: text for dates and bytes, converted afterwards."""
     text = pa.types.is_date(field.type) or pa.types.is_binary(field.type)
     return field.with_type(pa.string()) if text else field
 
@@ -97,7 +97,7 @@ def _by_value(content: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FormatError(f"It is no UTF-8, at byte {error.start}", "JSON lines are UTF-8 text") from None
+        raise FormatError(f"It is not UTF-8 at byte {error.start}", "JSON lines are UTF-8 text") from None
     names = list(dict.fromkeys(name for row in _objects(text) for name in row))
     types = {name: schema.field(name).type for name in names if schema.get_field_index(name) >= 0}
     rows = _objects(text)
@@ -118,9 +118,9 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
         except _Misfit as error:
             raise FormatError(f"row {row}: {error}", "Name it once") from None
         except (ValueError, RecursionError) as error:  # JSON's own, a number of 4,300 digits, brackets without end
-            raise FormatError(f"row {row} is no JSON: {error}", "Write a JSON object a line") from None
+            raise FormatError(f"row {row} is not JSON: {error}", "Write one JSON object per line") from None
         if not isinstance(found, dict):
-            raise FormatError(f"row {row} is no JSON object: {_shown(found)}", "Write a JSON object a line")
+            raise FormatError(f"row {row} is not a JSON object: {_shown(found)}", "Write one JSON object per line")
         yield found
         at = _blank(text, at)
 
@@ -134,13 +134,13 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Misfit(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+        raise _Misfit(f"{next(n for n in names if names.count(n) > 1)!r} is named twice")
     return made
 
 
 def _column(values: list[Any], name: str, kind: pa.DataType | None, first: int) -> pa.Array:
     if kind is None:
-        return pa.nulls(len(values))  # of no column: refused by name
+        return pa.nulls(len(values))  # of no column; refused later, by name
     made: list[Any] = []
     for at, value in enumerate(values):
         try:
@@ -164,7 +164,7 @@ def _refused(row: int, name: str, kind: pa.DataType, why: str) -> FormatError:
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    """A JSON value as Python's that Arrow makes ``kind`` of."""
+    """A JSON value as the Python value of which Arrow makes ``kind``."""
     t = pa.types
     if value is None:
         return None
@@ -180,7 +180,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return _of_text(value, kind)
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return _of_number(value, kind)
-    raise _Misfit(f"{_shown(value)} is none")
+    raise _Misfit(f"{_shown(value)} does not fit")
 
 
 def _pairs(value: list[Any] | Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -190,7 +190,7 @@ def _pairs(value: list[Any] | Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
         elif isinstance(item, list | tuple) and len(item) == 2:
             yield item[0], item[1]
         else:
-            raise _Misfit(f"{_shown(item)} is no pair of a key and a value")
+            raise _Misfit(f"{_shown(item)} is not a pair of key and value")
 
 
 def _struct(value: Mapping[str, Any], kind: pa.StructType) -> dict[str, Any]:
@@ -217,11 +217,11 @@ def _of_text(text: str, kind: pa.DataType) -> Any:
             return _NOT_FINITE[text.lower()]
     except (ValueError, InvalidOperation):
         pass
-    raise _Misfit(f"{_shown(text)} is none")
+    raise _Misfit(f"{_shown(text)} does not fit")
 
 
 def _moment(moment: datetime, *, zoned: bool) -> datetime:
-    """As Arrow takes it: text without a zone is UTC, and a column without one holds UTC of text that has one."""
+    """As in Arrow: text without a zone is UTC, and a column without a zone holds UTC."""
     if zoned:
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
@@ -239,7 +239,7 @@ def _of_number(number: int | float | Decimal, kind: pa.DataType) -> Any:
         return number
     if t.is_date(kind) and isinstance(number, int):
         return date(1970, 1, 1) + timedelta(number)
-    raise _Misfit(f"{_shown(number)} is none")
+    raise _Misfit(f"{_shown(number)} does not fit")
 
 
 def _shown(value: Any) -> str:

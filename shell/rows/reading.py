@@ -1,4 +1,4 @@
-"""Rows on their way out: printed, or saved as CSV or Parquet."""
+"""Prints rows, or saves them as CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SHOWN_ROWS = 1000
 
 
 def print_rows(printer: Printer, batches: Iterator[pa.RecordBatch]) -> None:
-    """Rows as a table of at most 1,000 on a terminal, tab-separated elsewhere, or one JSON object a line."""
+    """Print rows: at most 1,000 as a table on a terminal, tab-separated elsewhere, or one JSON object per line."""
     shown = 0
     batches = map(_named_once, batches)
     if printer.as_json:
@@ -53,7 +53,7 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch]) -> int:
     batches = map(_named_once, batches)
     first = next(batches, None)
     if first is None:
-        raise RequestError("There are no rows to write", "Ask for others")
+        raise RequestError("There are no rows to write", "Check the query")
     kind = output.suffix.lower()
     if kind not in (".csv", ".parquet"):
         raise RequestError(f"{output} is neither .csv nor .parquet", "Give the file one of these suffixes")
@@ -65,7 +65,7 @@ def save_rows(output: Path, batches: Iterator[pa.RecordBatch]) -> int:
                 rows += batch.num_rows
         except BaseException:
             if output.is_file():
-                output.unlink()  # else it would pass for all of them
+                output.unlink()  # an incomplete file must not stay
             raise
     return rows
 
@@ -84,7 +84,7 @@ def _writing(output: Path) -> Iterator[None]:
 
 
 def _named_once(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A query may name two columns alike: the second is ``x_1`` then."""
+    """Rename columns of the same name: the second ``x`` is ``x_1``."""
     names: list[str] = []
     for name in batch.schema.names:
         others = {*names, *batch.schema.names}
@@ -94,7 +94,7 @@ def _named_once(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _flat(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Binary columns as text that ``write`` reads back, nested ones as JSON: CSV has no form for them."""
+    """Binary columns as text that ``write`` reads, nested ones as JSON: CSV has no form for them."""
     columns = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if pa.types.is_nested(field.type):

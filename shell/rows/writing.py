@@ -1,4 +1,4 @@
-"""Rows on their way into a table: streamed, written once under a batch id, as cells, or as keys to delete."""
+"""Writes rows to a table: streamed, once under a batch id, as cells, or as keys to delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CELL_HINT = 'A cell has row, family, qualifier and, unless it deletes, value; "
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Rows and bytes that are durable, and where they are; no position when there were none."""
+    """Rows and bytes that are durable, and their position; None without rows."""
 
     rows: int
     bytes: int
@@ -44,13 +44,15 @@ def write_file(
     """Write a file's rows, or delete the rows whose keys it holds; all durable when it returns.
 
     Raises:
-        RequestError: no such file, or options that do not go together.
+        RequestError: no such file, or options that cannot be combined.
         FormatError: it cannot be read.
     """
     if delete and batch_id is not None:
-        raise RequestError("--delete and --batch-id do not go together", "Deleting twice changes nothing anyway")
+        raise RequestError("--delete and --batch-id cannot be combined", "A delete may be repeated without --batch-id")
     if spec.kind == "cell" and batch_id is not None:
-        raise RequestError("--batch-id does not go with a cell table", "walship import takes the same file only once")
+        raise RequestError(
+            "--batch-id cannot be used with a cell table", "walship import takes the same file only once"
+        )
     batches = _counted(_known(batches_of(source, form, file_schema(spec)), spec, source), printer)
     durable = _Durable(printer)
     if spec.kind == "cell":
@@ -61,7 +63,7 @@ def write_file(
 
 
 class _Durable:
-    """Counts rows for whom stops the command."""
+    """Counts durable rows, for the message after Ctrl-C."""
 
     def __init__(self, printer: Printer) -> None:
         self._printer = printer
@@ -69,26 +71,26 @@ class _Durable:
         self.add(0)
 
     def add(self, rows: int) -> None:
-        """So many more are durable."""
+        """Count more rows."""
         self._rows += rows
         self._printer.so_far = f"{self._rows:,} row{'' if self._rows == 1 else 's'} durable by then"
 
 
 def _known(batches: Iterator[pa.RecordBatch], spec: TableSpec, source: str) -> Iterator[pa.RecordBatch]:
-    """The batches that have rows; SchemaError for a column that the table lacks, also where no rows are."""
+    """The batches that have rows; SchemaError for a column that the table does not have, also without rows."""
     known = file_schema(spec).names
     for batch in batches:
         odd = [name for name in batch.schema.names if name not in known]
         if odd:
             raise SchemaError(
-                f"{source} has a column {odd[0]!r}, which {spec.name} lacks", f"It has {', '.join(known)}"
+                f"{source} has a column {odd[0]!r}, which {spec.name} does not have", f"It has {', '.join(known)}"
             )
         if batch.num_rows:
             yield batch
 
 
 def _counted(batches: Iterator[pa.RecordBatch], printer: Printer) -> Iterator[pa.RecordBatch]:
-    """The same batches, with a moving count on a terminal."""
+    """The same batches, with a progress count on a terminal."""
     if printer.as_json or not sys.stderr.isatty():
         yield from batches
         return
@@ -118,7 +120,7 @@ def _write_stream(
     for batch in batches:
         rows, size = rows + batch.num_rows, size + batch.nbytes
         begun = cluster.delete_async(spec.name, batch) if delete else cluster.upsert_async(spec.name, batch)
-        waiting.append(_told(begun, batch.num_rows, durable))
+        waiting.append(_counted_when_done(begun, batch.num_rows, durable))
         if len(waiting) >= _IN_FLIGHT:
             last = _joined(last, waiting.popleft().result())
     for future in waiting:
@@ -126,7 +128,7 @@ def _write_stream(
     return WriteResult(rows, size, last)
 
 
-def _told(future: Future[Position], rows: int, durable: _Durable) -> Future[Position]:
+def _counted_when_done(future: Future[Position], rows: int, durable: _Durable) -> Future[Position]:
     def done(ended: Future[Position]) -> None:
         if not ended.cancelled() and ended.exception() is None:
             durable.add(rows)

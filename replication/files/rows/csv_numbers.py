@@ -1,4 +1,4 @@
-"""Numbers in CSV, read exactly: for Arrow's reader ``0xFFFFFFFF`` is -1 and ``1e400`` infinite, without a word."""
+"""Numbers in CSV, read exactly: Arrow takes ``0xFFFFFFFF`` for -1 and ``1e400`` for infinity, without an error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.floa
 
 
 def is_number(wanted: pa.DataType) -> bool:
-    """Whether columns of this type are to be read as text, for ``numbers``."""
+    """Whether columns of this type are read as text, for ``numbers``."""
     return wanted in _NUMBERS
 
 
 def numbers(text: pa.StringArray, wanted: pa.DataType, name: str, first_row: int) -> pa.Array:
-    """A column of text as numbers; blanks around them do not count.
+    """A column of text as numbers; blanks around them are ignored.
 
     Args:
         text: as it is in the file.
@@ -24,9 +24,9 @@ def numbers(text: pa.StringArray, wanted: pa.DataType, name: str, first_row: int
         first_row: the number of its first row, for errors.
 
     Raises:
-        FormatError: a value is no decimal number, or not one of this type's range; names row, column and value.
+        FormatError: a value is not a decimal number, or out of range; names row, column and value.
     """
-    import pyarrow.compute as pc  # deferred: it takes longer to load than what prints rows takes to run
+    import pyarrow.compute as pc  # deferred: it loads slowly, and printing rows does not need it
 
     if _may_contain(text, b" \t"):
         text = pc.utf8_trim_whitespace(text)
@@ -67,6 +67,6 @@ def _refused(text: pa.StringArray, at: int, wanted: pa.DataType, name: str, firs
     shown = repr(value if len(value) <= 40 else f"{value[:40]}…")
     kind = "whole number" if pa.types.is_integer(wanted) else "number"
     return FormatError(
-        f"row {first_row + at}, column {name!r}: {shown} is no decimal {kind} that {wanted} takes",
+        f"row {first_row + at}, column {name!r}: {shown} is not a decimal {kind} in the range of {wanted}",
         "Correct the file, or widen the column",
     )

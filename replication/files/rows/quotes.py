@@ -1,6 +1,6 @@
-"""Quotes in CSV, looked at as they come: Arrow reads one that is never closed, or not at its value's end, as it may.
+"""Checks quotes in CSV while Arrow reads: one that is never closed, or closes before the end of its value.
 
-All rows up to the next quote would be in one value then, without a word.
+Arrow would put all rows up to the next quote into one value, without an error.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _HINT = "Close it; inside a value that is in quotes, a quote is written twice"
 
 
 class Quoted:
-    """A file that Arrow reads forward; ``check`` tells what is wrong with what it has read.
+    """A file that Arrow reads; ``check`` raises what is wrong with the bytes read so far.
 
-    As for Arrow, quotes count in values that begin with one. Beside what is read, a value that has not ended is kept.
+    As in Arrow, quotes count in values that begin with one. An unfinished value is kept until the next read.
 
     Args:
-        opened: a buffered file, or pipe; whoever opened it closes it.
+        opened: a buffered file or pipe; the caller closes it.
         delimiter: one character of ASCII.
     """
 
@@ -47,7 +47,7 @@ class Quoted:
         return content
 
     def check(self) -> None:
-        """FormatError when a quote that was read is not closed by the end of its value."""
+        """Raise FormatError if a quote so far is not closed at the end of its value."""
         if self._error is not None:
             raise self._error
 

@@ -1,7 +1,6 @@
-"""Rows out of files that people have: Parquet, Arrow, ORC and CSV, as record batches of bounded size.
+"""Rows of Parquet, Arrow, ORC and CSV files, as record batches of bounded size.
 
-Of a file of any length no more is in memory than a Parquet row group, an Arrow record batch, an ORC stripe, or a few
-blocks of CSV.
+In memory there is at most a Parquet row group, an Arrow record batch, an ORC stripe, or a few blocks of CSV.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ _ARROW_FILE_MAGIC = b"ARROW1"
 
 
 class RowFile:
-    """A file of rows, open. A context; ``close`` lets go.
+    """An open file of rows, and its context.
 
     Args:
         path: a regular file.
         form: one of ``FORMATS``; by the file's suffix when empty.
-        schema: types to read CSV columns as, where they are named in the file; the other formats say theirs.
+        schema: types of CSV columns, where the file names them; the other formats have their own.
 
     Raises:
-        RequestError: no such file, or its format cannot be told.
+        RequestError: no such file, or an unknown format.
     """
 
     def __init__(self, path: str | Path, form: str = "", schema: pa.Schema | None = None) -> None:
@@ -66,11 +65,11 @@ class RowFile:
         self.close()
 
     def fileno(self) -> int:
-        """The descriptor that is read, whatever its path names by now."""
+        """The descriptor that is read, whatever its path names now."""
         return self._opened.fileno()
 
     def close(self) -> None:
-        """Let go of the file. Idempotent."""
+        """Close the file. Idempotent."""
         self._opened.close()
 
     def batches(self, *, empty: bool = False) -> Iterator[pa.RecordBatch]:
@@ -92,31 +91,31 @@ class RowFile:
             ) from None
 
     def row_count(self) -> int | None:
-        """How many rows it says it has; None when only reading tells (CSV, Arrow)."""
+        """The row count of its metadata; None for CSV and Arrow."""
         try:
             if self.form == "parquet":
                 return int(pq.ParquetFile(self._opened).metadata.num_rows)
             if self.form == "orc":
                 return int(orc.ORCFile(self._opened).nrows)
         except (pa.ArrowException, OSError):
-            pass  # reading it says what is wrong
+            pass  # reading it raises what is wrong
         return None
 
 
 def form_of(path: Path, form: str = "") -> str:
-    """One of ``FORMATS``: ``form`` when given, else by suffix; RequestError when it cannot be told."""
+    """One of ``FORMATS``: ``form`` if given, else by suffix; RequestError if it is unknown."""
     if path.is_dir():
         raise RequestError(f"{path} is a folder", "Name a file")
     chosen = form or SUFFIXES.get(path.suffix.lower(), "")
     if chosen not in FORMATS:
-        raise RequestError(f"The format of {str(path)!r} cannot be told", f"Say --format {'|'.join(FORMATS)}")
+        raise RequestError(f"The format of {str(path)!r} is unknown", f"Use --format {'|'.join(FORMATS)}")
     return chosen
 
 
 def read(
     opened: BinaryIO, form: str, *, tabs: bool = False, schema: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a seekable file; CSV may come from a pipe. Raises what pyarrow raises, and FormatError."""
+    """Record batches of a seekable file; CSV may come from a pipe. Raises pyarrow's errors, and FormatError."""
     if form == "parquet":
         yield from pq.ParquetFile(opened).iter_batches(BATCH_ROWS)
     elif form == "arrow":
@@ -147,7 +146,7 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
     ) as reader:
         row = 1
         for batch in reader:
-            quoted.check()  # it has seen more than what the batch was made of
+            quoted.check()  # it has read at least the bytes of the batch
             yield _exact(batch, row, wanted)
             row += batch.num_rows
         quoted.check()
@@ -156,7 +155,7 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
 
 
 def _exact(batch: pa.RecordBatch, row: int, wanted: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """A CSV batch, which begins at ``row``: its text that is to be numbers or bytes made these, or refused."""
+    """A CSV batch that begins at ``row``, with its numbers and bytes converted from text, or refused."""
     for at, field in enumerate(batch.schema):
         if field.name in wanted:
             batch = batch.set_column(at, field.name, numbers(batch.column(at), wanted[field.name], field.name, row))
@@ -178,5 +177,5 @@ def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 def _csv_type(wanted: pa.DataType) -> pa.DataType:
-    """Text for numbers, which ``_exact`` makes of it, and for nested types, which are refused later, by name."""
+    """Text for numbers, which ``_exact`` converts, and for nested types, which are refused later, by name."""
     return pa.string() if pa.types.is_nested(wanted) or is_number(wanted) else wanted

@@ -39,7 +39,7 @@ def test_a_second_up_on_the_same_directory_is_told_who_has_it(tmp_path):
     config = config_in(tmp_path)
     with DataDirLock(config):
         assert running_pid(config.run_dir) is not None
-        with pytest.raises(LockedFileError, match="Another `walship up`"), DataDirLock(config):
+        with pytest.raises(LockedFileError, match="is run by another walship up"), DataDirLock(config):
             pass
     assert running_pid(config.run_dir) is None
 
@@ -237,5 +237,5 @@ def test_roles_come_in_starting_order_and_without_what_is_disabled(tmp_path):
     outside = config_in(tmp_path, zookeeper={"embedded": False, "servers": "zk:2181"}, replay={"enabled": False})
     assert chosen_roles(outside, "") == ("master", "worker", "receiver")
     assert chosen_roles(outside, "zookeeper,worker") == ("worker",)
-    with pytest.raises(ConfigError, match="No role is named that runs here"):
+    with pytest.raises(ConfigError, match="None of these roles runs here"):
         chosen_roles(outside, "zookeeper")

@@ -93,7 +93,7 @@ def test_what_holds_as_of_an_earlier_time_is_not_called_the_same_without_a_word(
     for since, verdict, noted in ((5_000_000, "the same then", True), (1_000_000, "the same", False)):
         show_verdicts(Printer(as_json=False), [Verdict("ops.c", *holdings, 2_000_000)], 20, since)
         told = capfd.readouterr()
-        assert f"{verdict}  " in told.out and ("what was written since is not compared" in told.err) == noted
+        assert f"{verdict}  " in told.out and ("Later writes are not compared" in told.err) == noted
 
 
 def test_a_trace_shows_the_timestamps_that_decide_where_they_are_not_the_commit_times(capfd):

@@ -54,7 +54,7 @@ def test_a_folder_and_a_sample_of_an_unknown_suffix_are_named(tmp_path):
     assert ".csv" in refused.value.hint and ".jsonl" in refused.value.hint and "--format" not in refused.value.hint
     with pytest.raises(RequestError) as refused:
         list(batches_of(str(tmp_path / "a.dat")))
-    assert refused.value.hint == "Say --format parquet|arrow|orc|csv|json"
+    assert refused.value.hint == "Use --format parquet|arrow|orc|csv|json"
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_there_is_said(tmp_path):
 
 def test_a_value_of_another_type_is_said(tmp_path):
     (tmp_path / "a.csv").write_text("id\nx\n")
-    with pytest.raises(FormatError, match="row 1, column 'id': 'x' is no decimal whole number"):
+    with pytest.raises(FormatError, match="row 1, column 'id': 'x' is not a decimal whole number"):
         list(batches_of(str(tmp_path / "a.csv"), schema=SCHEMA))
     (tmp_path / "b.csv").write_text("at\nx\n")
     with pytest.raises(FormatError, match="not readable as csv"):
@@ -89,9 +89,9 @@ def test_no_lines_are_no_rows(tmp_path):
 
 
 def test_a_format_that_is_none_is_named(tmp_path):
-    with pytest.raises(RequestError, match="'jsonl' is no format"):
+    with pytest.raises(RequestError, match="'jsonl' is not a format"):
         list(batches_of(str(tmp_path / "a.csv"), "jsonl"))
-    with pytest.raises(RequestError, match="format of '-' cannot be told"):
+    with pytest.raises(RequestError, match="format of '-' is unknown"):
         list(batches_of("-"))
 
 

@@ -91,7 +91,7 @@ def test_what_a_cell_lacks_is_said(tmp_path: Path, text: str, said: str) -> None
 
 @pytest.mark.parametrize("rows", ["", "1,2\n"])
 def test_a_column_that_the_table_lacks_is_refused_with_and_without_rows(tmp_path: Path, rows: str) -> None:
-    with pytest.raises(SchemaError, match="'w', which t.k lacks"):
+    with pytest.raises(SchemaError, match="'w', which t.k does not have"):
         written(tmp_path, f"k,w\n{rows}", keyed("t.k"))
     assert written(tmp_path, "k,v\n", keyed("t.k")).cells == []
 
