@@ -19,10 +19,12 @@ from replication.core.ids import ClusterId
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.ledger.base import Peer
 from replication.link.grpc_client import connect
-from replication.worker.peers.chunks import ChunkThread
+from replication.worker.peers.chunks import ChunkStep
+from replication.worker.peers.loop import Uplink
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.sender import Sender
 from replication.worker.ship.throttle import Throttle
 from shell.processes.heap import keep_freed
 from tests.bench.measure import QUICK, SCHEMA, Figure, PeakMemory, at_least, at_most, pairs, percentile, seeded_rows
@@ -105,25 +107,19 @@ def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int) -> 
     site.ledger.rules.define(Peer(name, "zk:2181/x", west), site.term)
     spec = site.ledger.tables.get("bench.t")
     site.ledger.rules.enable(name, spec.uuid, ["default"], spec.name, site.term)
-    progress = ProgressLog(site.ledger)
     begin = time.perf_counter()
-    chunks = ChunkThread(
+    chunks = ChunkStep(
         Tail(name, west, (f"127.0.0.1:{port}",)),
         (ChunkAssignment(wal.file, 0, length, name),),
         site.term,
-        site.ledger,
-        progress,
-        ShippingLimits.of(site.config.worker),
-        connect,
-        lambda: 1,
-        Throttle(),
-        AttemptLog(site.ledger, "h0"),
+        Sender(site.ledger, ProgressLog(site.ledger), ShippingLimits.of(site.config.worker), Throttle()),
+        Uplink(connect, lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0),
     )
     try:
         wait_until(lambda: chunks.is_done, timeout_s=120, what="the WAL to be shipped")
         return time.perf_counter() - begin
     finally:
-        chunks.stop()
+        chunks.loop.stop()
 
 
 @contextmanager

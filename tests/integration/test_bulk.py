@@ -29,10 +29,12 @@ from replication.link.grpc_client import connect
 from replication.master.loop import Master, MasterTimes
 from replication.settings import WorkerSection
 from replication.worker.peers.chunk_streams import ChunkStreams
-from replication.worker.peers.chunks import ChunkThread
+from replication.worker.peers.chunks import ChunkStep
+from replication.worker.peers.loop import Uplink
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.sender import Sender
 from replication.worker.ship.throttle import Throttle
 from replication.writer.importing.importer import Imported
 from replication.writer.writer import Writer
@@ -147,7 +149,7 @@ def test_its_ranges_go_by_several_streams_at_once_and_in_any_order(world: World,
     worker = world.stack.enter_context(world.east.worker())
     _, row = world.imported(file)
     world.east.assign(world.west.cluster, receiver.port, elsewhere=(row.file,))
-    streams = wait_until(lambda: worker._peers.get("west")).chunks
+    streams = wait_until(lambda: worker.peers.get("west")).chunks
     streams._streams = Streams(3)  # as if a long route had shown that three help
     wait_until(lambda: streams.count == 3)
     world.east.assign(world.west.cluster, receiver.port, *reversed(cut(row, 12)), elsewhere=(row.file,))
@@ -163,17 +165,11 @@ def test_a_route_that_limits_each_connection_gets_as_many_as_are_allowed(world: 
         _, row = world.imported(file)
     receiver = world.stack.enter_context(world.west.receiver())
     port = world.stack.enter_context(slow_route(receiver.port, 2e6))
-    progress = ProgressLog(world.east.ledger)
     limits = ShippingLimits.of(WorkerSection(window_bytes=256 << 10, message_bytes_max=128 << 10))
     make = partial(
-        ChunkThread,
-        ledger=world.east.ledger,
-        progress=progress,
-        limits=limits,
-        connect=connect,
-        role_epoch=lambda: 1,
-        throttle=Throttle(),
-        attempts=AttemptLog(world.east.ledger, "h0"),
+        ChunkStep,
+        sender=Sender(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),
+        uplink=Uplink(connect, lambda: 1, AttemptLog(world.east.ledger, "h0"), limits.retry_min_s, limits.retry_max_s),
     )
     tail, chunks = Tail("west", world.west.cluster, (f"127.0.0.1:{port}",)), tuple(cut(row, 40))
     streams = ChunkStreams(tail, chunks, 1, make, 3, lambda: time.monotonic() * 4)  # trials of half a second

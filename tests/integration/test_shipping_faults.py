@@ -13,16 +13,17 @@ from peer.receive.limits import LandingLimits
 from peer.receive.reception import Reception
 from replication.core.coverage import Ranges
 from replication.core.roles import RoleState
-from replication.core.shipping.window import Window
 from replication.errors import CoordinationError, CorruptFrameError, LedgerBusyError, TransferError
 from replication.link.memory import LinkFaults, MemoryLink
+from replication.worker.files.host_files import Source
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.routes import Destination, open_shipment
-from replication.worker.ship.shipment import ShipLimits
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.opening import Destination, open_shipment
+from replication.worker.ship.sender import Sender
 from replication.worker.ship.throttle import Throttle
 from tests.sites import Site, Wal, rows, table
 
-LIMITS = ShipLimits(4000, 0.2)
+LIMITS = ShippingLimits(10_000, 4000, 0.2)
 
 
 def landing_of(site: Site) -> Landing:
@@ -39,21 +40,20 @@ def ship_until_there(east: Site, west: Site, wal: Wal, link: MemoryLink, deadlin
     deadline = time.monotonic() + deadline_s
     while not durable.contains(256, wal.length):
         assert time.monotonic() < deadline, f"only {durable} of {wal.length} bytes after {failures} failures"
-        window = Window(10_000)
+        sender = Sender(east.ledger, progress, LIMITS, Throttle())
         to = Destination("west", west.cluster, east.ledger.rules.all(), 1, 1)
         try:
-            shipment, resume = open_shipment(
-                link, east.ledger, to, [wal.file], window, LIMITS, progress.report, Throttle()
-            )
+            shipment, resume = open_shipment(link, sender, to, [wal.file])
         except TransferError:
             failures += 1
             continue
+        window = shipment.window
         with closing(shipment):
             shipment.follow(wal.file, 256, resume.durable(wal.file, durable))
             try:
                 while not window.files[wal.file].finished(wal.length):
                     assert time.monotonic() < deadline, f"{window.files[wal.file].durable} after {failures} failures"
-                    shipment.step(wal.row, wal.length, closed=False)
+                    shipment.step(Source(wal.row, wal.length, closed=False))
                     shipment.drain(0.001)
             except CorruptFrameError as error:  # damaged on the way three times in a row
                 shipment.skip_file(wal.file, error)

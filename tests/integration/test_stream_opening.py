@@ -13,12 +13,14 @@ import pytest
 from peer.receive.receiver import Receiver
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
-from replication.core.shipping.window import Window
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
 from replication.link.base import Ack, Hello, PeerLink, Reason, ShipSession
-from replication.worker.ship.routes import Destination, open_shipment
-from replication.worker.ship.shipment import ShipLimits, Shipment
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.opening import Destination, open_shipment
+from replication.worker.ship.sender import Sender
+from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
 from tests.integration.receiving import Pair, answer, refused
 from tests.sites import table
@@ -100,6 +102,11 @@ def test_a_table_dropped_just_now_is_refused_by_the_next_stream(pair: Pair, rece
     assert not pair.landed
 
 
+def sender(pair: Pair) -> Sender:
+    ledger = pair.east.ledger
+    return Sender(ledger, ProgressLog(ledger), ShippingLimits(1 << 20, 1 << 20, 10.0), Throttle())
+
+
 @pytest.mark.parametrize("elected", ["east", "west"])
 def test_a_term_raised_while_a_stream_opens_is_no_second_cluster_of_that_id(
     pair: Pair, receiver: Receiver, elected: str
@@ -110,8 +117,7 @@ def test_a_term_raised_while_a_stream_opens_is_no_second_cluster_of_that_id(
 
     def opened(link: PeerLink) -> Shipment:
         to = Destination("west", pair.west.cluster, rules, pair.east.term, 1)
-        limits = ShipLimits(1 << 20, 10.0)
-        shipment, _ = open_shipment(link, pair.east.ledger, to, [], Window(1 << 20), limits, lambda _: None, Throttle())
+        shipment, _ = open_shipment(link, sender(pair), to, [])
         return shipment
 
     opened(other).close()
@@ -136,11 +142,8 @@ def test_a_cluster_of_a_copied_id_is_refused_however_often_it_asks(pair: Pair, r
     pair.ship(receiver, replace(pair.hello(), term_history=((term_history[-1][0], "another"),))).close()
     pair.east.send_to(pair.west, pair.spec)
     to = Destination("west", pair.west.cluster, pair.east.ledger.rules.all(), pair.east.term, 1)
-    limits = ShipLimits(1 << 20, 10.0)
     with pytest.raises(PeerRefusedError, match="two ledgers have had term") as caught:
-        open_shipment(
-            pair.link(receiver), pair.east.ledger, to, [], Window(1 << 20), limits, lambda _: None, Throttle()
-        )
+        open_shipment(pair.link(receiver), sender(pair), to, [])
     assert caught.value.reason == "ID_CLASH" and "reincarnate" in caught.value.hint
 
 

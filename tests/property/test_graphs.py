@@ -17,14 +17,14 @@ from peer.receive.reception import Reception
 from replication.core.coverage import Ranges
 from replication.core.frame import scan
 from replication.core.roles import RoleState
-from replication.core.shipping.window import Window
 from replication.ledger.base import FileKind, Peer
 from replication.link.memory import MemoryLink
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.routes import Destination, open_shipment
-from replication.worker.ship.shipment import ShipLimits
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.opening import Destination, open_shipment
+from replication.worker.ship.sender import Sender
 from replication.worker.ship.throttle import Throttle
 from tests.sites import Site, Wal
 from tests.tables_made import grouped
@@ -32,7 +32,7 @@ from tests.tables_made import grouped
 NAMES = "abcd"
 SPEC = grouped("ops.t")
 GROUPS = [group.name for group in SPEC.groups]
-LIMITS = ShipLimits(4000, 20.0)
+LIMITS = ShippingLimits(1 << 20, 4000, 20.0)
 
 
 class Node:
@@ -75,16 +75,15 @@ class Node:
         wanted = [s for s in self.files.poll() if s.row.source is None or s.row.source.cluster != peer.site.cluster]
         progress = ProgressLog(ledger)
         to = Destination(peer.site.cluster.name, peer.site.cluster, rules, 1, 1)
-        shipment, resume = open_shipment(
-            peer.link, ledger, to, [s.file for s in wanted], Window(1 << 20), LIMITS, progress.report, Throttle()
-        )
+        sender = Sender(ledger, progress, LIMITS, Throttle())
+        shipment, resume = open_shipment(peer.link, sender, to, [s.file for s in wanted])
         shipped = {known.file: known.shipped for known in ledger.files.progress(peer.site.cluster.name)}
         with closing(shipment):
             for source in wanted:
                 before = resume.durable(source.file, shipped.get(source.file, Ranges()))
                 shipment.follow(source.file, 256, before)
                 while not shipment.window.files[source.file].finished(source.length):
-                    shipment.step(source.row, source.length, closed=source.closed)
+                    shipment.step(source)
                     shipment.drain(0.002)
                 moved |= not before.contains(256, source.length)
         progress.flush()

@@ -10,7 +10,6 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Assignment
-from replication.core.shipping.window import Window
 from replication.errors import (
     PeerUnavailableError,
     ReplicationError,
@@ -22,8 +21,10 @@ from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.routes import Destination, open_shipment
-from replication.worker.ship.shipment import ShipLimits, Shipment
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.opening import Destination, open_shipment
+from replication.worker.ship.sender import Sender
+from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.throttle import Throttle
 from replication.writer.wal.recovery import recover_file, recover_writers
 from tests.simulation.faulty_files import FaultyFiles
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
 
 HOST = "h0"
-SHIP = ShipLimits(1500, 3.0)
+SHIP = ShippingLimits(4000, 1500, 3.0)
 
 
 @dataclass
@@ -104,7 +105,7 @@ class Worker:
                     continue
                 if source.file not in stream.shipment.window.files:
                     stream.shipment.follow(source.file, *stream.begins.get(source.file, (FILE_HEADER_BYTES, Ranges())))
-                stream.shipment.step(source.row, source.length, closed=source.closed)
+                stream.shipment.step(source)
                 if source.closed and stream.shipment.window.files[source.file].finished(source.length):
                     stream.done.add(source.file)
                     stream.shipment.leave(source.file)
@@ -132,13 +133,9 @@ class Worker:
         sources = self.host_files.poll()
         shipment, resume = open_shipment(
             self.link(peer),
-            ledger,
+            Sender(ledger, self.progress, SHIP, Throttle(lambda: cluster.clock() / 1e6)),
             Destination(name, peer.id, rules, assigned.term, 1),
             [source.file for source in sources],
-            Window(4000),
-            SHIP,
-            self.progress.report,
-            Throttle(lambda: cluster.clock() / 1e6),
         )
         for source in sources:
             start, shipped = begins.get(source.file, (FILE_HEADER_BYTES, Ranges()))

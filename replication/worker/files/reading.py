@@ -18,11 +18,13 @@ from replication.core.frame import (
     read_end_record,
     scan,
 )
+from replication.core.ids import FileId
 from replication.errors import CorruptFrameError, MissingFileError, StorageError, VersionError
 from replication.files.mapped import ask, scan_mapped
 from replication.files.store import is_stored, store_of
 
 _ENVELOPE_BYTES_MAX = 64 << 10
+_READERS_MAX = 64
 _STORED_BYTES = 4 << 20
 _AHEAD_BYTES = 8 << 20
 _LARGE_BYTES = 1 << 20  # smaller reads follow a writer, whose bytes are in memory
@@ -84,7 +86,7 @@ class FrameReader:
             want *= 2
 
     def close(self) -> None:
-        """Let go. Idempotent."""
+        """Close it. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -119,6 +121,33 @@ class FrameReader:
             with contextlib.suppress(OSError):  # a hint, which not every file system takes
                 os.posix_fadvise(self._fd, begin, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             self._asked = begin + _AHEAD_BYTES
+
+
+class FrameReaders:
+    """Readers by file, of which the last ``_READERS_MAX`` opened stay open. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._readers: dict[FileId, FrameReader] = {}
+
+    def of(self, file: FileId, path: str) -> FrameReader:
+        """A file's reader, opened if need be."""
+        reader = self._readers.get(file)
+        if reader is None:
+            if len(self._readers) >= _READERS_MAX:
+                self.drop(next(iter(self._readers)))
+            reader = self._readers[file] = FrameReader(path)
+        return reader
+
+    def drop(self, file: FileId) -> None:
+        """Close a file, if it is open."""
+        reader = self._readers.pop(file, None)
+        if reader is not None:
+            reader.close()
+
+    def close(self) -> None:
+        """Close all. Idempotent."""
+        for file in list(self._readers):
+            self.drop(file)
 
 
 class MappedFrames:

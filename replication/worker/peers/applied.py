@@ -5,9 +5,9 @@ More often while a bootstrap is on its way, for somebody waits for its end.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -17,21 +17,25 @@ from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
 from replication.ledger.base import FileKind, Ledger, PeerProgress
 from replication.link.base import PeerLink
-from replication.worker.peers.retries import Retries
+from replication.worker.peers.loop import PeerLoop, Uplink
 from replication.worker.report.progress import ProgressLog
 
+INTERVAL_S = 1.0
+RETRY_MAX_S = 60.0
 _SOON_S = 0.05
 _ASK_MAX = 1000
 _ALL_EVERY = 30
 _log = structlog.get_logger(__name__)
 
 
-class AppliedThread:
-    """Polls one peer until stopped; ``stop`` joins it.
+class AppliedPoll:
+    """Polls one peer until its ``loop`` is stopped.
 
     Args:
         on_loss: called when the peer lost bytes that were durable there, once the ledger knows.
     """
+
+    work = "applied"
 
     def __init__(
         self,
@@ -39,66 +43,42 @@ class AppliedThread:
         host: str,
         ledger: Ledger,
         progress: ProgressLog,
-        connect: Callable[[str, str], PeerLink],
+        uplink: Uplink,
         on_loss: Sequence[Callable[[], None]] = (),
-        interval_s: float = 1.0,
-        retry_max_s: float = 60.0,
     ) -> None:
         self._tail = tail
         self._host = host
         self._ledger = ledger
         self._progress = progress
-        self._connect = connect
         self._on_loss = tuple(on_loss)
         self._turn = 0
-        self._has_news = False  # of losses, that the ledger may not know yet
-        self._interval_s = interval_s
-        self._retry_max_s = retry_max_s
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"applied {tail.peer}", daemon=True)
-        self._thread.start()
+        self._has_loss = False  # which the ledger may not know yet
+        slow = replace(uplink, retry_min_s=INTERVAL_S, retry_max_s=RETRY_MAX_S)
+        self.loop = PeerLoop(self, tail.peer, slow, shows_failures=False)
+        self.loop.start()
 
     def update(self, tail: Tail) -> None:
         """Ask other receivers from now on."""
         if tail != self._tail:
             self._tail = tail
-            self._wake.set()
+            self.loop.wake()
 
-    def is_alive(self) -> bool:
-        """Whether the thread still works; it ends only by ``stop`` or a mistake of its own."""
-        return self._thread.is_alive()
+    def ready(self) -> Tail:
+        """The peer to ask."""
+        return self._tail
 
-    def stop(self) -> None:
-        """Join the thread."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join()
+    def run(self, link: PeerLink, tail: Tail) -> None:
+        """Ask again and again."""
+        while not self.loop.is_woken:
+            begun_s = time.monotonic()
+            awaited = self._ask(link, tail.peer)
+            self.loop.progressed()
+            soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
+            self.loop.wait(min(soon_s, INTERVAL_S) if awaited else INTERVAL_S)
 
-    def _run(self) -> None:
-        retries = Retries(self._interval_s, self._retry_max_s)
-        attempt = 0
-        while not self._stopping:
-            self._wake.clear()
-            tail = self._tail
-            if not tail.receivers:
-                self._wake.wait(self._interval_s)
-                continue
-            link = self._connect(tail.receivers[attempt % len(tail.receivers)], tail.peer_cluster.name)
-            try:
-                while not self._wake.is_set():
-                    begun_s = time.monotonic()
-                    awaited = self._ask(link, tail.peer)
-                    retries.succeeded()
-                    soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
-                    self._wake.wait(min(soon_s, self._interval_s) if awaited else self._interval_s)
-            except ReplicationError as error:
-                attempt += 1
-                _log.debug("applied_unknown", peer=tail.peer, error=str(error))
-                if not self._stopping:
-                    retries.wait(self._wake)
-            finally:
-                link.close()
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
+        """Quietly: the tail reports a peer that does not answer."""
+        _log.debug("applied_unknown", peer=tail.peer, failures=failures, error=str(error))
 
     def _ask(self, link: PeerLink, peer: str) -> bool:
         """Whether a bootstrap is on its way, for whose end somebody waits."""
@@ -107,27 +87,35 @@ class AppliedThread:
         every = self._turn % _ALL_EVERY == 0  # what is applied there may still be lost for clusters after it
         self._turn += 1
         asked = [f for f, row in rows.items() if f in known and (every or known[f].applied < row.needed)]
+        bootstraps = {f for f in asked if rows[f].kind is FileKind.BOOTSTRAP}
         arrived = False  # a bootstrap, whose end somebody awaits
         for some in _chunks(asked):
-            for file, applied in link.progress(some).items():
-                was = known[file]
-                if applied > was.applied:
-                    report = PeerProgress(file, peer, Ranges(), applied, losses=was.losses, tells_error=False)
-                    self._progress.report(report)
-                    arrived |= rows[file].kind is FileKind.BOOTSTRAP
-            for file, loss in link.lost(some).items():
-                was = known[file]
-                if loss.count > was.losses:
-                    self._has_news = True
-                    kept = Ranges.of(*loss.kept)
-                    _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=loss.count, kept=str(kept))
-                    report = PeerProgress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
-                    self._progress.report(report)
-        if (self._has_news or arrived) and self._progress.flush() and self._has_news:
-            self._has_news = False
-            for tell in self._on_loss:
-                tell()
-        return any(rows[f].kind is FileKind.BOOTSTRAP and known[f].applied < rows[f].needed for f in asked)
+            arrived |= not bootstraps.isdisjoint(self._ask_applied(link, peer, some, known))
+            self._ask_lost(link, peer, some, known)
+        if (self._has_loss or arrived) and self._progress.flush() and self._has_loss:
+            self._has_loss = False
+            for call in self._on_loss:
+                call()
+        return any(known[f].applied < rows[f].needed for f in bootstraps)
+
+    def _ask_applied(
+        self, link: PeerLink, peer: str, files: Sequence[FileId], known: dict[FileId, PeerProgress]
+    ) -> set[FileId]:
+        """The files of which more is applied than was known."""
+        applied = {file: end for file, end in link.progress(files).items() if end > known[file].applied}
+        for file, end in applied.items():
+            report = PeerProgress(file, peer, Ranges(), end, losses=known[file].losses, tells_error=False)
+            self._progress.report(report)
+        return set(applied)
+
+    def _ask_lost(self, link: PeerLink, peer: str, files: Sequence[FileId], known: dict[FileId, PeerProgress]) -> None:
+        for file, loss in link.lost(files).items():
+            if loss.count > known[file].losses:
+                self._has_loss = True
+                kept = Ranges.of(*loss.kept)
+                _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=loss.count, kept=str(kept))
+                report = PeerProgress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
+                self._progress.report(report)
 
 
 def _chunks(files: Sequence[FileId]) -> Iterator[Sequence[FileId]]:

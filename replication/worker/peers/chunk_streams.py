@@ -14,9 +14,8 @@ import structlog
 
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.streams import TRIAL_S, Streams
-from replication.worker.peers.chunks import ChunkThread
+from replication.worker.peers.chunks import Chunks, ChunkStep
 
-Chunks = tuple[ChunkAssignment, ...]
 _log = structlog.get_logger(__name__)
 
 
@@ -34,7 +33,7 @@ class ChunkStreams:
         tail: Tail,
         chunks: Chunks,
         term: int,
-        make: Callable[[Tail, Chunks, int], ChunkThread],
+        make: Callable[[Tail, Chunks, int], ChunkStep],
         most: int,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -44,17 +43,17 @@ class ChunkStreams:
         self._streams = Streams()
         self._since_s = clock_s()
         self._since_bytes = 0
-        self._threads = [make(tail, chunks, term)]
+        self._steps = [make(tail, chunks, term)]
 
     @property
     def count(self) -> int:
         """How many streams there are."""
-        return len(self._threads)
+        return len(self._steps)
 
     @property
     def is_done(self) -> bool:
         """Whether every chunk assigned is at the peer."""
-        return all(thread.is_done for thread in self._threads)
+        return all(step.is_done for step in self._steps)
 
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
         """Go on with these chunks; called about once a second, also when nothing has changed."""
@@ -62,32 +61,32 @@ class ChunkStreams:
         shares = self._shares(chunks)
         for at, share in enumerate(shares):
             turned = replace(tail, receivers=tail.receivers[at:] + tail.receivers[:at])
-            if at < len(self._threads):
-                self._threads[at].update(turned, share, term)
+            if at < len(self._steps):
+                self._steps[at].update(turned, share, term)
             else:
-                self._threads.append(self._make(turned, share, term))
-        while len(self._threads) > len(shares):
-            self._threads.pop().stop()
+                self._steps.append(self._make(turned, share, term))
+        while len(self._steps) > len(shares):
+            self._steps.pop().loop.stop()
 
     def reread(self) -> None:
         """Rules changed, or the peer lost something."""
-        for thread in list(self._threads):
-            thread.reread()
+        for step in list(self._steps):
+            step.reread()
 
     def is_alive(self) -> bool:
         """Whether all threads still work."""
-        return all(thread.is_alive() for thread in self._threads)
+        return all(step.loop.is_alive() for step in self._steps)
 
     def stop(self) -> None:
         """End the streams and join their threads."""
-        for thread in self._threads:
-            thread.stop()
+        for step in self._steps:
+            step.loop.stop()
 
     def _judge(self, peer: str) -> None:
         """Try one stream more, or one less, when all have been busy for long enough to tell."""
         now_s = self._clock_s()
-        shipped = sum(thread.shipped_bytes for thread in self._threads)
-        busy = all(thread.current is not None and len(thread.waiting) > 1 for thread in self._threads)
+        shipped = sum(step.shipped_bytes for step in self._steps)
+        busy = all(step.current is not None and len(step.waiting) > 1 for step in self._steps)
         if not busy:
             self._since_s, self._since_bytes = now_s, shipped
         elif now_s - self._since_s >= TRIAL_S:
@@ -95,14 +94,14 @@ class ChunkStreams:
             before, self._streams = self._streams, self._streams.judged(rate, now_s, self._most)
             if before.count != self._streams.count:
                 _log.info("streams_changed", peer=peer, streams=self._streams.count, bytes_per_s=int(rate))
-            kept = self._threads[: self._streams.count]
-            self._since_s, self._since_bytes = now_s, sum(thread.shipped_bytes for thread in kept)
+            kept = self._steps[: self._streams.count]
+            self._since_s, self._since_bytes = now_s, sum(step.shipped_bytes for step in kept)
 
     def _shares(self, chunks: Chunks) -> list[Chunks]:
         """Each stream's chunks, in their order: what it is at or has done stays, the rest is spread evenly."""
         shares: list[list[ChunkAssignment]] = [[] for _ in range(self._streams.count)]
         free: list[ChunkAssignment] = []
-        holders = {chunk: at for at, thread in enumerate(self._threads) for chunk in thread.begun}
+        holders = {chunk: at for at, step in enumerate(self._steps) for chunk in step.begun}
         for chunk in chunks:
             at = holders.get(chunk, len(shares))
             shares[at].append(chunk) if at < len(shares) else free.append(chunk)

@@ -1,14 +1,12 @@
 """The tail of one host to one peer: follows every file as it grows, over rolls and successors, and ships what is new.
 
-One thread. It polls mapped counters: often while bytes come, seldom when idle. A failed stream is opened again after
-a while; other peers have their own threads and notice nothing.
+It polls mapped counters: often while bytes come, seldom when idle. A failed stream is opened again after a while;
+other peers have their own threads and notice nothing.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
 from uuid import UUID
 
 import structlog
@@ -17,79 +15,52 @@ from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Tail
-from replication.core.shipping.window import Window
 from replication.errors import FormatError, ReplicationError, StorageError
-from replication.ledger.base import Ledger, PeerProgress
+from replication.ledger.base import PeerProgress
 from replication.link.base import PeerLink
 from replication.worker.files.host_files import HostFiles, Source
-from replication.worker.peers.retries import Retries
-from replication.worker.report.attempts import AttemptLog
-from replication.worker.report.progress import ProgressLog
-from replication.worker.ship.limits import WITHHELD_S, ShippingLimits
-from replication.worker.ship.routes import Destination, ended_routes, open_shipment
+from replication.worker.peers.loop import PeerLoop, Uplink
+from replication.worker.ship.limits import WITHHELD_S
+from replication.worker.ship.opening import Destination, Resume, open_shipment
+from replication.worker.ship.routes import ended_routes
 from replication.worker.ship.selection import FrameFilter
+from replication.worker.ship.sender import Sender
 from replication.worker.ship.shipment import Shipment
 from replication.worker.ship.skipped_files import SkippedFiles
-from replication.worker.ship.throttle import Throttle
-from replication.worker.ship.write_order import Lines, Shipped
+from replication.worker.ship.write_order import Shipped, WriteOrder
 
 _BUSY_S = 0.25
 _RULES_S = 2.0
 _ERRORS_MAX = 100
-_UNKNOWN = (FILE_HEADER_BYTES, Ranges())
+_Begin = tuple[int, Ranges]  # where a file starts for the peer, and what is durable there
+_UNKNOWN: _Begin = (FILE_HEADER_BYTES, Ranges())
 _log = structlog.get_logger(__name__)
 
 
-class TailThread:
-    """Ships one tail until stopped. ``update`` hands it a new assignment, receivers or rules; ``stop`` joins it.
+class TailStep:
+    """Ships one tail until its ``loop`` is stopped. ``update`` hands it a new assignment."""
 
-    Args:
-        connect: opens a link to a receiver's address, for the peer cluster's name.
-        role_epoch: this cluster's, of this moment.
-        throttle: the peer's rate on this host.
-        attempts: is told how it goes.
-    """
+    work = "tail"
 
-    def __init__(
-        self,
-        tail: Tail,
-        term: int,
-        ledger: Ledger,
-        host_files: HostFiles,
-        progress: ProgressLog,
-        limits: ShippingLimits,
-        connect: Callable[[str, str], PeerLink],
-        role_epoch: Callable[[], int],
-        throttle: Throttle,
-        attempts: AttemptLog,
-    ) -> None:
-        self._throttle = throttle
-        self._attempts = attempts
-        self._tail, self._term = tail, term
-        self._ledger = ledger
-        self._host_files = host_files
-        self._progress = progress
-        self._limits = limits
-        self._connect = connect
-        self._role_epoch = role_epoch
-        self._wake = threading.Event()
-        self._stopping = False
+    def __init__(self, tail: Tail, term: int, host_files: HostFiles, sender: Sender, uplink: Uplink) -> None:
+        self._assigned = tail, term
+        self.host_files = host_files
+        self.sender = sender
+        self.uplink = uplink
+        self._term = term
         self._is_first = True
         self._shipment: Shipment | None = None
-        self._told_ended: set[tuple[UUID, str]] = set()
-        self._skipped = SkippedFiles()
-        self._thread = threading.Thread(target=self._run, name=f"tail {tail.peer}", daemon=True)
-        self._thread.start()
+        self._following: set[FileId] = set()
+        self._ended: set[tuple[UUID, str]] = set()  # routes that the peer was told are closed
+        self.skipped = SkippedFiles()
+        self.loop = PeerLoop(self, tail.peer, uplink)
+        self.loop.start()
 
     def update(self, tail: Tail, term: int) -> None:
         """Go on under another assignment; the stream is opened again when anything differs."""
-        if (tail, term) != (self._tail, self._term):
-            self._tail, self._term = tail, term
-            self._wake.set()
-
-    def reread(self) -> None:
-        """Rules changed, or the peer lost something: open the stream again."""
-        self._wake.set()
+        if (tail, term) != self._assigned:
+            self._assigned = tail, term
+            self.loop.wake()
 
     def nudge(self) -> None:
         """There may be something new to ship: look now."""
@@ -97,189 +68,181 @@ class TailThread:
         if shipment is not None:
             shipment.nudge()
 
-    def is_alive(self) -> bool:
-        """Whether the thread still works; it ends only by ``stop`` or a mistake of its own."""
-        return self._thread.is_alive()
+    def ready(self) -> Tail:
+        """The peer to ship to."""
+        tail, self._term = self._assigned
+        return tail
 
-    def stop(self) -> None:
-        """End the stream and join the thread."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        retries = Retries(self._limits.retry_min_s, self._limits.retry_max_s)
-        attempt = 0
-        while not self._stopping:
-            self._wake.clear()
-            tail, term = self._tail, self._term
-            if not tail.receivers:
-                retries.wait(self._wake)
-                continue
-            link = self._connect(tail.receivers[attempt % len(tail.receivers)], tail.peer_cluster.name)
-            following: set[FileId] = set()
-            try:
-                self._follow(link, tail, term, following, retries)
-            except ReplicationError as error:
-                attempt += 1
-                if retries.tells:
-                    _log.warning("tail_interrupted", peer=tail.peer, failures=retries.failures + 1, error=str(error))
-                for file in sorted(following, reverse=True)[:_ERRORS_MAX]:
-                    self._progress.report(PeerProgress(file, tail.peer, Ranges(), 0, error=str(error)))
-                if not self._stopping:
-                    wait_s = retries.failed()
-                    self._attempts.failed(tail.peer, "tail", retries.failures, wait_s, str(error))
-                    self._wake.wait(wait_s)
-            finally:
-                link.close()
-
-    def _follow(self, link: PeerLink, tail: Tail, term: int, following: set[FileId], retries: Retries) -> None:
-        """Ship until something changes; raises when the stream fails."""
-        to = Destination.of(self._ledger, tail, term, self._role_epoch(), self._limits.skip_dropped)
+    def run(self, link: PeerLink, tail: Tail) -> None:
+        """Open a stream and ship until something changes; raises when the stream fails."""
+        self._following = set()
+        to = Destination.of(self.sender.ledger, tail, self._term, self.uplink.role_epoch())
         if not to.rules:
-            self._tell_ended(link, tail)
-            self._go_well(tail, "tail", "chunks")
-            self._wake.wait(_RULES_S)
+            self._close_ended_routes(link, tail)
+            self._succeeded(tail, "tail", "chunks")
+            self.loop.wait(_RULES_S)
             return
-        self._told_ended.clear()
-        window = Window(self._limits.window_bytes)
-        begins = self._begins(tail)
-        sources = [source for source in self._host_files.poll() if self._is_wanted(source, tail, begins)]
-        following.update(source.file for source in sources)
-        shipment, resume = open_shipment(
-            link,
-            self._ledger,
-            to,
-            [source.file for source in sources],
-            window,
-            self._limits.ship,
-            self._progress.report,
-            self._throttle,
-        )
+        self._ended.clear()
+        begins = _begins(self.sender, tail.peer)
+        wanted = [source.file for source in self.host_files.poll() if _is_wanted(source, tail, begins)]
+        self._following.update(wanted)
+        shipment, resume = open_shipment(link, self.sender, to, wanted)
         try:
-            self._go_well(tail, "tail")
-            known = {file: (begin, resume.durable(file, shipped)) for file, (begin, shipped) in begins.items()}
-            for source in sources:
-                if source.file not in known:
-                    known[source.file] = (FILE_HEADER_BYTES, resume.durable(source.file, Ranges()))
+            self._succeeded(tail, "tail")
             self._shipment = shipment
-            self._ship(shipment, tail, known, following, retries)
+            _TailPass(self, shipment, tail, _resumed(begins, wanted, resume), self._following).run()
         finally:
             self._shipment = None
             shipment.close()
 
-    def _go_well(self, tail: Tail, *work: str) -> None:
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
+        """Record the error with the newest files under way."""
+        if log:
+            _log.warning("tail_interrupted", peer=tail.peer, failures=failures, error=str(error))
+        for file in sorted(self._following, reverse=True)[:_ERRORS_MAX]:
+            self.sender.progress.report(PeerProgress(file, tail.peer, Ranges(), 0, error=str(error)))
+
+    def _succeeded(self, tail: Tail, *work: str) -> None:
         """A stream is open, or there is nothing to send any more: what stood in its way is over."""
-        if self._is_first or self._attempts.is_failing(tail.peer, "tail"):
+        if self._is_first or self.uplink.attempts.is_failing(tail.peer, "tail"):
             self._forget_errors(tail)
         self._is_first = False
         for each in work:
-            self._attempts.succeeded(tail.peer, each)
+            self.uplink.attempts.succeeded(tail.peer, each)
 
     def _forget_errors(self, tail: Tail) -> None:
-        """Also of files of which nothing is to be sent any more, and of what a process before this one told.
+        """Also of files of which nothing is to be sent any more, and those that an earlier process recorded.
 
-        What else is wrong with a file is told again when it is read.
+        What else is wrong with a file is recorded again when it is read.
         """
-        here = {source.file for source in self._host_files.poll()}.difference(tail.elsewhere)
-        for known in self._ledger.files.progress(tail.peer):
-            if known.error and known.file in here and not self._skipped.knows(known.file):
-                self._progress.report(PeerProgress(known.file, tail.peer, Ranges(), 0, losses=known.losses))
+        here = {source.file for source in self.host_files.poll()}.difference(tail.elsewhere)
+        for known in self.sender.ledger.files.progress(tail.peer):
+            if known.error and known.file in here and not self.skipped.knows(known.file):
+                self.sender.progress.report(PeerProgress(known.file, tail.peer, Ranges(), 0, losses=known.losses))
 
-    def _tell_ended(self, link: PeerLink, tail: Tail) -> None:
-        """Close what routes a peer to which nothing goes any more may have open: nobody else tells it.
+    def _close_ended_routes(self, link: PeerLink, tail: Tail) -> None:
+        """Close what routes a peer to which nothing goes any more may have open: nobody else does.
 
         Whoever ended the last rule tried to, but the peer may have been down. A stream closes what it does not name.
         """
-        for route in ended_routes(self._ledger, tail.peer_cluster):
-            if (route.spec.uuid, route.group) not in self._told_ended:
-                link.open_route(self._ledger.cluster, tail.peer_cluster, route)
-                self._told_ended.add((route.spec.uuid, route.group))
+        ledger = self.sender.ledger
+        for route in ended_routes(ledger, tail.peer_cluster):
+            if (route.spec.uuid, route.group) not in self._ended:
+                link.open_route(ledger.cluster, tail.peer_cluster, route)
+                self._ended.add((route.spec.uuid, route.group))
 
-    def _ship(
-        self,
-        shipment: Shipment,
-        tail: Tail,
-        begins: dict[FileId, tuple[int, Ranges]],
-        following: set[FileId],
-        retries: Retries,
+
+class _TailPass:
+    """One open stream of a tail. For one thread.
+
+    Args:
+        begins: where each file starts for the peer, and what is durable there.
+        following: the files of which something is to be sent; kept up to date.
+    """
+
+    def __init__(
+        self, step: TailStep, shipment: Shipment, tail: Tail, begins: dict[FileId, _Begin], following: set[FileId]
     ) -> None:
-        limits, window = self._limits, shipment.window
-        busy_until_s = 0.0
-        opened_s = time.monotonic()
-        told: FrameFilter | None = None
-        done: set[FileId] = set()
-        elsewhere = Shipped(self._ledger, tail.peer)
-        present: set[FileId] = set()
+        self._step = step
+        self._shipment = shipment
+        self._tail = tail
+        self._begins = begins
+        self._following = following
+        self._done: set[FileId] = set()
+        self._present: set[FileId] = set()
+        self._elsewhere = Shipped(step.sender.ledger, tail.peer)
+        self._order = WriteOrder(self._look, self._is_there)
 
-        def look() -> list[Source]:
-            nonlocal present
-            sources = self._host_files.poll()
-            present = {source.file for source in sources}
-            return sources
-
-        def is_there(file: FileId, end: int) -> bool:
-            if file in tail.elsewhere:
-                return elsewhere.is_there(file, end)
-            if file in done or file in window.files and window.files[file].settled(end):
-                return True
-            return file not in present  # let go meanwhile
-
-        lines = Lines(look, is_there)
-        while not self._wake.is_set():
+    def run(self) -> None:
+        """Ship what is new of every file until the loop is woken, or refused tables are to be asked for again."""
+        step, shipment, limits = self._step, self._shipment, self._step.sender.limits
+        opened_s, busy_until_s = time.monotonic(), 0.0
+        reported: FrameFilter | None = None
+        while not step.loop.is_woken:
+            self._order.begin_pass()
             moved = False
-            lines.again()
-            sources = look()
-            if len(done) > len(present):
-                done.intersection_update(present)
-            for source in sources:
-                file = source.file
-                if file in done or file in tail.elsewhere or self._skipped.has(file):
-                    continue
-                if file not in window.files:
-                    # what the peer has and the ledger lacks is taken up all the same, and so told: an ack was lost
-                    if file not in following and not self._is_wanted(source, tail, begins):
-                        done.add(file)
-                        continue
-                    if not lines.may_begin(source, window.files):
-                        continue
-                    shipment.follow(file, *begins.get(file, _UNKNOWN))
-                following.add(file)
-                try:
-                    moved |= shipment.step(source.row, source.length, closed=source.closed)
-                except (FormatError, StorageError) as error:  # of this file: the others go on
-                    self._skipped.put(shipment, file, error)
-                    continue
-                if source.closed and window.files[file].finished(source.length):
-                    done.add(file)
-                    following.discard(file)
-                    shipment.leave(file)
-            now = time.monotonic()
+            for source in self._look():
+                if self._is_due(source):
+                    moved |= self._ship(source)
+            now_s = time.monotonic()
             if moved:
-                busy_until_s = now + _BUSY_S
-            waiting_s = limits.poll_busy_s if now < busy_until_s or window.in_flight else limits.poll_idle_s
-            if shipment.drain(0.0 if moved and window.room else waiting_s) and shipment.acked_bytes:
-                retries.succeeded()
-            if shipment.selection is not told:
-                told = shipment.selection
-                self._attempts.withholds(tail.peer, "tail", told.withheld)
-            if shipment.selection.withheld and now - opened_s > WITHHELD_S:
-                return  # ask again whether the peer takes the tables it refused
+                busy_until_s = now_s + _BUSY_S
+            is_busy = now_s < busy_until_s or shipment.window.in_flight
+            waiting_s = limits.poll_busy_s if is_busy else limits.poll_idle_s
+            if shipment.drain(0.0 if moved and shipment.window.room else waiting_s) and shipment.acked_bytes:
+                step.loop.progressed()
+            if shipment.selection is not reported:
+                reported = shipment.selection
+                step.uplink.attempts.withholds(self._tail.peer, "tail", reported.withheld)
+            if shipment.selection.withheld and now_s - opened_s > WITHHELD_S:
+                return
 
-    def _begins(self, tail: Tail) -> dict[FileId, tuple[int, Ranges]]:
-        """Where each file starts for the peer, and what is known to be durable there."""
-        self._progress.flush()
-        shipped = {known.file: known.shipped for known in self._ledger.files.progress(tail.peer)}
-        begins: dict[FileId, int] = {}
-        for file, _, status in self._ledger.files.statuses(tail.peer):
-            begins[file] = min(status.begin, begins.get(file, status.begin))
-        return {file: (begin, shipped.get(file, Ranges())) for file, begin in begins.items()}
-
-    @staticmethod
-    def _is_wanted(source: Source, tail: Tail, begins: dict[FileId, tuple[int, Ranges]]) -> bool:
-        if source.file in tail.elsewhere or source.row.peer not in ("", tail.peer):
+    def _is_due(self, source: Source) -> bool:
+        """Whether something of a file may go now; one that is new is taken up."""
+        file = source.file
+        if file in self._done or file in self._tail.elsewhere or self._step.skipped.has(file):
             return False
-        if source.row.source is not None and source.row.source.cluster == tail.peer_cluster:
-            return False  # all of it has been through the peer
-        begin, shipped = begins.get(source.file, _UNKNOWN)
-        return not (source.closed and shipped.contains(begin, source.length))
+        if file not in self._shipment.window.files:
+            # what the peer has and the ledger lacks is taken up all the same, and so reported: an ack was lost
+            if file not in self._following and not _is_wanted(source, self._tail, self._begins):
+                self._done.add(file)
+                return False
+            if not self._order.may_begin(source, self._shipment.window.files):
+                return False
+            self._shipment.follow(file, *self._begins.get(file, _UNKNOWN))
+        self._following.add(file)
+        return True
+
+    def _ship(self, source: Source) -> bool:
+        """Whether there may be more to do now; a file that cannot be read is skipped until retry."""
+        file, shipment = source.file, self._shipment
+        try:
+            moved = shipment.step(source)
+        except (FormatError, StorageError) as error:  # of this file: the others go on
+            self._step.skipped.put(shipment, file, error)
+            return False
+        if source.closed and shipment.window.files[file].finished(source.length):
+            self._done.add(file)
+            self._following.discard(file)
+            shipment.leave(file)
+        return moved
+
+    def _look(self) -> list[Source]:
+        sources = self._step.host_files.poll()
+        self._present = {source.file for source in sources}
+        if len(self._done) > len(self._present):
+            self._done.intersection_update(self._present)
+        return sources
+
+    def _is_there(self, file: FileId, end: int) -> bool:
+        if file in self._tail.elsewhere:
+            return self._elsewhere.is_there(file, end)
+        passage = self._shipment.window.files.get(file)
+        if file in self._done or passage is not None and passage.settled(end):
+            return True
+        return file not in self._present  # released meanwhile
+
+
+def _begins(sender: Sender, peer: str) -> dict[FileId, _Begin]:
+    """Where each file starts for the peer, and what is known to be durable there."""
+    sender.progress.flush()
+    shipped = {known.file: known.shipped for known in sender.ledger.files.progress(peer)}
+    begins: dict[FileId, int] = {}
+    for file, _, status in sender.ledger.files.statuses(peer):
+        begins[file] = min(status.begin, begins.get(file, status.begin))
+    return {file: (begin, shipped.get(file, Ranges())) for file, begin in begins.items()}
+
+
+def _resumed(begins: dict[FileId, _Begin], wanted: list[FileId], resume: Resume) -> dict[FileId, _Begin]:
+    """The same with what the peer says when the stream opens; files that only the host knows start at their head."""
+    known = {file: (begin, resume.durable(file, shipped)) for file, (begin, shipped) in begins.items()}
+    return {file: (FILE_HEADER_BYTES, resume.durable(file, Ranges())) for file in wanted} | known
+
+
+def _is_wanted(source: Source, tail: Tail, begins: dict[FileId, _Begin]) -> bool:
+    if source.file in tail.elsewhere or source.row.peer not in ("", tail.peer):
+        return False
+    if source.row.source is not None and source.row.source.cluster == tail.peer_cluster:
+        return False  # all of it has been through the peer
+    begin, shipped = begins.get(source.file, _UNKNOWN)
+    return not (source.closed and shipped.contains(begin, source.length))

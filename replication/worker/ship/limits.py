@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from replication.settings import WorkerSection
-from replication.worker.ship.shipment import ShipLimits
 
 #: So often a peer is asked whether it takes the tables it refused: by opening the stream again.
 WITHHELD_S = 5.0
@@ -13,14 +12,15 @@ WITHHELD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ShippingLimits:
-    """Sizes in bytes, times in seconds."""
+    """Sizes in bytes, times in seconds; without ``of``, the loops' times are the configuration's defaults."""
 
     window_bytes: int
-    poll_busy_s: float
-    poll_idle_s: float
-    retry_min_s: float
-    retry_max_s: float
-    ship: ShipLimits
+    message_bytes_max: int
+    ack_timeout_s: float
+    poll_busy_s: float = WorkerSection.model_fields["poll_busy_s"].default
+    poll_idle_s: float = WorkerSection.model_fields["poll_idle_s"].default
+    retry_min_s: float = WorkerSection.model_fields["retry_min_s"].default
+    retry_max_s: float = WorkerSection.model_fields["retry_max_s"].default
     skip_dropped: bool = False
 
     @staticmethod
@@ -28,10 +28,11 @@ class ShippingLimits:
         """As configured."""
         return ShippingLimits(
             section.window_bytes,
+            section.message_bytes_max,
+            section.ack_timeout_s,
             section.poll_busy_s,
             section.poll_idle_s,
             section.retry_min_s,
             section.retry_max_s,
-            ShipLimits(section.message_bytes_max, section.ack_timeout_s),
             section.dropped_tables == "skip",
         )

@@ -1,4 +1,4 @@
-"""Picking what goes of frames that were read, as one message, and what stays here behind it. Pure."""
+"""Composing a message of the frames that were read: those that go, and those withheld behind them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NONE = Ranges()
 
 
 @dataclass(frozen=True, slots=True)
-class Picked:
+class Message:
     """What goes of the frames up to ``end``, and the newest one's commit; ``withheld`` comes after it, by table."""
 
     end: int
@@ -23,8 +23,19 @@ class Picked:
     schemas: tuple[tuple[UUID, str, bytes], ...] = ()
     withheld: Mapping[UUID, Ranges] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the frames that go."""
+        return sum(end - begin for begin, end in self.spans)
 
-def pick(frames: Sequence[FrameView], selection: FrameFilter, size_max: int, duplicates: Ranges = _NONE) -> Picked:
+    def payload(self, content: bytes, at: int) -> bytes | memoryview:
+        """The frames that go, out of ``content``, which was read at offset ``at``; copied only when parted."""
+        view = memoryview(content)
+        pieces = [view[begin - at : end - at] for begin, end in self.spans]
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def compose(frames: Sequence[FrameView], selection: FrameFilter, size_max: int, duplicates: Ranges = _NONE) -> Message:
     """Take frames from the front until ``size_max`` bytes (one at least), or until a withheld one and all after it.
 
     Those inside ``duplicates`` are skipped: what is claimed elsewhere goes from there.
@@ -35,13 +46,13 @@ def pick(frames: Sequence[FrameView], selection: FrameFilter, size_max: int, dup
     end = frames[0].begin
     withheld: dict[UUID, Ranges] = {}
     for frame in frames:
-        verdict = FrameDecision.SKIP if duplicates.contains(frame.begin, frame.end) else selection.judge(frame)
-        if verdict is FrameDecision.WITHHOLD:
+        decision = FrameDecision.SKIP if duplicates.contains(frame.begin, frame.end) else selection.judge(frame)
+        if decision is FrameDecision.WITHHOLD:
             withheld[frame.header.table] = withheld.get(frame.header.table, _NONE).add(frame.begin, frame.end)
             continue
         if withheld:
             break
-        if verdict is FrameDecision.SEND:
+        if decision is FrameDecision.SEND:
             length = frame.end - frame.begin
             if size and size + length > size_max:
                 break
@@ -55,4 +66,4 @@ def pick(frames: Sequence[FrameView], selection: FrameFilter, size_max: int, dup
             if header.kind in (FrameKind.DATA, FrameKind.BOOTSTRAP):
                 schemas[header.schema] = (header.table, header.group, header.schema)
         end = frame.end
-    return Picked(end, tuple(spans), commit, tuple(schemas.values()), withheld)
+    return Message(end, tuple(spans), commit, tuple(schemas.values()), withheld)

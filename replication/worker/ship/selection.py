@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from uuid import UUID
 
@@ -26,21 +26,23 @@ class FrameFilter:
 
     peer: ClusterId
     rules: dict[tuple[UUID, str], Rule]
-    withheld: dict[UUID, str] = field(default_factory=dict)  # with the peer's words
+    withheld: dict[UUID, str] = field(default_factory=dict)  # with the reason
+    generation: int = 0  # of the newest rule
 
     @staticmethod
     def of(peer: ClusterId, rules: Iterable[Rule]) -> FrameFilter:
         """Of the rules of one peer."""
-        return FrameFilter(peer, {(rule.table, rule.group): rule for rule in rules})
+        found = {(rule.table, rule.group): rule for rule in rules}
+        return FrameFilter(peer, found, generation=max((rule.generation for rule in found.values()), default=0))
 
     def without(self, table: UUID, reason: str) -> FrameFilter:
         """The same with one more table withheld."""
-        return FrameFilter(self.peer, self.rules, {**self.withheld, table: reason})
+        return replace(self, withheld={**self.withheld, table: reason})
 
     def passing_over(self, table: UUID) -> FrameFilter:
         """The same as if one table had no rule."""
         kept = {key: rule for key, rule in self.rules.items() if key[0] != table}
-        return FrameFilter(self.peer, kept, self.withheld)
+        return replace(self, rules=kept)
 
     @property
     def trouble(self) -> str:
@@ -52,8 +54,7 @@ class FrameFilter:
 
         Nothing goes where it has been (rule 4). What closes time or a role goes to every other peer, whatever the
         rules. The rest goes when a rule wants its table and group, from the first sequence that the rule requires,
-        unless
-        something that it required is lost: then the table waits to be bootstrapped.
+        unless something that it required is lost: then the table waits to be bootstrapped.
         """
         header = frame.header
         if self.peer in frame.provenance:

@@ -1,4 +1,4 @@
-"""One pass over a file's bytes to one peer: what the window needs is read, picked, sent in large messages, acked.
+"""One pass over a file's bytes to one peer: what the window needs is read, selected, sent in large messages, acked.
 
 Payload goes forward only, positions come back. Skipped bytes ride with the message after them; when none follows for
 a while they go alone, so that the peer's prefix moves on.
@@ -7,185 +7,147 @@ a while they go alone, so that the peer's prefix moves on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
 import structlog
 
 from replication.core.coverage import Ranges
-from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.core.shipping.window import Window
-from replication.errors import CorruptFrameError, FormatError, PeerUnavailableError, ReplicationError
+from replication.errors import CorruptFrameError, PeerUnavailableError, ReplicationError
 from replication.ledger.base import FileKind, FileRow, PeerProgress
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
-from replication.worker.files.reading import FrameReader
-from replication.worker.ship.message import Picked, pick
+from replication.worker.files.host_files import Source
+from replication.worker.files.reading import FrameReaders
+from replication.worker.ship.message import Message, compose
+from replication.worker.ship.schemas import PeerSchemas, UnknownSchemaError
 from replication.worker.ship.selection import FrameFilter
-from replication.worker.ship.throttle import Throttle
+from replication.worker.ship.sender import Sender
 
 _SKIP_ALONE_S = 0.25
-_READERS_MAX = 64
 _CORRUPT_MAX = 3
 _FLIGHTS_MAX = 1024
-_BESIDE_BYTES = 64 << 10
-NOTHING_WITHHELD: Mapping[UUID, Ranges] = MappingProxyType({})
+_HALVED_BYTES_MIN = 64 << 10
+_WITHHELD_BYTES = 64 << 10
+_NOTHING_WITHHELD: Mapping[UUID, Ranges] = MappingProxyType({})
 _NONE = Ranges()
 _log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ShipLimits:
-    """Bounds of one stream; times in seconds."""
+@dataclass(slots=True)
+class _Followed:
+    """What the stream knows of one file beside its window.
 
-    message_bytes_max: int
-    ack_timeout_s: float
+    ``skipped``: [begin, end) read and not for the peer, not sent yet, and since when. ``commits``: the newest commit
+    of what is on its way, by where it ends. ``refusals``: of bytes as they are, since the last that landed.
+    """
+
+    begin: int | None = None
+    skipped: tuple[int, int, float] | None = None
+    commits: dict[int, int] = field(default_factory=dict)
+    end_sent: bool = False
+    refusals: int = 0
+    damage: CorruptFrameError | None = None
 
 
 class Shipment:
     """A stream to one peer and what is on its way there. One thread uses it; ``close`` ends the stream.
 
     Args:
-        schema: finds a schema version by hash, for frames of one the peer has not been sent.
-        table: finds the definition that goes to the peer with a schema version that it has not been sent.
-        duplicates: ranges of a landing file between two offsets that hold frames which are claimed elsewhere.
-        withheld: bytes of a file known to hold only frames of one table, by table: those of withheld ones stay unread.
-        report: takes what was learnt about files at the peer.
+        session: the open stream.
+        peer: the peer's name.
+        sender: what all streams to the peer share.
+        selection: which frames go.
+        schemas: the schema versions that the peer was sent.
+        term: of the assignment.
         losses: how often the peer had lost bytes of a file when the stream opened; files not named: never.
-        throttle: the peer's rate on this host.
     """
 
     def __init__(
         self,
         session: ShipSession,
         peer: str,
+        sender: Sender,
         selection: FrameFilter,
-        window: Window,
-        limits: ShipLimits,
-        *,
+        schemas: PeerSchemas,
         term: int,
-        generation: int,
-        schema: Callable[[bytes], SchemaVersion | None],
-        table: Callable[[UUID, str], TableSpec | None],
-        duplicates: Callable[[FileId, int, int], Ranges],
-        withheld: Callable[[FileId], Mapping[UUID, Ranges]],
-        report: Callable[[PeerProgress], None],
         losses: Mapping[FileId, int],
-        throttle: Throttle,
     ) -> None:
         self.selection = selection
-        self.window = window
+        self.window = Window(sender.limits.window_bytes)
         self.acked_bytes = 0
         self._session = session
         self._peer = peer
-        self._limits = limits
-        self._message_bytes = limits.message_bytes_max
+        self._sender = sender
+        self._schemas = schemas
         self._term = term
-        self._generation = generation
-        self._schema = schema
-        self._table = table
-        self._duplicates = duplicates
-        self._withheld = withheld
-        self._report = report
         self._losses = losses
-        self._throttle = throttle
-        self._known_schemas: set[bytes] = set()
-        self._readers: dict[FileId, FrameReader] = {}
-        self._starts: dict[FileId, int] = {}
-        self._skipped: dict[FileId, tuple[int, int, float]] = {}  # [begin, end) read and skipped, not sent; since when
-        self._commits: dict[FileId, dict[int, int]] = {}  # newest commit of what is on its way, by where it ends
-        self._told_closed: set[FileId] = set()
-        self._refusals: dict[FileId, int] = {}  # of bytes as they are, since the last that landed
-        self._damaged: dict[FileId, CorruptFrameError] = {}
-        self._seen_s = time.monotonic()
-
-    def knows(self, hashes: Iterator[bytes]) -> None:
-        """Schema versions that the peer was sent when the stream opened."""
-        self._known_schemas.update(hashes)
+        self._message_bytes = sender.limits.message_bytes_max
+        self._files: dict[FileId, _Followed] = {}
+        self._readers = FrameReaders()
+        self._answered_s = time.monotonic()
 
     def follow(self, file: FileId, start: int, durable: Ranges) -> None:
-        """Take up a file. What lies before ``start`` is not required; the peer is told that it is skipped."""
-        self._starts[file] = start
-        self._follow(file, FILE_HEADER_BYTES, durable)
+        """Take up a file. What lies before ``start`` is not required; it is sent as skipped."""
+        self._follow(file, FILE_HEADER_BYTES, durable).begin = start
 
     def follow_part(self, file: FileId, begin: int, durable: Ranges) -> None:
-        """Take up a file from ``begin`` on; what the peer has of it is told, for its ack may have been lost."""
+        """Take up a file from ``begin`` on; what the peer has of it is reported, for its ack may have been lost."""
         self._follow(file, begin, durable)
 
-    def step(self, row: FileRow, length: int, *, closed: bool) -> bool:
+    def step(self, source: Source) -> bool:
         """Send at most one message of a file that the window follows; whether there may be more to do now.
 
         Raises:
             FormatError, StorageError: the file cannot be read, or the peer finds what is read damaged again and again;
                 ``skip_file`` it. Whatever else fails, fails the stream.
         """
-        file = row.file
-        damaged = self._damaged.pop(file, None)
-        passage = self.window.files[file]
-        gap = passage.gap(length)
-        if gap is not None and damaged is not None:
-            raise damaged
+        followed, passage = self._files[source.file], self.window.files[source.file]
+        damage, followed.damage = followed.damage, None
+        gap = passage.gap(source.length)
         if gap is None:
-            self._tell_closed(file, length, closed)
+            self._send_end(source, followed)
             return False
-        if not self.window.room or len(passage.flights) >= _FLIGHTS_MAX or not self._throttle.admits():
+        if damage is not None:
+            raise damage
+        if not self.window.room or len(passage.flights) >= _FLIGHTS_MAX or not self._sender.throttle.admits():
             return False
         begin, limit = gap
-        size_max = self._throttle.message_bytes(self._message_bytes)
-        if file in self._refusals:
-            size_max = 1  # frame by frame, so that those before a damaged one arrive
-        elif self.selection.withheld:
-            size_max = min(size_max, _BESIDE_BYTES)  # a withheld frame ends a message: what is behind it is read again
-        at = max(begin, min(self._starts.get(file, begin), limit))
-        skipped = self._skipped.get(file)
-        if skipped is not None and skipped[0] == begin and skipped[1] <= limit:
-            at = max(at, skipped[1])
-        if at < limit:
-            content, frames = self._reader(file, row.path).read(at, limit, size_max)
-            landed = row.kind is FileKind.LANDING
-            duplicates = self._duplicates(file, at, frames[-1].end) if landed else _NONE
-            picked = pick(frames, self.selection, size_max, duplicates)
-        else:
-            content, picked = b"", Picked(at)
-        if picked.spans:
-            size = sum(high - low for low, high in picked.spans)
-            if not self.window.admits(size):
+        at = self._read_from(followed, begin, limit)
+        content, message = self._read(source.row, followed, at, limit)
+        if message.spans:
+            if not self.window.admits(message.size):
                 return False
-            if not self._send_schemas(picked):
+            if not self._send_schemas(message):
                 return True
-            view = memoryview(content)
-            pieces = [view[low - at : high - at] for low, high in picked.spans]
-            self._send(file, begin, picked.end, pieces[0] if len(pieces) == 1 else b"".join(pieces), length, closed)
-            self._commits.setdefault(file, {})[picked.end] = picked.commit
-        elif picked.end > begin:
-            self._skip(file, begin, picked.end, length, closed, more=picked.end < limit and not picked.withheld)
-        for ranges in picked.withheld.values():
-            for low, high in ranges:
-                self.window.withhold(file, low, high)
-        if picked.withheld:
-            self._learnt(file, _NONE, withheld=picked.withheld)
-        return picked.end > at or bool(picked.withheld)
+            self._send(source, followed, begin, message.end, message.payload(content, at))
+            followed.commits[message.end] = message.commit
+        elif message.end > begin:
+            self._skip(source, followed, begin, message.end, more=message.end < limit and not message.withheld)
+        self._hold_back(source.file, message.withheld)
+        return message.end > at or bool(message.withheld)
 
     def drain(self, timeout_s: float) -> int:
         """Take in replies, waiting ``timeout_s`` for the first; how many came.
 
         Raises:
-            PeerRefusedError: a refusal that ends the stream. PeerUnavailableError: the stream ended, or the peer was
-            silent for ``ack_timeout_s`` with bytes on their way.
+            PeerRefusedError: a refusal that ends the stream. PeerUnavailableError: the stream ended, or the peer did
+            not answer for ``ack_timeout_s`` with bytes on their way.
         """
         count = 0
         while (reply := self._session.receive(timeout_s if count == 0 else 0.0)) is not None:
             self._take(reply)
             count += 1
-        now = time.monotonic()
+        now, ack_timeout_s = time.monotonic(), self._sender.limits.ack_timeout_s
         if count or not self.window.in_flight:
-            self._seen_s = now
-        elif now - self._seen_s > self._limits.ack_timeout_s:
+            self._answered_s = now
+        elif now - self._answered_s > ack_timeout_s:
             raise PeerUnavailableError(
-                f"{self._peer} has not answered for {self._limits.ack_timeout_s:g} s", "Is its receiver frozen?"
+                f"{self._peer} has not answered for {ack_timeout_s:g} s", "Is its receiver frozen?"
             )
         return count
 
@@ -196,28 +158,104 @@ class Shipment:
     def leave(self, file: FileId) -> None:
         """Nothing more of a file."""
         self.window.leave(file)
-        self._told_closed.discard(file)
-        for known in (self._starts, self._skipped, self._refusals, self._damaged, self._commits):
-            known.pop(file, None)
-        reader = self._readers.pop(file, None)
-        if reader is not None:
-            reader.close()
+        self._files.pop(file, None)
+        self._readers.drop(file)
 
     def skip_file(self, file: FileId, error: ReplicationError) -> None:
-        """Tell of a file that ``step`` could not read; it is opened anew when it is stepped through again."""
-        self._refusals.pop(file, None)
-        reader = self._readers.pop(file, None)
-        if reader is not None:
-            reader.close()
-        self._learnt(file, Ranges(), error=str(error))
+        """Report a file that ``step`` could not read; it is opened anew when it is stepped through again."""
+        if file in self._files:
+            self._files[file].refusals = 0
+        self._readers.drop(file)
+        self._report(file, error=str(error))
 
     def close(self) -> None:
         """End the stream; what is on its way may or may not arrive."""
         self._session.close()
         self.window.lost()
-        for reader in self._readers.values():
-            reader.close()
-        self._readers.clear()
+        self._readers.close()
+
+    def _follow(self, file: FileId, begin: int, durable: Ranges) -> _Followed:
+        withheld = self._sender.ledger.files.withheld(file) if self.selection.withheld else _NOTHING_WITHHELD
+        known = [ranges for table, ranges in withheld.items() if table in self.selection.withheld]
+        self.window.follow(file, begin, durable, Ranges.union_of(span for ranges in known for span in ranges))
+        followed = self._files[file] = _Followed()
+        if durable:
+            self._report(file, durable)
+        return followed
+
+    @staticmethod
+    def _read_from(followed: _Followed, begin: int, limit: int) -> int:
+        """Where to read: past what is not required, and past what was read and skipped before."""
+        at = begin if followed.begin is None else max(begin, min(followed.begin, limit))
+        skipped = followed.skipped
+        if skipped is not None and skipped[0] == begin and skipped[1] <= limit:
+            at = max(at, skipped[1])
+        return at
+
+    def _read(self, row: FileRow, followed: _Followed, at: int, limit: int) -> tuple[bytes, Message]:
+        if at >= limit:
+            return b"", Message(at)
+        size_max = self._sender.throttle.message_bytes(self._message_bytes)
+        if followed.refusals:
+            size_max = 1  # frame by frame, so that those before a damaged one arrive
+        elif self.selection.withheld:
+            size_max = min(size_max, _WITHHELD_BYTES)  # a withheld frame ends a message: what follows is read again
+        content, frames = self._readers.of(row.file, row.path).read(at, limit, size_max)
+        landed = row.kind is FileKind.LANDING
+        duplicates = self._sender.ledger.landing.duplicates(row.file, at, frames[-1].end) if landed else _NONE
+        return content, compose(frames, self.selection, size_max, duplicates)
+
+    def _send_schemas(self, message: Message) -> bool:
+        """Whether the peer has them all; a table of which the ledger lacks one is withheld from now on."""
+        try:
+            missing = self._schemas.missing(message.schemas)
+        except UnknownSchemaError as error:
+            _log.error("table_withheld", peer=self._peer, table=str(error.table), error=str(error))
+            self._withhold(error.table, str(error))
+            return False
+        if missing:
+            self._session.send(tuple(missing))
+            self._schemas.sent(message.schemas)
+        return True
+
+    def _send(
+        self, source: Source, followed: _Followed, begin: int, end: int, frames: bytes | memoryview = b""
+    ) -> None:
+        passage = self.window.files[source.file]
+        followed.end_sent |= source.closed and end >= source.length
+        followed.skipped = None
+        if not self.window.in_flight:
+            self._answered_s = time.monotonic()
+        self.window.sent(source.file, begin, end, len(frames))
+        self._sender.throttle.spend(len(frames))
+        closed_length = source.length if source.closed else 0
+        self._session.send(
+            Data(source.file, begin, end, passage.tiling_begin(begin), self._term, frames, closed_length)
+        )
+
+    def _send_end(self, source: Source, followed: _Followed) -> None:
+        """Say that a file is closed when all of it went before that was known."""
+        passage, end = self.window.files[source.file], source.length
+        if source.closed and not followed.end_sent and not passage.withheld:
+            followed.end_sent = True
+            self._session.send(Data(source.file, end, end, passage.tiling_begin(end), self._term, b"", end))
+
+    def _skip(self, source: Source, followed: _Followed, begin: int, end: int, *, more: bool) -> None:
+        """Bytes that are not for the peer wait for company, but not for long, nor where what follows stays here."""
+        now = time.monotonic()
+        known = followed.skipped
+        since = known[2] if known is not None and known[0] == begin else now
+        if not more and (source.closed or end < source.length or now - since >= _SKIP_ALONE_S):
+            self._send(source, followed, begin, end)
+        else:
+            followed.skipped = (begin, end, since)
+
+    def _hold_back(self, file: FileId, withheld: Mapping[UUID, Ranges]) -> None:
+        if withheld:
+            for ranges in withheld.values():
+                for begin, end in ranges:
+                    self.window.withhold(file, begin, end)
+            self._report(file, withheld=withheld)
 
     def _take(self, reply: Reply) -> None:
         if isinstance(reply, Ack):
@@ -229,7 +267,8 @@ class Shipment:
         match reply.reason:
             case Reason.HOLE:
                 self.window.rewind(file, reply.expected)
-                self._skipped.pop(file, None)
+                if file in self._files:
+                    self._files[file].skipped = None
             case Reason.DIVERGENCE:  # it is there, kept withheld
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
@@ -237,47 +276,43 @@ class Shipment:
                 _log.warning("table_withheld", peer=self._peer, table=str(reply.table), error=reply.what)
                 self._withhold(reply.table, str(reply.error()))
                 self.window.returned(file, reply.begin, reply.end)
-                self._learnt(file, Ranges(), error=str(reply.error()))
+                self._report(file, error=str(reply.error()))
             case Reason.UNKNOWN_SCHEMA:
-                self._known_schemas.clear()
+                self._schemas.forget()
                 self._bounded_retry(reply, file)
             case Reason.CORRUPT:
                 self._bounded_retry(reply, file)
-            case Reason.TOO_LARGE if self._message_bytes > 64 << 10:
+            case Reason.TOO_LARGE if self._message_bytes > _HALVED_BYTES_MIN:
                 self._message_bytes //= 2
                 self.window.returned(file, reply.begin, reply.end)
             case _:
                 raise reply.error()
 
-    def _bounded_retry(self, refusal: Refusal, file: FileId) -> None:
-        count = self._refusals[file] = self._refusals.get(file, 0) + 1
-        if count > _CORRUPT_MAX:
-            if refusal.reason is not Reason.CORRUPT:
-                raise refusal.error()
-            self._damaged[file] = CorruptFrameError(
-                f"{self._peer} finds {file} damaged: {refusal.what}",
-                "It is read again; if that does not help, restore it, or see what walship wal salvage would lose",
-            )
-        _log.warning("message_refused", peer=self._peer, file=str(file), begin=refusal.begin, error=refusal.what)
-        self.window.returned(file, refusal.begin, refusal.end)
-
     def _landed(self, file: FileId, spans: Ranges, error: str = "") -> None:
         before = self.window.in_flight
         self.window.acked(file, spans)
         self.acked_bytes += before - self.window.in_flight
-        self._refusals.pop(file, None)
-        self._damaged.pop(file, None)
-        commits = self._commits.get(file, {})
-        commit = max((commits.pop(end, 0) for _, end in spans), default=0)
-        self._learnt(file, spans, commit, error)
+        commit = 0
+        followed = self._files.get(file)
+        if followed is not None:
+            followed.refusals, followed.damage = 0, None
+            commit = max((followed.commits.pop(end, 0) for _, end in spans), default=0)
+        self._report(file, spans, commit, error)
 
-    def _follow(self, file: FileId, begin: int, durable: Ranges) -> None:
-        held = self.selection.withheld
-        withheld = self._withheld(file) if held else NOTHING_WITHHELD
-        known = Ranges.union_of(span for table, ranges in withheld.items() if table in held for span in ranges)
-        self.window.follow(file, begin, durable, known)
-        if durable:
-            self._learnt(file, durable)
+    def _bounded_retry(self, refusal: Refusal, file: FileId) -> None:
+        _log.warning("message_refused", peer=self._peer, file=str(file), begin=refusal.begin, error=refusal.what)
+        self.window.returned(file, refusal.begin, refusal.end)
+        followed = self._files.get(file)
+        if followed is None:
+            return  # left meanwhile
+        followed.refusals += 1
+        if followed.refusals > _CORRUPT_MAX:
+            if refusal.reason is not Reason.CORRUPT:
+                raise refusal.error()
+            followed.damage = CorruptFrameError(
+                f"{self._peer} finds {file} damaged: {refusal.what}",
+                "It is read again; if that does not help, restore it, or see what walship wal salvage would lose",
+            )
 
     def _withhold(self, table: UUID, reason: str) -> None:
         """Leave a table out from now on, also what an earlier stream found to hold only frames of it."""
@@ -285,82 +320,28 @@ class Shipment:
             return
         self.selection = self.selection.without(table, reason)
         for file, passage in list(self.window.files.items()):
-            for begin, end in self._withheld(file).get(table, _NONE).subtract(passage.durable):
+            withheld = self._sender.ledger.files.withheld(file).get(table, _NONE)
+            for begin, end in withheld.subtract(passage.durable):
                 self.window.withhold(file, begin, end)
 
-    def _learnt(
+    def _report(
         self,
         file: FileId,
-        spans: Ranges,
+        spans: Ranges = _NONE,
         commit: int = 0,
         error: str = "",
-        withheld: Mapping[UUID, Ranges] = NOTHING_WITHHELD,
+        withheld: Mapping[UUID, Ranges] = _NOTHING_WITHHELD,
     ) -> None:
-        trouble = error or self.selection.trouble
-        times = self._losses.get(file, 0)
-        self._report(
-            PeerProgress(file, self._peer, spans, 0, commit, trouble, self._generation, times, Ranges(), withheld)
+        self._sender.progress.report(
+            PeerProgress(
+                file,
+                self._peer,
+                spans,
+                0,
+                commit,
+                error or self.selection.trouble,
+                self.selection.generation,
+                self._losses.get(file, 0),
+                withheld=withheld,
+            )
         )
-
-    def _skip(self, file: FileId, begin: int, end: int, length: int, closed: bool, *, more: bool) -> None:
-        """Bytes that are not for the peer wait for company, but not for long, nor where what follows stays here."""
-        now = time.monotonic()
-        known = self._skipped.get(file)
-        since = known[2] if known is not None and known[0] == begin else now
-        if not more and (closed or end < length or now - since >= _SKIP_ALONE_S):
-            self._skipped.pop(file, None)
-            self._send(file, begin, end, b"", length, closed)
-        else:
-            self._skipped[file] = (begin, end, since)
-
-    def _send(self, file: FileId, begin: int, end: int, frames: bytes | memoryview, length: int, closed: bool) -> None:
-        passage = self.window.files[file]
-        if closed and end >= length:
-            self._told_closed.add(file)
-        if not self.window.in_flight:
-            self._seen_s = time.monotonic()
-        self.window.sent(file, begin, end, len(frames))
-        self._throttle.spend(len(frames))
-        self._skipped.pop(file, None)
-        self._session.send(
-            Data(file, begin, end, passage.tiling_begin(begin), self._term, frames, length if closed else 0)
-        )
-
-    def _tell_closed(self, file: FileId, length: int, closed: bool) -> None:
-        if closed and file not in self._told_closed and not self.window.files[file].withheld:
-            self._told_closed.add(file)
-            begin = self.window.files[file].tiling_begin(length)
-            self._session.send(Data(file, length, length, begin, self._term, b"", length))
-
-    def _send_schemas(self, picked: Picked) -> bool:
-        """Whether the peer has been sent them all; a table of which the ledger lacks one is withheld from now on."""
-        versions: list[SchemaVersion] = []
-        tables: dict[UUID, TableSpec] = {}
-        for table, group, name in picked.schemas:
-            if name not in self._known_schemas:
-                version = self._schema(name)
-                if version is None:
-                    lacking = FormatError(
-                        f"schema version {name.hex()[:12]} of table {table}, group {group!r}, is not in the ledger",
-                        "Register the table here again, or restore the ledger",
-                    )
-                    _log.error("table_withheld", peer=self._peer, table=str(table), error=str(lacking))
-                    self._withhold(table, str(lacking))
-                    return False
-                versions.append(version)
-                spec = self._table(table, group)
-                if spec is not None:
-                    tables[table] = spec
-        if versions:
-            self._session.send((*tables.values(), *versions))
-            self._known_schemas.update(version.hash for version in versions)
-        return True
-
-    def _reader(self, file: FileId, path: str) -> FrameReader:
-        reader = self._readers.get(file)
-        if reader is None:
-            if len(self._readers) >= _READERS_MAX:
-                oldest = next(iter(self._readers))
-                self._readers.pop(oldest).close()
-            reader = self._readers[file] = FrameReader(path)
-        return reader

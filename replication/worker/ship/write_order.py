@@ -18,10 +18,10 @@ from replication.ledger.base import FileKind, FileRow, Ledger
 from replication.worker.files.host_files import Source
 
 _ASK_S = 0.5
-_Line = tuple[str, ...]
+_OrderKey = tuple[str, ...]
 
 
-def line_of(row: FileRow) -> _Line | None:
+def order_key(row: FileRow) -> _OrderKey | None:
     """What the files that must keep their order have in common; None for those that need none."""
     if row.kind is FileKind.WAL and row.writer:
         return row.host, row.writer
@@ -38,10 +38,10 @@ class _Waiting:
     ahead: dict[FileId, int]
 
 
-class Lines:
+class WriteOrder:
     """What each waiting file of one stream waits for. For one thread.
 
-    CLOSED files are kept once for their line, so that a long backlog costs what it has files, not the square of that.
+    CLOSED files are kept once for their key, so that a long backlog costs what it has files, not the square of that.
 
     Args:
         look: every file of the host with its durable length of this moment.
@@ -53,31 +53,31 @@ class Lines:
         self._is_there = is_there
         self._looks = 0
         self._is_fresh = False
-        self._closed: dict[_Line, dict[FileId, tuple[int, int]]] = {}  # (length, first look that found it) by line
-        self._growing: dict[_Line, dict[FileId, int]] = {}
+        self._closed: dict[_OrderKey, dict[FileId, tuple[int, int]]] = {}  # (length, first look that found it) by line
+        self._growing: dict[_OrderKey, dict[FileId, int]] = {}
         self._waiting: dict[FileId, _Waiting] = {}
 
-    def again(self) -> None:
+    def begin_pass(self) -> None:
         """A pass over the host's files begins: the first one that is new in it is looked for anew."""
         self._is_fresh = False
 
     def may_begin(self, source: Source, begun: Collection[FileId]) -> bool:
         """Whether a file may begin now; ``begun`` are the files under way, which wait for nothing any more."""
-        line = line_of(source.row)
-        if line is None:
+        key = order_key(source.row)
+        if key is None:
             return True
         if source.length <= FILE_HEADER_BYTES and not source.closed:
             return False
         waiting = self._waiting.get(source.file)
         if waiting is None:
-            waiting = self._waiting[source.file] = self._first(source.file, line, begun)
-        return self._are_closed_there(source.file, line, waiting.look) and self._are_there(waiting.ahead)
+            waiting = self._waiting[source.file] = self._first(source.file, key, begun)
+        return self._are_closed_there(source.file, key, waiting.look) and self._are_there(waiting.ahead)
 
-    def _first(self, file: FileId, line: _Line, begun: Collection[FileId]) -> _Waiting:
+    def _first(self, file: FileId, key: _OrderKey, begun: Collection[FileId]) -> _Waiting:
         """Looked at after the file's first bytes were seen, so nothing that came before is missed."""
         if not self._is_fresh:
             self._look_around()
-        growing, closed = self._growing.get(line, {}), self._closed.get(line, {})
+        growing, closed = self._growing.get(key, {}), self._closed.get(key, {})
         ahead = {each: end for each, end in growing.items() if each in begun or each < file}
         ahead |= {each: closed[each][0] for each in begun if each > file and each in closed}
         return _Waiting(self._looks, ahead)
@@ -88,20 +88,20 @@ class Lines:
         known, self._closed, self._growing = self._closed, {}, {}
         kept: dict[FileId, _Waiting] = {}
         for each in self._look():
-            line = line_of(each.row)
+            key = order_key(each.row)
             if each.file in self._waiting:
                 kept[each.file] = self._waiting[each.file]
-            if line is None or each.length <= FILE_HEADER_BYTES:
+            if key is None or each.length <= FILE_HEADER_BYTES:
                 continue  # a file without frames may never begin
             if each.closed:
-                found = known.get(line, {}).get(each.file, (each.length, self._looks))
-                self._closed.setdefault(line, {})[each.file] = found
+                found = known.get(key, {}).get(each.file, (each.length, self._looks))
+                self._closed.setdefault(key, {})[each.file] = found
             else:
-                self._growing.setdefault(line, {})[each.file] = each.length
+                self._growing.setdefault(key, {})[each.file] = each.length
         self._waiting = kept
 
-    def _are_closed_there(self, file: FileId, line: _Line, look: int) -> bool:
-        closed = self._closed.get(line, {})
+    def _are_closed_there(self, file: FileId, key: _OrderKey, look: int) -> bool:
+        closed = self._closed.get(key, {})
         there: list[FileId] = []
         missing = False
         for each, (end, found) in closed.items():

@@ -9,8 +9,8 @@ from uuid import UUID
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.streams import GAIN, REST_S, TRIAL_S, Streams
-from replication.worker.peers.chunk_streams import Chunks, ChunkStreams
-from replication.worker.peers.chunks import ChunkThread
+from replication.worker.peers.chunk_streams import ChunkStreams
+from replication.worker.peers.chunks import Chunks, ChunkStep
 
 EAST, WEST = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west"), 1))
 TAIL = Tail("west", WEST, ("w:1", "w:2"))
@@ -44,7 +44,7 @@ def test_fewer_are_allowed_later() -> None:
     assert judged(lambda count: 100.0 * count, 1, most=2, begin=Streams(5)) == [2]
 
 
-class Thread:
+class Stream:
     """What ``ChunkStreams`` sees of a stream; it begins its first chunk at once."""
 
     def __init__(self, tail: Tail, chunks: Chunks, term: int) -> None:
@@ -52,6 +52,7 @@ class Thread:
         self.done: set[ChunkAssignment] = set()
         self.shipped_bytes = 0
         self.stopped = False
+        self.loop = self
 
     @property
     def waiting(self) -> list[ChunkAssignment]:
@@ -82,15 +83,15 @@ class Route:
     def __init__(self, chunks: int, most: int, rate: Callable[[int], int]) -> None:
         self.now_s = 0.0
         self.rate = rate
-        self.made: list[Thread] = []
+        self.made: list[Stream] = []
         self.chunks = tuple(
             ChunkAssignment(FileId(EAST, "h0", 1), n * 100, n * 100 + 100, "west") for n in range(chunks)
         )
         self.streams = ChunkStreams(TAIL, self.chunks, 1, self.make, most, lambda: self.now_s)
 
-    def make(self, tail: Tail, chunks: Chunks, term: int) -> ChunkThread:
-        self.made.append(Thread(tail, chunks, term))
-        return cast(ChunkThread, self.made[-1])
+    def make(self, tail: Tail, chunks: Chunks, term: int) -> ChunkStep:
+        self.made.append(Stream(tail, chunks, term))
+        return cast(ChunkStep, self.made[-1])
 
     def run(self, seconds: int) -> None:
         for _ in range(seconds):

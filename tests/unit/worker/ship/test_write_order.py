@@ -8,7 +8,7 @@ from uuid import UUID
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import FileKind, FileRow
 from replication.worker.files.host_files import Source
-from replication.worker.ship.write_order import Lines
+from replication.worker.ship.write_order import WriteOrder
 
 HERE, THERE = ClusterId("here", UUID(int=1)), ClusterId("there", UUID(int=2))
 
@@ -34,10 +34,10 @@ class Peer:
     begun: set[FileId] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.lines = Lines(lambda: self.files, lambda file, end: self.there.get(file, 256) >= end)
+        self.order = WriteOrder(lambda: self.files, lambda file, end: self.there.get(file, 256) >= end)
 
     def may_begin(self, source: Source) -> bool:
-        return self.lines.may_begin(source, self.begun)
+        return self.order.may_begin(source, self.begun)
 
 
 def test_a_wal_waits_for_what_its_writer_wrote_before_it_and_for_no_more() -> None:
@@ -71,8 +71,8 @@ def test_an_older_file_that_gets_its_bytes_late_waits_for_younger_ones_that_are_
 
 def test_a_file_without_frames_holds_nobody_up() -> None:
     empty, next_one = landed(1, 7, 256), landed(2, 8, 900)
-    line = Lines(lambda: [empty, next_one], lambda _file, _end: False)
-    assert not line.may_begin(empty, ()) and line.may_begin(next_one, ())
+    order = WriteOrder(lambda: [empty, next_one], lambda _file, _end: False)
+    assert not order.may_begin(empty, ()) and order.may_begin(next_one, ())
 
 
 def test_all_that_is_left_of_a_line_begins_by_number() -> None:
@@ -110,14 +110,14 @@ def test_a_long_backlog_of_one_writer_costs_one_question_a_file_and_one_look_a_p
         looks.append(len(asked))
         return files
 
-    lines = Lines(look, is_there)
+    order = WriteOrder(look, is_there)
     for _ in range(2):
-        lines.again()
-        assert [file for file in files if lines.may_begin(file, ())] == files[:1]
+        order.begin_pass()
+        assert [file for file in files if order.may_begin(file, ())] == files[:1]
     assert len(asked) == 2 * 299 and len(looks) == 1
     there.update(file.file for file in files[:200])
-    lines.again()
-    assert [file for file in files if lines.may_begin(file, ())] == files[:201]
+    order.begin_pass()
+    assert [file for file in files if order.may_begin(file, ())] == files[:201]
     assert len(asked) < 3 * 300 + 200
 
 
@@ -128,7 +128,7 @@ def test_what_is_closed_later_than_a_file_was_first_seen_is_not_waited_for_to_it
     assert not peer.may_begin(second)
     peer.files = [wal(1, 5000, closed=True), second, third]
     peer.there[first.file] = 300
-    peer.lines.again()
+    peer.order.begin_pass()
     assert not peer.may_begin(third), "it was first seen when the first had more"
     assert peer.may_begin(second)
     peer.there |= {first.file: 5000, second.file: 300}
@@ -140,6 +140,6 @@ def test_files_that_are_gone_are_remembered_no_more() -> None:
     for number in range(3, 50):
         peer.files = [*peer.files[1:], wal(number, 500, closed=True)]
         peer.there = {peer.files[0].file: 500}
-        peer.lines.again()
+        peer.order.begin_pass()
         assert all(peer.may_begin(file) for file in peer.files)
-    assert len(peer.lines._waiting) <= 3
+    assert len(peer.order._waiting) <= 3

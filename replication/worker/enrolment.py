@@ -1,0 +1,54 @@
+"""The worker as a member of its cluster: ZooKeeper shows that it lives, and which rules it acts upon."""
+
+from __future__ import annotations
+
+import contextlib
+
+import structlog
+
+from replication import __version__
+from replication.config import Config
+from replication.coordination.host import host_record
+from replication.coordination.membership import Membership
+from replication.coordination.paths import MemberKind
+from replication.coordination.session import Coordination
+from replication.errors import CoordinationError
+
+_log = structlog.get_logger(__name__)
+
+
+class Enrolment:
+    """For one thread. Shipping goes on when ZooKeeper does not answer; what it was to show is tried again."""
+
+    def __init__(self, config: Config, coordination: Coordination) -> None:
+        self._config = config
+        self._coordination = coordination
+        self._member: Membership | None = None
+        self._shown = 0
+
+    def announce(self) -> None:
+        """Be a member, if this worker is not one yet."""
+        if self._member is not None:
+            return
+        host = self._config.cluster.host
+        try:
+            self._coordination.put_host(host_record(self._config))
+            self._member = self._coordination.enrol(MemberKind.WORKERS, host, {"version": __version__})
+        except CoordinationError as error:
+            _log.warning("worker_not_announced", host=host, error=str(error))
+
+    def show(self, announcement: int) -> None:
+        """The rules and peers of an announcement are acted upon; who pauses a peer waits for it."""
+        if announcement == self._shown or self._member is None:
+            return
+        try:
+            self._member.update({"version": __version__, "heard": announcement})
+            self._shown = announcement
+        except CoordinationError as error:
+            _log.warning("worker_not_announced", host=self._config.cluster.host, error=str(error))
+
+    def leave(self) -> None:
+        """Be no member any more."""
+        with contextlib.suppress(CoordinationError):
+            if self._member is not None:
+                self._member.leave()

@@ -1,0 +1,99 @@
+"""What a worker does for the files of its host: recovery, registering, closed time, spilling."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from replication.config import Config
+from replication.errors import ReplicationError, StorageError
+from replication.files.boot import boot_id
+from replication.files.local import LocalFiles
+from replication.files.store import RemoteStore
+from replication.ledger.base import FileKind, Ledger
+from replication.worker.files.closed_time import ClosedTime
+from replication.worker.files.control_log import ControlLog
+from replication.worker.files.host_files import HostFiles
+from replication.worker.files.register import Registrar
+from replication.worker.files.spill import Spiller
+from replication.worker.periodic import every
+from replication.worker.report.attempts import SPILL, AttemptLog
+from replication.writer.wal.recovery import Recovery, recover_file
+
+_RECOVER_S = 2.0
+SPILL_S = 2.0
+_log = structlog.get_logger(__name__)
+
+
+class HostWork:
+    """The files of one host and what is done for them.
+
+    Args:
+        attempts: takes failures of the store.
+        role_epoch: this cluster's, of this moment.
+    """
+
+    def __init__(self, config: Config, ledger: Ledger, attempts: AttemptLog, role_epoch: Callable[[], int]) -> None:
+        self._config = config
+        self._ledger = ledger
+        self._attempts = attempts
+        self._local = LocalFiles()
+        self._boot = boot_id()
+        host, wal_dir = config.cluster.host, str(config.wal_dir)
+        self._local.make_directory(wal_dir)
+        self.files = HostFiles(ledger, self._local, host, wal_dir)
+        self.registrar = Registrar(ledger, self.files)
+        self._recovery = Recovery(ledger, self._local, wal_dir, host, self._boot)
+        self._control = ControlLog(ledger, self._local, wal_dir, host, self._boot)
+        self._closed_time = ClosedTime(
+            ledger, host, self.files, self.registrar, self._control, lambda: time.time_ns() // 1000, role_epoch
+        )
+        self._spill_failures = 0
+
+    def recover(self) -> None:
+        """Close the control log that an earlier worker of this host left open, and WALs of dead writers."""
+        for row in self._ledger.files.all(self._config.cluster.host, open_only=True):
+            if row.kind is FileKind.CONTROL:
+                try:
+                    recover_file(self._ledger, self._local, row, self._boot)
+                except ReplicationError as error:
+                    _log.error("recovery_failed", file=str(row.file), error=str(error))
+        self._recovery.run_once()
+
+    def threads(self, stop: threading.Event) -> list[threading.Thread]:
+        """Threads, not started, that do the periodic work until ``stop``."""
+        closed_time_s = self._config.worker.closed_time_interval_s
+        threads = [
+            every(closed_time_s, "closed time", self._closed_time.run_once, stop),
+            every(_RECOVER_S, "recovery", self._recovery.run_once, stop),
+        ]
+        if self._config.master.spill_url:
+            threads.append(every(SPILL_S, "spill", partial(self._spill, self._spiller()), stop))
+        return threads
+
+    def finish(self) -> None:
+        """Register what is durable, and close the control log."""
+        self.registrar.run_once()
+        self._control.close()
+
+    def _spiller(self) -> Spiller:
+        config, section = self._config, self._config.master
+        folders = {FileKind.WAL: str(config.wal_dir), FileKind.LANDING: str(config.landing_dir)}
+        store, host = RemoteStore(section.spill_url), config.cluster.host
+        return Spiller(self._ledger, self._local, host, store, section.peer_bytes_max, config.replay.enabled, folders)
+
+    def _spill(self, spiller: Spiller) -> None:
+        try:
+            spiller.run_once()
+        except StorageError as error:
+            self._spill_failures += 1
+            for peer in self._ledger.rules.peers():
+                self._attempts.failed(peer.name, SPILL, self._spill_failures, SPILL_S, error.what)
+            raise
+        self._spill_failures = 0
+        for peer in self._ledger.rules.peers():
+            self._attempts.succeeded(peer.name, SPILL)

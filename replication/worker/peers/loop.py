@@ -1,0 +1,128 @@
+"""The loop that serves one peer: connect, do a step, back off after a failure, wake up, stop.
+
+The tail, each stream of chunks, and the poll for what is applied are its steps.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from replication.core.shipping.chunk import Tail
+from replication.errors import ReplicationError
+from replication.link.base import PeerLink
+from replication.worker.peers.retries import Retries
+from replication.worker.report.attempts import AttemptLog
+
+_IDLE_S = 1.0
+Connect = Callable[[str, str], PeerLink]
+
+
+class PeerStep(Protocol):
+    """What a loop does with one connection. All methods are called by its thread."""
+
+    @property
+    def work(self) -> str:
+        """Names the loop: in its thread's name, and where failures are shown."""
+
+    def ready(self) -> Tail | None:
+        """The peer to connect to, None when there is nothing to do now."""
+
+    def run(self, link: PeerLink, tail: Tail) -> None:
+        """Work until the loop is woken or something has to be read anew.
+
+        Raises:
+            ReplicationError: the connection or the peer failed; the loop backs off and tries another receiver.
+        """
+
+    def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
+        """Report the ``failures``-th failure in a row; ``log`` says whether it is worth a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uplink:
+    """How loops reach peers: ``connect`` takes a receiver's address and the peer cluster's name."""
+
+    connect: Connect
+    role_epoch: Callable[[], int]
+    attempts: AttemptLog
+    retry_min_s: float
+    retry_max_s: float
+
+
+class PeerLoop:
+    """Runs one step in a thread of its own until ``stop``.
+
+    Args:
+        shows_failures: whether failures are recorded as attempts, which ``status`` shows.
+    """
+
+    def __init__(self, step: PeerStep, peer: str, uplink: Uplink, *, shows_failures: bool = True) -> None:
+        self._step = step
+        self._peer = peer
+        self._uplink = uplink
+        self._shows_failures = shows_failures
+        self._retries = Retries(uplink.retry_min_s, uplink.retry_max_s)
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"{step.work} {peer}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have the step end, and begin again with what is true now."""
+        self._wake.set()
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether the step is to end."""
+        return self._wake.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, or less when the loop is woken."""
+        self._wake.wait(seconds)
+
+    def progressed(self) -> None:
+        """The peer works: the next wait after a failure is short again."""
+        self._retries.succeeded()
+
+    def is_alive(self) -> bool:
+        """Whether the thread still works; it ends only by ``stop`` or a mistake of its own."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """End the step and join the thread."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._stopping:
+            self._wake.clear()
+            tail = self._step.ready()
+            if tail is None or not tail.receivers:
+                self._wake.wait(_IDLE_S)
+                continue
+            link = self._uplink.connect(tail.receivers[turn % len(tail.receivers)], tail.peer_cluster.name)
+            try:
+                self._step.run(link, tail)
+            except ReplicationError as error:
+                turn += 1
+                self._back_off(tail, error)
+            finally:
+                link.close()
+
+    def _back_off(self, tail: Tail, error: ReplicationError) -> None:
+        retries = self._retries
+        self._step.failed(tail, error, retries.failures + 1, log=retries.tells)
+        if self._stopping:
+            return
+        wait_s = retries.failed()
+        if self._shows_failures:
+            self._uplink.attempts.failed(self._peer, self._step.work, retries.failures, wait_s, str(error))
+        self._wake.wait(wait_s)

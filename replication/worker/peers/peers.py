@@ -1,0 +1,122 @@
+"""The threads of every peer: they start, get new assignments, and end as peers come and go or are paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from functools import partial
+
+from replication.core.shipping.chunk import Assignment, Tail
+from replication.ledger.base import Ledger
+from replication.worker.files.host_files import HostFiles
+from replication.worker.peers.applied import AppliedPoll
+from replication.worker.peers.chunk_streams import ChunkStreams
+from replication.worker.peers.chunks import Chunks, ChunkStep
+from replication.worker.peers.loop import Uplink
+from replication.worker.peers.tail import TailStep
+from replication.worker.report.progress import ProgressLog
+from replication.worker.ship.limits import ShippingLimits
+from replication.worker.ship.sender import Sender
+from replication.worker.ship.throttle import Throttle
+
+
+@dataclass(frozen=True, slots=True)
+class PeerThreads:
+    """What serves one peer."""
+
+    tail: TailStep
+    chunks: ChunkStreams
+    applied: AppliedPoll
+    throttle: Throttle
+
+    def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
+        """Go on under another assignment."""
+        self.tail.update(tail, term)
+        self.chunks.update(tail, chunks, term)
+        self.applied.update(tail)
+
+    def reread(self) -> None:
+        """Rules changed: open the streams again."""
+        self.tail.loop.wake()
+        self.chunks.reread()
+
+    def is_alive(self) -> bool:
+        """Whether all threads still work."""
+        return self.tail.loop.is_alive() and self.chunks.is_alive() and self.applied.loop.is_alive()
+
+    def stop(self) -> None:
+        """End the streams and join the threads."""
+        self.tail.loop.stop()
+        self.chunks.stop()
+        self.applied.loop.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the threads of all peers share. ``tail_limits`` may poll more seldom, where a notifier wakes tails."""
+
+    name: str
+    ledger: Ledger
+    files: HostFiles
+    progress: ProgressLog
+    uplink: Uplink
+    limits: ShippingLimits
+    tail_limits: ShippingLimits
+    streams_max: int
+
+
+class Peers:
+    """All peers of one worker. ``apply`` and ``stop`` are for one thread, ``nudge`` for any."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._threads: dict[str, PeerThreads] = {}
+
+    def get(self, peer: str) -> PeerThreads | None:
+        """The threads of one peer; None when it has none."""
+        return self._threads.get(peer)
+
+    def apply(
+        self, assigned: Assignment, paused: Collection[str], rate: Callable[[str], float], *, rules_changed: bool
+    ) -> None:
+        """Give each peer's threads what is assigned; ``rate`` is a peer's on this host, bytes per second."""
+        tails = {tail.peer: tail for tail in assigned.tails if tail.peer not in paused}
+        for peer, tail in tails.items():
+            chunks = tuple(chunk for chunk in assigned.chunks if chunk.peer == peer)
+            known = self._threads.get(peer)
+            if known is None:
+                self._threads[peer] = self._start(tail, chunks, assigned.term, rate(peer))
+                continue
+            known.update(tail, chunks, assigned.term)
+            known.throttle.set_rate(rate(peer))
+            if rules_changed:
+                known.reread()
+        for gone in self._threads.keys() - tails.keys():
+            self._threads.pop(gone).stop()
+            self._host.uplink.attempts.succeeded(gone, "tail")
+            self._host.uplink.attempts.succeeded(gone, "chunks")
+
+    def nudge(self) -> None:
+        """There may be something new to ship."""
+        for threads in tuple(self._threads.values()):
+            threads.tail.nudge()
+
+    def is_alive(self) -> bool:
+        """Whether all threads of all peers still work."""
+        return all(threads.is_alive() for threads in self._threads.values())
+
+    def stop(self) -> None:
+        """End every stream and join every thread."""
+        for threads in self._threads.values():
+            threads.stop()
+
+    def _start(self, tail: Tail, chunks: Chunks, term: int, rate: float) -> PeerThreads:
+        host, throttle = self._host, Throttle()
+        throttle.set_rate(rate)
+        sender = Sender(host.ledger, host.progress, host.limits, throttle)
+        make = partial(ChunkStep, sender=sender, uplink=host.uplink)
+        tailing = TailStep(tail, term, host.files, replace(sender, limits=host.tail_limits), host.uplink)
+        streams = ChunkStreams(tail, chunks, term, make, host.streams_max)
+        on_loss = (tailing.loop.wake, streams.reread)
+        applied = AppliedPoll(tail, host.name, host.ledger, host.progress, host.uplink, on_loss)
+        return PeerThreads(tailing, streams, applied, throttle)

@@ -1,0 +1,29 @@
+"""Work that is done again and again in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from replication.errors import ReplicationError
+
+_log = structlog.get_logger(__name__)
+
+
+def every(interval_s: float, name: str, work: Callable[[], object], stop: threading.Event) -> threading.Thread:
+    """A thread, not started, that does ``work`` every ``interval_s`` until ``stop``; the first failure is logged."""
+
+    def run() -> None:
+        is_failing = False
+        while not stop.wait(interval_s):
+            try:
+                work()
+                is_failing = False
+            except ReplicationError as error:
+                if not is_failing:
+                    _log.warning("worker_trouble", work=name, error=str(error))
+                is_failing = True
+
+    return threading.Thread(target=run, name=name, daemon=True)

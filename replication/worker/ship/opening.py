@@ -1,0 +1,175 @@
+"""Opening a stream: the peer is recognised, its routes are declared, and it says what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from replication import __version__
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.core.shipping.chunk import Tail
+from replication.errors import PeerRefusedError
+from replication.ledger.base import Ledger, PeerProgress, Phase, Rule
+from replication.link.base import Hello, Loss, OpenReply, PeerLink, Reason, Route, ShipSession, id_clash
+from replication.worker.ship.routes import routes_of
+from replication.worker.ship.schemas import PeerSchemas
+from replication.worker.ship.selection import FrameFilter
+from replication.worker.ship.sender import Sender
+from replication.worker.ship.shipment import Shipment
+
+OLDER_COPY_REMEDY = (
+    "{} are from a backup, or the original runs elsewhere. Stop it, then{}: walship reincarnate; if the"
+    " ledger alone was put back: walship rebuildledger"
+)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """What the peer has of the files that were asked about, and those of which it lost something."""
+
+    have: Mapping[FileId, Ranges]
+    lost: Mapping[FileId, Loss]
+
+    def durable(self, file: FileId, shipped: Ranges) -> Ranges:
+        """What is durable there of a file of which ``shipped`` was once."""
+        loss = self.lost.get(file)
+        if loss is not None:
+            shipped = shipped.intersect(Ranges.of(*loss.kept))
+        return shipped.union(self.have.get(file, Ranges()))
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A peer as a stream is opened to it: its rules, and the term and role epoch to send.
+
+    ``generation`` is that of the newest rule when the rules were read, 0 when nobody looked.
+    """
+
+    peer: str
+    cluster: ClusterId
+    rules: Sequence[Rule]
+    term: int
+    role_epoch: int
+    generation: int = 0
+
+    @staticmethod
+    def of(ledger: Ledger, tail: Tail, term: int, role_epoch: int) -> Destination:
+        """With the rules as they are now."""
+        generation = ledger.rules.generation()  # before the rules, so that none of them is younger than what ended
+        rules = [rule for rule in ledger.rules.all() if rule.peer == tail.peer]
+        return Destination(tail.peer, tail.peer_cluster, rules, term, role_epoch, generation)
+
+
+def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequence[FileId]) -> tuple[Shipment, Resume]:
+    """Open a stream; tables that the peer refuses are withheld, the others go.
+
+    Returns:
+        The shipment, and what the peer has of each of ``files``; what it lost is reported.
+
+    Raises:
+        PeerRefusedError: the peer wants nothing from this cluster, or another cluster answered.
+        PeerUnavailableError: nobody answered.
+    """
+    routes = tuple(routes_of(sender.ledger, to.rules, to.cluster))
+    session = _open(link, sender.ledger, to, routes, files)
+    opened = session.opened
+    selection = _accepted(sender, to, opened)
+    known = [version.hash for route in routes for version in route.schemas]
+    schemas = PeerSchemas(sender.ledger, selection.rules, known)
+    losses = {file: loss.count for file, loss in opened.lost.items()}
+    shipment = Shipment(session, to.peer, sender, selection, schemas, to.term, losses)
+    for file, loss in opened.lost.items():
+        kept = Ranges.of(*loss.kept)
+        sender.progress.report(PeerProgress(file, to.peer, Ranges(), 0, losses=loss.count, kept=kept))
+    return shipment, Resume({file: Ranges.of(*spans) for file, spans in opened.files.items()}, opened.lost)
+
+
+def _accepted(sender: Sender, to: Destination, opened: OpenReply) -> FrameFilter:
+    """Which frames go: those of the rules, but for tables that the peer refuses.
+
+    Where the configuration says so, a table that is dropped here and there is passed over, which counts as sent.
+    """
+    selection = FrameFilter.of(to.cluster, to.rules)
+    for rule in to.rules:
+        if rule.phase is Phase.NEEDS_BOOTSTRAP:
+            _log.error("table_needs_bootstrap", peer=to.peer, table=rule.remote_table, group=rule.group)
+    skip_dropped = sender.limits.skip_dropped
+    live = {spec.uuid for spec in sender.ledger.tables.all()} if opened.refused and skip_dropped else set()
+    for (table, group), refusal in opened.refused.items():
+        if skip_dropped and refusal.reason is Reason.UNKNOWN_TABLE and table not in live:
+            _log.warning("dropped_table_skipped", peer=to.peer, table=str(table), group=group)
+            selection = selection.passing_over(table)
+        else:
+            error = str(refusal.error())
+            _log.warning("route_refused", peer=to.peer, table=str(table), group=group, error=error)
+            selection = selection.without(table, error)
+    return selection
+
+
+def _open(
+    link: PeerLink, ledger: Ledger, to: Destination, routes: tuple[Route, ...], files: Sequence[FileId]
+) -> ShipSession:
+    """A stream to the very cluster that is meant.
+
+    A clash of ids is believed when it is found twice: what one side said may have been overtaken on another stream.
+    """
+    try:
+        return _try(link, ledger, to, routes, files)
+    except PeerRefusedError as error:
+        if error.reason != Reason.ID_CLASH.value:
+            raise
+    return _try(link, ledger, to, routes, files)
+
+
+def _try(
+    link: PeerLink, ledger: Ledger, to: Destination, routes: tuple[Route, ...], files: Sequence[FileId]
+) -> ShipSession:
+    terms = tuple((file, to.term) for file in files)
+    term_history = ledger.terms.term_history()
+    acked = ledger.files.last_seen_by(to.cluster)  # before the peer says which files it has seen
+    hello = Hello(
+        ledger.cluster,
+        to.cluster,
+        to.role_epoch,
+        __version__,
+        routes,
+        terms,
+        term_history=term_history,
+        generation=to.generation,
+        former=ledger.former,
+    )
+    session = link.ship(hello)
+    error = _mistaken(ledger, to, session.opened, acked)
+    if error is not None:
+        session.close()
+        raise error
+    return session
+
+
+def _mistaken(ledger: Ledger, to: Destination, opened: OpenReply, acked: Sequence[FileId]) -> PeerRefusedError | None:
+    """Why the cluster that answered is not the one that is meant, or one of the two is an older copy."""
+    if opened.cluster != to.cluster:
+        return PeerRefusedError(
+            f"{opened.cluster} answered instead of {to.cluster}",
+            "The peer was restored or another listens there: define it again (deletecluster, definecluster)",
+            reason="WRONG_CLUSTER",
+        )
+    clash = ledger.terms.recognise(opened.cluster, opened.term_history)
+    if clash:
+        return id_clash(opened.cluster, clash).error()
+    ahead = ledger.files.overtaken(opened.newest)
+    if ahead is not None:
+        why = f"a peer had heard of file {ahead.local} when the ledger here had not given that number yet"
+        remedy = OLDER_COPY_REMEDY.format("This cluster's data", "")
+        return id_clash(ledger.cluster, why, remedy).error()
+    newest = {file.slot: file for file in opened.newest}
+    forgotten = next((file for file in acked if file.slot not in newest or newest[file.slot] < file), None)
+    if forgotten is not None:
+        why = f"it acked bytes of file {forgotten.local} and has not heard of that file"
+        remedy = OLDER_COPY_REMEDY.format(f"The data of {opened.cluster.name}", " on it")
+        return id_clash(opened.cluster, why, remedy).error()
+    return None
