@@ -48,14 +48,14 @@ from replication.writer.wal.durable_length import DurableLength
 
 @dataclass(frozen=True, slots=True)
 class TableAtPeer:
-    """How far one group of a table is at a peer.
+    """Progress of one group of a table at a peer.
 
     ``state`` is ``level``, ``behind``, ``paused``, ``held`` (the peer does not take it), ``failing``,
-    ``bootstrapping`` (rows from before are on their way) or ``needs_bootstrap`` (something was lost for this peer, and
+    ``bootstrapping`` (earlier rows are on their way) or ``needs_bootstrap`` (something was lost for this peer, and
     nothing goes until it is bootstrapped). ``needed`` bytes must get there, of which ``finished`` are durable there
     without a gap, ``landed`` durable with gaps, ``applied`` in its tables. ``open_files`` of ``files`` still grow.
-    ``dropped``: the table was dropped here, and the peer is sent the rest. It goes there ``since`` that time; what was
-    written in ``gaps`` is not there.
+    ``dropped``: the table was dropped here, and the peer gets the rest. The route is open ``since`` that time; rows
+    written in ``gaps`` are not there.
     """
 
     peer: str
@@ -79,12 +79,12 @@ class TableAtPeer:
 
 @dataclass(frozen=True, slots=True)
 class TableHere:
-    """A table on this cluster: what its replay has applied, and how old ``<table>`` is behind ``<table>__latest``.
+    """A table on this cluster: what replay has applied, and how far ``<table>`` is behind ``<table>__latest``.
 
     ``age_s`` is None before the first fold. ``replicated`` is the time up to which every origin that feeds it is here,
     ``held_by`` what holds it there, such as ``quarantined`` frames, unlike ``discarded`` ones; ``replay_held`` says why
-    replay or fold of this table waits to be tried again. ``clashes`` are columns that could not have the name they
-    were given, and what to do.
+    replay or fold of this table waits to be tried again. ``clashes`` are columns whose names were
+    taken, and what to do.
     """
 
     table: str
@@ -100,7 +100,7 @@ class TableHere:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Replicated time of one origin over all tables, how old it is, what holds it, and the paths it comes by."""
+    """Replicated time of one origin over all tables, its age, what holds it, and its paths."""
 
     origin: str
     replicated: int
@@ -111,7 +111,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class FarAhead:
-    """An origin's commit times that are far ahead of the clock here; ``seen`` says when that was found."""
+    """An origin's commit times that are far ahead of this host's clock; ``seen`` is when that was found."""
 
     origin: str
     commit: int
@@ -121,7 +121,7 @@ class FarAhead:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The whole status of one cluster; ``location`` is where this host stands, as its configuration says."""
+    """The whole status of one cluster; ``location`` is this host's location in its configuration."""
 
     cluster: str
     id: str
@@ -148,7 +148,7 @@ class ClusterStatus:
     batch_conflicts: tuple[BatchConflict, ...]
 
     def of_peer(self, peer: str) -> ClusterStatus:
-        """The same, of peers that one alone; what concerns this cluster stays."""
+        """The same with one peer only; this cluster's own part stays."""
         return replace(
             self,
             peers=tuple(row for row in self.peers if row.peer == peer),
@@ -200,7 +200,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
 
 
 def durable_lengths(ledger: Ledger, host: str) -> dict[FileId, int]:
-    """How far the OPEN WALs of this host are durable, which may be more than its worker has told the ledger of."""
+    """Durable lengths of this host's OPEN WALs, which may be ahead of the ledger."""
     return _durable(ledger.files.all(host, open_only=True), host)
 
 
@@ -218,7 +218,7 @@ def _durable(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
 
 
 def _unregistered(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
-    """Bytes that are durable on this host and that its worker has not yet told the ledger of, per OPEN WAL."""
+    """Durable bytes of each OPEN WAL of this host that the ledger does not know yet."""
     known = {row.file: row for row in rows}
     return {file: max(0, end - known[file].length) for file, end in _durable(known.values(), host).items()}
 
@@ -250,7 +250,7 @@ def _at_peers(
 
 @dataclass(frozen=True, slots=True)
 class _KnownFiles:
-    """What every table's line is made from: files, what is durable and not registered, and what peers have."""
+    """What each table's row is computed from: files, unregistered durable bytes, and progress of peers."""
 
     rows: Mapping[FileId, FileRow]
     fresh: Mapping[FileId, int]
@@ -327,11 +327,11 @@ def _here(
 def _replay_held(report: ReplayReport | None, table: str) -> str:
     if report is None:
         return ""
-    said = [report.held.get(table, "")]
-    said += [
+    reasons = [report.held.get(table, "")]
+    reasons += [
         f"{what.rpartition(' ')[2]}: {why}" for what, why in report.fold_errors.items() if what.startswith(f"{table} ")
     ]
-    return "; ".join(part for part in said if part)
+    return "; ".join(part for part in reasons if part)
 
 
 def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterable[Origin]:
@@ -345,7 +345,7 @@ def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Itera
 
 
 def age_s(now: int, then: int) -> float | None:
-    """Another cluster's clock, or time that passed while this was collected, makes nothing younger than now."""
+    """Never below 0, whatever another cluster's clock says."""
     return max(0.0, round((now - then) / 1e6, 3)) if then else None
 
 

@@ -1,4 +1,4 @@
-"""What frames and tables take of disks, here and on all hosts, against all that was ever written or landed."""
+"""Disk space of frames and tables, here and on all hosts, against all bytes ever written or landed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from replication.tables.layout import CHANGES, layouts
 
 @dataclass(frozen=True, slots=True)
 class DiskUse:
-    """Bytes on disk, by what they are for.
+    """Bytes on disk, by purpose.
 
-    ``wal`` and ``landing`` are of this host; ``changes`` and ``tables`` of the cluster, None when their files do not
-    lie on a disk here. ``elsewhere`` are the other hosts' files of frames. ``source_bytes`` are those of all frames
+    ``wal`` and ``landing`` are of this host; ``changes`` and ``tables`` of the cluster, None when their files are
+    not on a disk here. ``elsewhere`` are the other hosts' files of frames. ``source_bytes`` are those of all frames
     that were ever written or landed on any host, retired ones included.
     """
 
@@ -32,20 +32,20 @@ class DiskUse:
 
     @property
     def per_byte(self) -> float | None:
-        """Bytes kept on all hosts per byte that was ever written or landed; None when that cannot be told."""
+        """Bytes kept on all hosts per byte that was ever written or landed; None when that is unknown."""
         if self.changes is None or self.tables is None or not self.source_bytes:
             return None
         return (self.wal + self.landing + self.elsewhere + self.changes + self.tables) / self.source_bytes
 
 
 def kept(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> DiskUse:
-    """Add up what is there.
+    """Add up the sizes.
 
     Args:
         config: of this host.
         rows: the cluster's files.
         specs: its tables.
-        retired: bytes of all its files that are there no more.
+        retired: bytes of all its deleted files.
     """
     known, here = list(rows), config.cluster.host
     mine = [row for row in known if row.host == here]
@@ -76,9 +76,9 @@ def _file_bytes(path: str) -> int:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder; 0 when it is not there."""
+    """Bytes of all files below a folder; 0 when it does not exist."""
     total = 0
-    for parent, _, files in os.walk(folder):  # passes over what cannot be read
+    for parent, _, files in os.walk(folder):  # skips what cannot be read
         for file in files:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(parent, file)).st_size

@@ -1,4 +1,4 @@
-"""When a peer that stays away will be past its disk budget, and when a host's disk will be full, at today's rates."""
+"""When an absent peer will be past its disk budget, and when a host's disk will be full, at today's rates."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from replication.ledger.base import Backlog, Ledger
 from replication.master.budget import backlog_gauge, disk_gauge
 from replication.worker.report.attempts import SPILL
 
-_DISK_REACH = 20.0  # what a start or an import writes in seconds says nothing of tomorrow
+_DISK_REACH = 20.0  # the burst of a start or an import predicts nothing
 
 
 @dataclass(frozen=True, slots=True)
 class PeerForecast:
-    """What one peer lacks of files here, against the budget.
+    """What one peer is missing of files here, against the budget.
 
     Sizes are bytes of whole files: on disks of this cluster's hosts, and in the store. ``growth`` is bytes per second;
-    the budget is past in ``runs_out_s`` seconds: None when that cannot be told or never comes. ``then`` says what
+    the budget is past in ``runs_out_s`` seconds: None when that is unknown or never happens. ``then`` says what
     happens: ``spill`` or ``bootstrap``. ``trouble`` is why files cannot be moved to the store, or back.
     """
 
@@ -41,7 +41,7 @@ class PeerForecast:
 class DiskForecast:
     """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``PeerForecast``.
 
-    It looks twenty times as far ahead as back, over three hours after ten minutes. While less than ``kept_free`` is
+    It looks twenty times as far ahead as back: over three hours after ten minutes. While less than ``kept_free`` is
     free, nothing lands here.
     """
 
@@ -53,7 +53,7 @@ class DiskForecast:
 
 
 def peer_forecasts(ledger: Ledger, config: Config, now: int) -> tuple[PeerForecast, ...]:
-    """Of every peer that tables go to; ``now`` in microseconds since 1970."""
+    """Forecasts of every peer that tables go to; ``now`` in microseconds since 1970."""
     troubles = {
         found.peer: found.error for found in ledger.sending.attempts() if found.work == SPILL and found.failures
     }
@@ -82,7 +82,7 @@ def _of_peer(ledger: Ledger, config: Config, backlog: Backlog, now: int, trouble
 
 
 def disk_forecast(ledger: Ledger, config: Config, now: int) -> DiskForecast:
-    """Of this host."""
+    """The forecast of this host."""
     folder = config.data_dir if Path(config.data_dir).exists() else Path("/")
     usage = shutil.disk_usage(folder)
     samples = [*ledger.sending.samples(disk_gauge(config.cluster.host)), (now, usage.used)]

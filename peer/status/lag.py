@@ -1,4 +1,4 @@
-"""Since when a peer lacks something: the age of the oldest frame of a file that it does not have."""
+"""How long a peer has been behind: the age of the oldest frame of a file that it is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replication.worker.files.reading import MappedFrames
 
 
 class PeerLag:
-    """Looks at files of one host, once at each place, for one ``collect``.
+    """Reads files of one host for one ``collect``, each position once.
 
     Args:
         host: this host's slot.
@@ -24,16 +24,16 @@ class PeerLag:
         self._seen: dict[tuple[FileId, int, int], int | None] = {}
 
     def since(self, row: FileRow, status: ReplicationStatus, fresh: int, known: PeerProgress | None) -> int:
-        """When the first frame that a peer lacks of a file was committed, in microseconds since 1970.
+        """When the first frame of a file that a peer is missing was committed, in microseconds since 1970.
 
-        A file may lie still for hours and grow by a frame just now, so neither its age nor that of what the peer has
-        already tells how old that frame is. They are all there is of a file that cannot be read from here.
+        A file may not grow for hours and then gain a frame, so neither its age nor the age of what the peer has is the
+        age of that frame. They are used only for a file that cannot be read from here.
 
         Args:
             row: the file.
-            status: how far it is at the peer, which lacks part of it.
+            status: its progress at the peer, which is missing part of it.
             fresh: bytes durable beyond what is registered.
-            known: what was learnt of the file at the peer.
+            known: what is known of the file at the peer.
         """
         end = max(row.needed, row.length + fresh, status.needed)  # the status was read later than the file's row
         at = row.file, max(status.finished, FILE_HEADER_BYTES), end
@@ -43,9 +43,11 @@ class PeerLag:
         return found if found is not None else known.commit if known is not None and known.commit else row.created
 
     def _first(self, row: FileRow, begin: int, end: int) -> int | None:
-        if row.host != self._host or row.is_stored or row.kind is FileKind.BOOTSTRAP:  # its frames bear old rows' times
+        if (
+            row.host != self._host or row.is_stored or row.kind is FileKind.BOOTSTRAP
+        ):  # its frames have the times of old rows
             return None
-        if end <= begin:  # the peer has got it meanwhile
+        if end <= begin:  # the peer has received it meanwhile
             return self.now
         try:
             frame = next(iter(MappedFrames(row.path, begin, end)), None)

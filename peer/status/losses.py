@@ -1,4 +1,4 @@
-"""What was lost with files that were written here and salvaged, for ``status``: until it comes back from a peer."""
+"""Losses with own files that were salvaged, for ``status``, until the rows come back from a peer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from replication.ledger.base import AcknowledgedLoss
 
 @dataclass(frozen=True, slots=True)
 class LostHere:
-    """Frames of a table that went with ``file``, and are not in tables here; salvaged at ``at`` (microseconds)."""
+    """Frames of a table that were lost with ``file`` and are not in tables here; salvaged at ``at`` (microseconds)."""
 
     file: str
     table: str
@@ -20,7 +20,7 @@ class LostHere:
 
 
 def lost_here(acknowledged_losses: Iterable[AcknowledgedLoss], names: Mapping[UUID, str]) -> list[LostHere]:
-    """Per file and table, the oldest first; tables that are here no more are left out.
+    """Losses per file and table, the oldest first; dropped tables are left out.
 
     Args:
         acknowledged_losses: as the ledger has them.

@@ -1,4 +1,4 @@
-"""Who of a cluster is alive, host by host, as ZooKeeper has it, and what lies on each host as the ledger has it."""
+"""Which processes of a cluster are alive, host by host, by ZooKeeper, and the files of each host, by the ledger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Host:
 
     ``roles`` are those that run there, such as ``worker``, ``receiver 10.0.0.1:7070``, ``master (leads)`` or ``replay
     (stands by)``. Of its registered ``wal_bytes`` and ``landing_bytes``, ``unapplied_bytes`` wait for replay. ``away``
-    says why replay cannot have them now, "" when it can.
+    says why replay cannot read them now, "" when it can.
     """
 
     slot: str
@@ -35,9 +35,9 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who is alive, as ZooKeeper has it; ``problem`` says why that is not known.
+    """The live processes, by ZooKeeper; ``problem`` says why they are not known.
 
-    ``keeps_tables`` is False when every host is told to run no replay.
+    ``keeps_tables`` is False when no host is configured to replay.
     """
 
     role: str = ""
@@ -50,17 +50,17 @@ class Members:
     hosts: tuple[Host, ...] = ()
 
     def without_replay(self) -> str:
-        """Why tables stand still where something waits for replay, and what to do; "" when it runs and speaks."""
+        """Why replay makes no progress, and what to do; "" when it runs and reports."""
         replays = ", ".join(role for host in self.hosts for role in host.roles if role.startswith("replay"))
         if self.problem or not self.keeps_tables or replays and "silent" not in replays:
             return ""
         if replays:
-            return f"{replays}: in a long round, or frozen: then kill it, and walship up starts another"
-        return "no replay process runs, so the tables stand still; walship up starts one, and again where it runs"
+            return f"{replays}: in a long round, or frozen; if frozen, kill it, and walship up starts another"
+        return "no replay process runs, so the tables are not updated; walship up starts one"
 
 
 def await_writers(coordination: Coordination, epoch: int, lease_s: float) -> None:
-    """Wait until every open writer has acknowledged a role's epoch, or its lease is over: then none acks any more."""
+    """Wait until every open writer has acknowledged a role's epoch or lost its lease: then none acks any more."""
     deadline = time.monotonic() + lease_s
     while time.monotonic() < deadline:
         if all(int(writer.fields.get("epoch", 0)) >= epoch for writer in coordination.members(MemberKind.WRITERS)):
@@ -69,7 +69,7 @@ def await_writers(coordination: Coordination, epoch: int, lease_s: float) -> Non
 
 
 def members_of(coordination: Coordination) -> Members:
-    """Who is alive now; a ZooKeeper that does not answer is said, not raised."""
+    """The live processes; a ZooKeeper that does not answer is reported, not raised."""
     try:
         role, records = coordination.role().state, coordination.hosts()
         workers, receivers = coordination.members(MemberKind.WORKERS), coordination.members(MemberKind.RECEIVERS)
@@ -92,7 +92,7 @@ def members_of(coordination: Coordination) -> Members:
 
 
 def with_replayers(members: Members, replayers: tuple[str, ...]) -> Members:
-    """``members`` with the hosts that the ledger knows to be told to replay, whether ZooKeeper knows them or not."""
+    """``members`` with the hosts that are configured to replay by the ledger, known to ZooKeeper or not."""
     known = {host.slot for host in members.hosts}
     others = tuple(Host(slot, "") for slot in replayers if slot not in known)
     return replace(members, keeps_tables=members.keeps_tables or bool(replayers), hosts=members.hosts + others)
@@ -106,10 +106,10 @@ def with_files(
     here: str,
     now_s: float,
 ) -> Members:
-    """``members`` whose hosts say what lies there; ``report`` is replay's, ``here`` who asks, ``now_s`` when.
+    """``members`` with each host's files; ``report`` is replay's, ``here`` this host, ``now_s`` the time.
 
-    A host that ZooKeeper does not know (it may not answer) is there for its files. A replay process that is there and
-    has told nothing for a while, since it is frozen or in a long round, is named with how long that is.
+    A host that ZooKeeper does not know (it may not answer) is listed for its files. A replay process that has not
+    reported for a while, frozen or in a long round, is shown with how long that is.
     """
     wal: dict[str, int] = {}
     landing: dict[str, int] = {}
@@ -123,7 +123,7 @@ def with_files(
     known |= {slot: Host(slot, "") for slot in wal.keys() | landing.keys() if slot not in known}
     if report is not None and report.host == here and here in known and _lives(report.pid):
         host = known[here]
-        if not any(role.startswith("replay") for role in host.roles):  # alone, it stands for no election
+        if not any(role.startswith("replay") for role in host.roles):  # a single host needs no election
             known[here] = replace(host, roles=(*host.roles, "replay"))
     if report is not None and report.host in known:
         known[report.host] = _silent(known[report.host], report.silence(now_s))
@@ -143,27 +143,27 @@ def with_files(
     )
 
 
-def _silent(host: Host, said: str) -> Host:
-    if not said:
+def _silent(host: Host, note: str) -> Host:
+    if not note:
         return host
     return replace(
         host,
         roles=tuple(
-            {"replay": f"replay ({said})", "replay (leads)": f"replay (leads, {said})"}.get(role, role)
+            {"replay": f"replay ({note})", "replay (leads)": f"replay (leads, {note})"}.get(role, role)
             for role in host.roles
         ),
     )
 
 
 def _away(hosts: Iterable[Host], waits: Mapping[str, int], report: ReplayReport | None, here: str) -> dict[str, str]:
-    """Hosts whose files replay cannot have: what it says of them, or that nothing there would give them."""
-    told = dict(report.away) if report is not None else {}
+    """Hosts whose files replay cannot read: what replay reports, or that no receiver is up there."""
+    away = dict(report.away) if report is not None else {}
     replays = report.host if report is not None else here
     for host in hosts:
         gives = any(role.startswith("receiver") for role in host.roles)
         if here and waits.get(host.slot) and host.slot != replays and not gives:
-            told.setdefault(host.slot, "it has no receiver that is up")
-    return told
+            away.setdefault(host.slot, "it has no receiver that is up")
+    return away
 
 
 def _lives(pid: int) -> bool:

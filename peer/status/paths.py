@@ -1,4 +1,4 @@
-"""By which routes each origin comes to a cluster, and which of them have gone silent: how a broken ring shows."""
+"""The paths by which each origin comes to a cluster, and which of them are silent, as in a broken ring."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NAMES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class InboundPath:
-    """One way from an origin to this cluster: the clusters' names, origin first, this one last.
+    """One path from an origin to this cluster: the clusters' names, origin first, this one last.
 
-    ``groups`` are how many (table, group) come that way. ``silent_s`` is for how long a cluster on it has not been
-    heard by the next one, None while all are heard. Of what came by a silent way, ``stranded`` are the tables that come
-    by no other, and ``instead`` the paths by which the rest comes.
+    ``groups`` counts the (table, group) on that path. ``silent_s`` is for how long a cluster on it has not been seen by
+    the next one, None while all are seen. Of the tables on a silent path, ``stranded`` have no other path, and
+    ``instead`` are the paths of the rest.
     """
 
     path: tuple[str, ...]
@@ -35,7 +35,7 @@ class InboundPath:
 def paths(
     routes: Iterable[InboundRoute], own: ClusterId, now: int, names: Mapping[UUID, str]
 ) -> dict[ClusterId, tuple[InboundPath, ...]]:
-    """Every origin that comes by open routes with its paths: those that are heard first, the shortest first.
+    """Every origin with its paths over open routes: live ones first, then the shortest.
 
     Args:
         routes: the open routes into the cluster.
@@ -68,9 +68,9 @@ def _of_origin(
         stranded = set(streams)
         instead = []
         for other, coming in paths.items():
-            heard = {stream for stream in streams if coming.get(stream) == 0}
-            stranded -= heard
-            instead += [_names(other, own)] if heard else []
+            live = {stream for stream in streams if coming.get(stream) == 0}
+            stranded -= live
+            instead += [_names(other, own)] if live else []
         made.append(
             InboundPath(
                 _names(path, own),
@@ -84,7 +84,7 @@ def _of_origin(
 
 
 def broken(origin: str, found: Iterable[InboundPath]) -> list[str]:
-    """What to tell a person of an origin's paths, a sentence per broken one; nothing when all are heard."""
+    """Messages about an origin's paths, a sentence per silent one; none when all are live."""
     return [
         f"{origin} no longer comes by {way}: silent for {way.silent_s:.0f} s (down, paused or unreachable); "
         f"{_rest(way)}"
@@ -96,12 +96,12 @@ def broken(origin: str, found: Iterable[InboundPath]) -> list[str]:
 def _rest(way: InboundPath) -> str:
     instead = "; ".join(_arrows(other) for other in way.instead)
     if not instead:
-        return "there is no other route, so its replicated time stands"
+        return "there is no other route, so its replicated time stands still"
     if not way.stranded:
         return f"it comes by {instead}"
     more = len(way.stranded) - _NAMES_MAX
     named = ", ".join(way.stranded[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
-    return f"there is no other route for {named}, so replicated time stands there; the rest comes by {instead}"
+    return f"there is no other route for {named}, so replicated time stands still there; the rest comes by {instead}"
 
 
 def _names(path: _Path, own: ClusterId) -> tuple[str, ...]:

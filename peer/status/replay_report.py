@@ -1,4 +1,4 @@
-"""What replay says of itself for ``status``, in the ledger, where every host finds it."""
+"""Replay's own report for ``status``, in the ledger, where every host reads it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 
 from replication.ledger.base import Replay
 
-SILENT_S = 15.0  # it tells every two seconds, between rounds
+SILENT_S = 15.0  # it reports every two seconds, between rounds
 
 
 @dataclass(slots=True)
 class ReplayReport:
-    """What the replay process says of itself; times in seconds."""
+    """The replay process's report; times in seconds."""
 
     host: str = ""
     pid: int = 0
@@ -27,7 +27,7 @@ class ReplayReport:
     away: dict[str, str] = field(default_factory=dict)  # other hosts whose files it cannot read now: why
 
     def silence(self, now_s: float) -> str:
-        """How long it has told nothing, since it is frozen, dead or in a long round; "" when it speaks."""
+        """How long it has not reported, being frozen, dead or in a long round; "" when it has."""
         for_s = now_s - self.at
         return f"silent for {for_s:.0f} s" if for_s >= SILENT_S else ""
 
@@ -45,9 +45,9 @@ class ReplayReport:
 
 
 def silence(ledger: Replay) -> str:
-    """What to say of a replay that has told nothing for a while by now, or has never run; "" when it speaks."""
+    """The message about a replay that has not reported for a while, or has never run; "" otherwise."""
     report = ReplayReport.load(ledger)
     if report is None:
         return "has never run"
-    said = report.silence(time.time())
-    return said and f"is {said}"
+    silence = report.silence(time.time())
+    return silence and f"is {silence}"

@@ -1,4 +1,4 @@
-"""Which files are kept for whom, and how near each peer is to its disk budget: rule 2 as ``status`` shows it."""
+"""Which files are retained for which peer, and how near each is to its disk budget: rule 2 in ``status``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from replication.core.status import is_applied, is_fully_replicated
 class KeptForPeer:
     """CLOSED files that a peer holds here, in bytes of this cluster's files.
 
-    ``lacking`` ones are not wholly durable there; ``unapplied`` ones are, but are not yet in its tables; of those
-    ``past_budget`` need not wait for that any more.
+    ``lacking`` files are not wholly durable there. ``unapplied`` ones are, but are not in its tables yet; of those
+    ``past_budget`` need not wait for that.
     """
 
     peer: str
@@ -27,7 +27,7 @@ class KeptForPeer:
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """What decides how long files are kept, and what is kept because of it.
+    """What decides how long files are retained, and the files retained by it.
 
     ``own_replay`` says whether files wait for it; ``unreplayed_bytes`` of CLOSED files do.
     """
@@ -39,7 +39,7 @@ class Retained:
 
 
 def retained(files: Iterable[FileFacts], policy: RetentionPolicy) -> Retained:
-    """Sum up what the ledger says of each file under ``policy``."""
+    """Add up the ledger's files under ``policy``."""
     closed = [file for file in files if file.closed]
     peers = sorted({hold.peer for file in closed for hold in file.peers})
     unreplayed = sum(file.length - file.replayed for file in closed if file.replayed is not None)

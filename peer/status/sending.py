@@ -1,4 +1,4 @@
-"""How sending to each peer goes, as those who send tell it: retries, the last error, tables that are held, the rate."""
+"""How sending to each peer goes, as senders report it: retries, the last error, withheld tables, the rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replication.worker.report.attempts import SPILL
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeer:
-    """A table that a peer is not sent for now, why, and since when in microseconds since 1970."""
+    """A table that is withheld from a peer, why, and since when (microseconds since 1970)."""
 
     table: str
     reason: str
@@ -21,11 +21,11 @@ class HeldAtPeer:
 
 @dataclass(frozen=True, slots=True)
 class PeerSending:
-    """How sending to one peer goes.
+    """Sending to one peer.
 
     ``state`` is ``paused``, ``failing``, ``held`` (some tables are) or ``sending``. ``rate`` is the most bytes per
-    second it may be sent, 0 for no limit. ``retries`` is failures in a row, of the worst of those who send,
-    ``retries_total`` all there ever were; the next try is in ``next_try_s`` seconds, None when none is due.
+    second it may be sent, 0 for no limit. ``retries`` is failures in a row, of the worst sender,
+    ``retries_total`` all failures ever; the next try is in ``next_try_s`` seconds, None when none is due.
     """
 
     peer: str
@@ -39,7 +39,7 @@ class PeerSending:
 
 
 def sending(ledger: Ledger, now: int) -> tuple[PeerSending, ...]:
-    """Of every peer, by name; ``now`` in microseconds since 1970."""
+    """Sending to every peer, by name; ``now`` in microseconds since 1970."""
     attempts, held = ledger.sending.attempts(), ledger.sending.held()
     specs = {table: ledger.tables.by_uuid(table) for table in {each.table for each in held}}
     names = {table: str(table) if spec is None else spec.name for table, spec in specs.items()}
@@ -67,7 +67,7 @@ def _of_peer(
 
 
 def _held(held: Iterable[HeldTable]) -> Sequence[HeldTable]:
-    """One a table: the oldest telling of it."""
+    """One per table: the oldest report."""
     oldest: dict[UUID, HeldTable] = {}
     for each in sorted(held, key=lambda h: h.since):
         oldest.setdefault(each.table, each)

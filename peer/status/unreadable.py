@@ -1,4 +1,4 @@
-"""Alarms about files: what the ledger counts on and this host's disk does not have, or replay could not read."""
+"""Alarms about files that the ledger needs and this host's disk does not have, or replay could not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replication.ledger.base import FileKind, FileRow, Ledger
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that cannot be read, why, and what a person can do."""
+    """A file that cannot be read, why, and the remedy."""
 
     file: str
     why: str
@@ -24,19 +24,19 @@ def unreadable(
     ledger: Ledger, rows: Iterable[FileRow], host: str, data_dir: Path, report: ReplayReport | None
 ) -> list[Unreadable]:
     """Files of ``host`` that are missing or cut, and those that its replay reported."""
-    told = report.held if report is not None else {}
+    reasons = report.held if report is not None else {}
     found = []
     for row in rows:
         if row.host != host or row.length <= FILE_HEADER_BYTES:
             continue
-        why = _missing(row) or told.get(f"file {row.file.local}", "")
-        if why and ledger.files.get(row.file) is not None:  # else it was retired just now
+        why = _missing(row) or reasons.get(f"file {row.file.local}", "")
+        if why and ledger.files.get(row.file) is not None:  # else it was retired meanwhile
             found.append(Unreadable(row.file.local, why, _moved(row, data_dir) or _remedy(row)))
     return found
 
 
 def _missing(row: FileRow) -> str:
-    if row.is_stored:  # asked only when it is shipped
+    if row.is_stored:  # the store is asked only when it is shipped
         return ""
     try:
         size = Path(row.path).stat().st_size
@@ -62,4 +62,4 @@ def _remedy(row: FileRow) -> str:
         anew = "It is written anew after" if row.kind is FileKind.BOOTSTRAP else "Nothing is lost with it"
         return f"{anew}: walship wal salvage {row.file.local} --yes"
     remedy = "Restore it: what it holds may exist nowhere else"
-    return f"{remedy}. What salvaging it would lose is told by: walship wal salvage {row.file.local}"
+    return f"{remedy}. This says what salvaging it would lose: walship wal salvage {row.file.local}"

@@ -14,9 +14,9 @@ REPLAY_SUMMARY = "walship.replay"
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """What a replay snapshot says of itself: epoch, number, and the range of each file with rows that it applied.
+    """Commit metadata of a replay snapshot: epoch, number, and the range of each file with rows that it applied.
 
-    A range begins where the first of these rows lies: what is before it in the file came with earlier commits.
+    A range begins at the first of these rows; what is before it in the file came with earlier commits.
     """
 
     epoch: int
@@ -24,7 +24,7 @@ class CommitMetadata:
     applied: Mapping[FileId, tuple[int, int]]
 
     def to_summary(self) -> dict[str, str]:
-        """As the snapshot's summary carries it."""
+        """As properties of the snapshot's summary."""
         ranges = {str(file): span for file, span in self.applied.items()}
         return {REPLAY_SUMMARY: json.dumps([self.epoch, self.number, ranges], separators=(",", ":"))}
 

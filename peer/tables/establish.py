@@ -1,4 +1,4 @@
-"""A table's Iceberg tables and its view are made, and made to follow its definition."""
+"""Creating a table's Iceberg tables and view, and making them follow its definition."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from replication.tables.base import Tables
 
 
 def establish(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
-    """Have the Iceberg tables of ``spec`` and ``<table>__latest`` be there as it says.
+    """Create or alter the Iceberg tables of ``spec`` and ``<table>__latest`` to fit it.
 
-    Those of a table that was dropped here and had its name keep their rows under another one (``base.Catalog``).
+    Those of a dropped table of the same name keep their rows under another name (``base.Catalog``).
 
     Raises:
         SchemaError, CommitConflictError: as ``create``.

@@ -1,8 +1,8 @@
 """Fold: changes at or below the replicated time are merged into ``<table>``, in one step for readers.
 
-Tombstones are written first (one too many changes nothing, since the newest wins), then ``<table>`` in one commit
-that says how far it has come. Only keys that changed are touched. When replicated time stands for longer than
-``hold_s``, the last consistent snapshot is tagged for readers of cuts and everything received is folded.
+Tombstones are written first (one too many changes nothing, since the newest wins), then ``<table>``, in one commit
+that records the position. Only changed keys are touched. When replicated time stands still for longer than ``hold_s``,
+the last consistent snapshot is tagged for consistent reads, and everything received is folded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What a fold did: versions merged, deletes among them, and how far ``<table>`` is now."""
+    """What a fold did: versions merged, deletes among them, and the new position of ``<table>``."""
 
     versions: int
     deletes: int
@@ -41,9 +41,9 @@ class FoldResult:
 
 @dataclass(slots=True)
 class Settled:
-    """Tables of which everything is folded, as they were then: until they change there is nothing to look for.
+    """Tables that are folded to their end, with their snapshots: until these change there is nothing to fold.
 
-    Of tables whose rows grow too old none is noted.
+    Tables whose rows expire by age are never noted.
     """
 
     _tables: dict[UUID, tuple[TableSpec, int | None, int | None]] = field(default_factory=dict)
@@ -71,8 +71,8 @@ def fold(
         ledger: for replicated time, and to note the fold.
         spec: the table.
         now: microseconds since 1970.
-        hold_s: fold past a replicated time that has stood for longer.
-        settled: what this process knows of its tables.
+        hold_s: fold past a replicated time that has stood still for longer.
+        settled: tables that this process knows to be folded to their end.
 
     Raises:
         CommitConflictError: maintenance committed meanwhile; try again.
@@ -98,15 +98,15 @@ def fold(
 def merge_changes(
     tables: Tables, spec: TableSpec, upto: int | None, settled: Settled | None = None
 ) -> FoldResult | None:
-    """Merge the changes with commit times up to ``upto``, or all with a hold for readers of cuts when None.
+    """Merge the changes with commit times up to ``upto``; when None, all, with a hold for consistent reads.
 
-    Returns None, and commits nothing, when there are no such changes, no hold that may end, and no rows that have grown
-    too old for some time: they are removed, and hidden by the view, as of the last fold. Errors as ``fold``.
+    Returns None, and commits nothing, when there are no such changes, no hold that may end, and no rows that expired
+    some time ago: a fold removes those, and the view hides them as of the last fold. Errors as ``fold``.
     """
     changes, table = tables.history(spec.name + CHANGES), tables.history(spec.name)
     before = Folded.newest(table)
     if not before.holds and table.tags.get(CONSISTENT_TAG, table.current) != table.current:
-        tables.untag(spec.name, CONSISTENT_TAG)  # of a hold whose end did not come to this; one about to begin is there
+        tables.untag(spec.name, CONSISTENT_TAG)  # a hold that is over left it; a hold that begins finds it
     reached = _newest_replay(changes)
     is_level = reached is not None and reached <= before.replay
     if changes.current is None or (is_level and (upto is None or upto <= before.upto)):
@@ -120,7 +120,7 @@ def merge_changes(
         tables.attach(connection, "changes", spec.name + CHANGES, where=before.unfolded)
         if not before.known:
             before = _as_far_as_rows_go(connection, tables, spec, before)
-        limit = None if upto is None else max(upto, before.upto)  # what came late below the last fold belongs in here
+        limit = None if upto is None else max(upto, before.upto)  # late versions below the last fold are merged here
         here = MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", before)
         if reached is None:
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
@@ -139,7 +139,7 @@ def merge_changes(
             merged = _merge_here(connection, here, where, late > 0)
         else:
             merged = _merge_there(tables, spec, before, where, late > 0, deletes > 0)
-    if not tables.fits(spec):  # what was read may have columns that were left out
+    if not tables.fits(spec):  # rows that were read may have dropped columns
         raise CommitConflictError(f"{spec.name} was altered meanwhile")
     folded = _next(before, reached, before.upto if newest is None else newest, upto)
     _commit(tables, spec, table.current, merged, before, folded)
@@ -148,7 +148,7 @@ def merge_changes(
 
 
 def _count(connection: duckdb.DuckDBPyConnection, here: MergeQuery, where: str) -> tuple[int, int | None, int, int]:
-    """How many changes there are, the newest one's commit, how many deletes, and how many that came late."""
+    """How many changes there are, the newest commit, how many deletes, and how many late ones."""
     (counted,) = connection.execute(
         "select count(*), max(_commit), count(*) filter (where _op > 0),"
         f" count(*) filter (where {here.is_late}) from changes where {where}"
@@ -182,14 +182,14 @@ class _Merged:
 
 
 def _is_settled(connection: duckdb.DuckDBPyConnection, merge: MergeQuery) -> bool:
-    """Whether nothing waits to be folded, whatever the replicated time; and nothing will but by a commit."""
+    """Whether nothing waits to be folded, at any replicated time, until the next commit."""
     if merge.folded.holds or not merge.folded.known or horizon(merge.spec, 1 << 62) is not None:
         return False
     return not connection.execute(f"select 1 from changes where {merge.changes_where()} limit 1").fetchall()
 
 
 def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: MergeQuery, upto: int) -> bool:
-    """Whether ``<table>`` has rows that are too old by ``upto``, a twentieth of their age after the last fold."""
+    """Whether ``<table>`` has rows that are too old by ``upto``; looks a twentieth of their age after the last fold."""
     before, old = (horizon(merge.spec, at - REMOVED_LATER_US) for at in (merge.folded.upto, upto))
     if old is None or (before is not None and old - before < (upto - old) // 20):
         return False
@@ -198,7 +198,7 @@ def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: Merg
 
 
 def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: str, versions: int) -> bool:
-    """Whether changes are few enough to be merged in memory, and their texts and the like of few enough bytes."""
+    """Whether the changes are few enough, and their texts and bytes small enough, to be merged in memory."""
     if versions > _DRIVER_VERSIONS:
         return False
     sizes = ["0"]
@@ -211,7 +211,7 @@ def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: st
 
 
 def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where: str, late: bool) -> _Merged:
-    """Few changes are merged in this process: a query costs milliseconds, a Spark job planning and compilation."""
+    """Few changes are merged in this process: a query costs milliseconds, a Spark job much more."""
     connection.execute(f"create table resolved as {merge.resolved(where, late=late)}")
     gone, rows, tombstone_rows = (
         connection.sql(query).to_arrow_table()
@@ -225,7 +225,7 @@ def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where:
 
 
 def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, late: bool, deletes: bool) -> _Merged:
-    """Many changes are merged by the warehouse's engine; to sort them again is cheaper than to keep so much."""
+    """Many changes are merged by the warehouse's engine; sorting again is cheaper than keeping so much."""
     changes, table, tombstones = (tables.ref(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES))
     merge = MergeQuery(spec, tables.dialect, changes, table, tombstones, before)
     resolved = f"({merge.resolved(where, late=late)})"
@@ -237,7 +237,7 @@ def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, la
 def _as_far_as_rows_go(
     connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, before: Folded
 ) -> Folded:
-    """An unknown fold as one up to the newest version in ``<table>``: an older one that comes late may lose to it."""
+    """An unknown fold counts as one up to the newest version in ``<table>``, to which a late version may lose."""
     tables.attach(connection, "table", spec.name)
     tables.attach(connection, "tombstones", spec.name + TOMBSTONES)
     columns = [DUCKDB.name(version_column("_commit", group)) for group in merge_groups(spec)]
@@ -250,11 +250,11 @@ def _as_far_as_rows_go(
 def _next(before: Folded, reached: int, newest: int, upto: int | None) -> Folded:
     if upto is None:
         return Folded(reached, max(newest, before.upto), before.held_replay, before.held_upto)
-    if before.holds and upto < before.upto:  # replicated time has not reached what was folded past it
+    if before.holds and upto < before.upto:  # replicated time has not reached the last fold yet
         return Folded(reached, before.upto, before.held_replay, before.held_upto)
     return Folded(reached, max(upto, before.upto), reached, max(upto, before.upto))
 
 
 def _newest_replay(changes: History) -> int | None:
-    """The number of the newest replay commit; None when its snapshot has expired, so that only the rows can tell."""
+    """The number of the newest replay commit; None when its snapshot has expired; then only the rows say it."""
     return next((stamp.number for s in changes.chain() if (stamp := CommitMetadata.of(s)) is not None), None)

@@ -20,7 +20,7 @@ from replication.tables.base import Dialect, History, Tables
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, group_columns, merge_groups, version_column
 
 FOLD_SUMMARY = "walship.fold"
-#: Names the snapshot of ``<table>`` that readers of cuts start from while something is held.
+#: Tags the snapshot of ``<table>`` that consistent reads start from while a hold lasts.
 CONSISTENT_TAG = "walship_consistent"
 _SHOW_TRIES = 5
 _ORDER = (
@@ -31,10 +31,10 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """How far ``<table>`` has come: all rows of ``__changes`` with ``_replay`` and ``_commit`` at most these are in it.
+    """Position of ``<table>``: it has all rows of ``__changes`` with ``_replay`` and ``_commit`` at most these.
 
-    ``held_replay`` and ``held_upto`` are those of the tagged consistent snapshot that a reader of cuts starts from;
-    equal to the others when nothing is held. When ``known`` is False all that is known is that something was folded.
+    ``held_replay`` and ``held_upto`` are those of the tagged consistent snapshot that consistent reads start from;
+    equal to the others without a hold. When ``known`` is False, only that something was folded is known.
     """
 
     replay: int = 0
@@ -45,22 +45,22 @@ class Folded:
 
     @property
     def holds(self) -> bool:
-        """Whether a tagged snapshot is kept for readers of cuts."""
+        """Whether a tagged snapshot is held for consistent reads."""
         return (self.held_replay, self.held_upto) != (self.replay, self.upto)
 
     def to_summary(self) -> dict[str, str]:
-        """As a snapshot of ``<table>`` carries it."""
+        """As properties of a snapshot of ``<table>``."""
         return {FOLD_SUMMARY: json.dumps([self.replay, self.upto, self.held_replay, self.held_upto])}
 
     @staticmethod
     def of(summary: Mapping[str, str]) -> Folded | None:
-        """Read a snapshot's summary; None when it is no fold's."""
+        """Read a snapshot's summary; None when no fold made it."""
         text = summary.get(FOLD_SUMMARY)
         return Folded(*json.loads(text)) if text is not None else None
 
     @staticmethod
     def newest(history: History) -> Folded:
-        """Of the newest fold among the current snapshot's ancestors.
+        """The position of the newest fold among the current snapshot's ancestors.
 
         When that has expired, all changes count as unfolded (merging one again changes no row) and as late.
         """
@@ -75,7 +75,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class MergeQuery:
-    """The SQL of one table in one dialect; ``changes``, ``table`` and ``tombstones`` are the names to read them by.
+    """The SQL of one table in one dialect; ``changes``, ``table`` and ``tombstones`` are the names they are read by.
 
     Live rows are those of versions with a timestamp of ``horizon`` or more (``core/aging.py``), of any when None.
     """
@@ -90,7 +90,7 @@ class MergeQuery:
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
-        """The groups that are ordered apart."""
+        """The groups whose versions are ordered separately."""
         return merge_groups(self.spec)
 
     @cached_property
@@ -119,7 +119,7 @@ class MergeQuery:
         Args:
             upto: only versions with a commit time at or below.
             replay: only versions that came with this replay commit or an earlier one.
-            late: False leaves out what came after the last fold and is older.
+            late: False leaves out changes that came after the last fold and are older.
         """
         limits = [f"({self.folded.unfolded})" if late else f"_commit > {self.folded.upto}", "_op >= 0"]
         limits += [f"_commit <= {upto}"] if upto is not None else []
@@ -128,7 +128,7 @@ class MergeQuery:
 
     @property
     def is_late(self) -> str:
-        """The condition on a version that it might lose against what is folded already."""
+        """The condition on a version that may lose against a folded one."""
         return "true" if self._always_late else f"_commit <= {self.folded.upto}"
 
     @property
@@ -146,7 +146,7 @@ class MergeQuery:
         Args:
             where: which changes.
             late: False when it is known that none of them is late.
-            upto: only tombstones with a commit time at or below; those of a fold past a cut are there already.
+            upto: only tombstones with a commit time at or below; those of a fold past a hold exist already.
         """
         every = f"select {self._columns} from {self.changes} where {where}"
         if self.folded == Folded() or not late:
@@ -155,7 +155,7 @@ class MergeQuery:
         return self._newest(" union all ".join((every, *self._stored(behind), self._tombstone_rows(behind, upto))))
 
     def kept(self, keys: str) -> str:
-        """Every version kept of the keys that a name or query in parentheses gives, in no order.
+        """Every stored version of the keys that a name or query in parentheses gives, in no order.
 
         ``_kept`` says where: ``changes`` (with ``_through`` and ``_applied``), ``table`` or ``tombstones``.
         """
@@ -197,7 +197,7 @@ class MergeQuery:
         return f"select {self.keys()}, {self._version_columns} from {merged} v where _op > 0"
 
     def every(self) -> str:
-        """The newest version of every key and group, deletes included; of a deleted key an older one may come along.
+        """The newest version of every key and group, deletes included; for a deleted key an older one may be included.
 
         Columns as the changes have them, less ``_replay``.
         """
@@ -208,7 +208,7 @@ class MergeQuery:
         return " union all ".join((f"select * from ({self.resolved(where)}) r", *stored, tombstone_rows))
 
     def brought_by(self) -> str:
-        """What brought the rows that are there: origin, WAL, group, sequence, the newest of their commit times."""
+        """The frames that brought existing rows: origin, WAL, group, sequence, newest commit time."""
         group = "_group" if self.spec.kind != "cell" else group_of_family(self.spec)
         place = f"_origin, _wal, {group}, _seq, max(_commit)"
         parts = [f"select {place} from {self.changes} where _op >= 0 group by all"]
@@ -235,7 +235,7 @@ class MergeQuery:
             names += [version_column(f, g) for g in self.groups for f in VERSION]
         columns = self._list(names)
         if not self.spec.key:
-            # rows without a commit time came by no WAL, so they are of no time or of all
+            # rows without a commit time came by no WAL, so they belong to every time
             limits = [] if upto is None else [f"_commit <= {upto}"]
             limits += [] if self.horizon is None else [f"_commit >= {self.horizon}"]
             where = f" where (_commit is null or {' and '.join(limits)})" if limits else ""
@@ -248,7 +248,7 @@ class MergeQuery:
         )
 
     def _young(self) -> str:
-        """``<table>`` without what is too old: rows, and the values of groups of others."""
+        """``<table>`` without expired rows, and without expired groups' values in other rows."""
         if self.horizon is None:
             return self.table
         old = {group: f"coalesce({self._timestamp(group)} < {self.horizon}, false)" for group in self.groups}
@@ -259,9 +259,9 @@ class MergeQuery:
         return f"(select {', '.join(made)} from {self.table} o where not ({self.too_old(self.horizon)}))"
 
     def too_old(self, horizon: int) -> str:
-        """The condition on a row of ``<table>`` that none of its groups has a version of ``horizon`` or later.
+        """The condition on a row of ``<table>`` that no group has a version of ``horizon`` or later.
 
-        Rows that nobody wrote through a WAL have no version, and do not grow old.
+        Rows that came by no WAL have no version and do not expire.
         """
         if not self.spec.key:
             return f"_commit is not null and _commit < {horizon}"
@@ -302,7 +302,7 @@ class MergeQuery:
         return f"exists (select 1 from ({hashed} from {self.changes} where {where}) l where {by} and {same})"
 
     def _stored(self, late: str, *, among: bool = True) -> list[str]:
-        """What ``<table>`` has of the late keys, or of all others, as one version per group."""
+        """Rows of ``<table>`` for the late keys, or for all others, as one version per group."""
         parts: list[str] = []
         for group in self.groups:
             mine = set(group_columns(self.spec, group))
@@ -326,7 +326,7 @@ class MergeQuery:
 
 
 def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, versions: bool = False) -> str:
-    """The query behind ``<table>__latest`` for a warehouse's own engine; good for as long as ``__changes`` are kept.
+    """The query behind ``<table>__latest`` for a warehouse's own engine; valid as long as ``__changes`` are kept.
 
     Args:
         tables: the warehouse, whose engine runs the query.
@@ -334,23 +334,23 @@ def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, ve
         upto: only versions with a commit time up to this; not below the last fold's.
         versions: with each group's version columns.
 
-    Rows that grow too old after this was called are in the query's result all the same.
+    Rows that expire after this call are still in the query's result.
     """
     return _latest(tables, spec, tables.ref, now_us() if upto is None else upto, upto, versions)
 
 
 def show_latest(tables: Tables, spec: TableSpec) -> None:
-    """Have the view ``<table>__latest`` in the catalog start from the newest fold.
+    """Make the view ``<table>__latest`` start from the newest fold.
 
-    One that starts from an earlier fold gives the same rows, slower, for as long as ``__changes`` are kept. Where a
-    version comes that is older than the last fold it is made anew (``show_late``) and shows that one, too.
+    A view that starts from an earlier fold gives the same rows, slower, as long as ``__changes`` are kept. When a
+    version older than the last fold arrives, ``show_late`` replaces the view, which then shows that one, too.
 
     Raises:
-        UnknownTableError, CommitConflictError: the table is not there yet, or has been altered; do it again.
+        UnknownTableError, CommitConflictError: the table is not there yet, or was altered; try again.
     """
     now = now_us()
     query = _latest(tables, spec, tables.near, now)
-    for _ in range(_SHOW_TRIES):  # another thread may have shown what is newer just before
+    for _ in range(_SHOW_TRIES):  # another thread may have shown a newer fold meanwhile
         tables.show(spec, query)
         shown, query = query, _latest(tables, spec, tables.near, now)
         if query == shown:
@@ -358,7 +358,7 @@ def show_latest(tables: Tables, spec: TableSpec) -> None:
 
 
 def show_late(tables: Tables, spec: TableSpec, oldest: int) -> None:
-    """Have the view show changes just appended, the oldest of which has the commit time ``oldest``."""
+    """Make the view show changes just appended, whose oldest commit time is ``oldest``."""
     if oldest <= Folded.newest(tables.history(spec.name)).upto:
         show_latest(tables, spec)
 
@@ -385,7 +385,7 @@ def now_us() -> int:
 
 
 def group_of_family(spec: TableSpec, of: str = "") -> str:
-    """SQL for the locality group that a cell's family belongs to; ``of`` is what its columns are named by."""
+    """SQL for the locality group that a cell's family belongs to; ``of`` is the prefix of its columns."""
     whens = [
         f"when {of}family in ({', '.join(_literal(family) for family in group.members)}) then '{group.name}'"
         for group in spec.groups

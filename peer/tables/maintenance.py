@@ -1,7 +1,7 @@
-"""What keeps tables cheap: old snapshots expire, small files become big ones, changes and tombstones nobody needs go.
+"""Maintenance: old snapshots expire, small files are merged, unneeded changes and tombstones are deleted.
 
-Nothing here adds rows, so replay's compare-and-swap passes over it; nothing that a fold, a hold or a late version
-could still need is removed.
+Nothing here adds rows, so replay's compare-and-swap ignores it. Nothing that a fold, a hold or a late version may still
+need is removed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 SNAPSHOTS_MAX = 150
 SNAPSHOT_KEEP_US = 300_000_000
 SNAPSHOT_KEEP_BUSY_US = 10_000_000
-#: Begins the names of snapshots kept for who reads files that a later one no longer has; its time follows.
+#: Prefix of tags that keep files for readers which a later snapshot no longer has; the time follows.
 SPARED_TAG = "walship_spared_"
 _WORTH_EXPIRING = 50
 _KEEP = 20
 _FILES_TO_COMPACT = 48
 _CELL_SLACK_US = 3_600_000_000
-#: Names a bootstrap's snapshot tag; the number of the file that is written follows.
+#: Prefix of a bootstrap's snapshot tag; the number of its file follows.
 HOLD = "walship_bootstrap_"
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long ``__changes`` keeps what is folded, in seconds, unless a table says otherwise."""
+    """How long ``__changes`` keeps folded rows, in seconds, unless a table's property says otherwise."""
 
     changes_s: float
 
@@ -44,7 +44,7 @@ class Retention:
 def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
     """Compact and expire one walship table's Iceberg tables where that is due; cheap when it is not.
 
-    Lets go of snapshots that a bootstrap held whose file nobody writes any more: it was killed.
+    Releases snapshots of bootstraps that were killed and whose file nobody writes any more.
 
     Args:
         tables: the warehouse.
@@ -61,13 +61,15 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
             try:
                 files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
                 _log.info("compacted", table=layout.name, files=files)
-            except CommitConflictError as error:  # snapshots are expired all the same, or their number grows meanwhile
+            except (
+                CommitConflictError
+            ) as error:  # snapshots expire even when compaction fails, or their number would grow
                 _log.info("not_compacted", table=layout.name, reason=error.what)
             history = tables.history(layout.name)
         for tag in history.tags:
             if tag.startswith(SPARED_TAG) and int(tag.removeprefix(SPARED_TAG)) < now - SNAPSHOT_KEEP_US:
                 tables.untag(layout.name, tag)
-        # The cost of a commit and the size of the metadata grow with the snapshots kept.
+        # Each snapshot makes commits slower and the metadata larger.
         keep_us = SNAPSHOT_KEEP_US if len(history.snapshots) <= SNAPSHOTS_MAX else SNAPSHOT_KEEP_BUSY_US
         named = set(history.tags.values())
         old = sum(1 for s in history.snapshots.values() if s.at < now - keep_us and s.id not in named)
@@ -79,9 +81,9 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
 
 
 def _duplicates(tables: Tables, name: str, history: History, now: int) -> None:
-    """Keep the files that snapshots of the last minutes removed: of each that did, the one before it has them all.
+    """Keep files that snapshots of the last minutes removed: the snapshot before each of those is tagged.
 
-    Who reads has looked up the files, so that the snapshots in between may go.
+    Readers have looked up their files already, so the snapshots in between may expire.
     """
     for snapshot in history.snapshots.values():
         before, tag = history.snapshots.get(snapshot.parent or 0), f"{SPARED_TAG}{snapshot.at}"
@@ -99,7 +101,9 @@ def _left_behind(ledger: Ledger, history: History) -> list[str]:
     holds = [tag for tag in history.tags if tag.startswith(HOLD)]
     if not holds:
         return []
-    files = [wanted.file for wanted in ledger.bootstraps.wanted()]  # after the tags: each has its file before
+    files = [
+        wanted.file for wanted in ledger.bootstraps.wanted()
+    ]  # read after the tags, since each tag's file is created before it
     written = {f"{HOLD}{file.file.number}" for file in files if file is not None and not file.closed}
     return [tag for tag in holds if tag not in written]
 
@@ -109,7 +113,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
 
     Never removes what is not folded, what a hold keeps, or the rows of the newest replay commit. Tombstones stay for
     the table's ``history_s``, until they are older than the replicated time of every origin, and while ``__changes``
-    has older rows: those are merged again when somebody's maintenance has forgotten the folds.
+    has older rows: those are merged again when foreign maintenance expired the folds.
     """
     if not spec.key:
         _age_off_keyless(tables, ledger, spec)
@@ -120,7 +124,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         ledger.bootstraps.forget(spec.uuid, Forgotten(since=old))
         _delete(tables, spec.name, MergeQuery(spec, tables.dialect, "", "", "", folded).too_old(old))
     changes = tables.history(spec.name + CHANGES)
-    newest = next((stamp.number for s in changes.chain() if (stamp := CommitMetadata.of(s)) is not None), 0)
+    newest = next((metadata.number for s in changes.chain() if (metadata := CommitMetadata.of(s)) is not None), 0)
     replay = min(folded.replay, folded.held_replay, newest - 1)
     changes_s = float(spec.setting("changes_retention_s") or retention.changes_s)
     upto = min(folded.upto, folded.held_upto, now - int(changes_s * 1e6))
@@ -130,7 +134,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         behind = derivation.source == spec.uuid and derivation.position >= 0
         unseen = f"{gone} and _op >= 0 and _replay > {derivation.position}"
         if behind and _there_is(tables, spec.name + CHANGES, unseen):
-            ledger.derivations.renew(derivation.table)  # what has changed can no longer be told: all is compared
+            ledger.derivations.renew(derivation.table)  # changed keys are no longer known, so everything is compared
     _delete(tables, spec.name + CHANGES, gone)
     replicated = _replicated(ledger, spec)
     where = forgettable(spec, replicated, now)
@@ -145,7 +149,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
 
 
 def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
-    """Remove rows that are too old, but for those of the newest replay commit, which tells how far replay is."""
+    """Remove expired rows, except those of the newest replay commit, which records replay's position."""
     replicated = min((reached.t for reached in ledger.time.replicated(spec.uuid).values()), default=0)
     old = horizon(spec, replicated - REMOVED_LATER_US)
     found = (CommitMetadata.of(snapshot) for snapshot in tables.history(spec.name).chain())
@@ -155,7 +159,7 @@ def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
 
 
 def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
-    """The condition on a tombstone that no version can come any more that it would have to win over.
+    """The condition on a tombstone that no later arriving version can lose to.
 
     A version yet to come has a commit time above ``replicated``. On cell tables its own timestamp may be older by
     ``history_s``, and a little more when its append waited for the disk.
@@ -173,9 +177,9 @@ def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
 
 
 def forgotten(ledger: Ledger, spec: TableSpec, now: int) -> Forgotten:
-    """Of which timestamps a snapshot of the table, held before this is asked, may lack deletes that are forgotten.
+    """The timestamps of which a snapshot of the table, held before this call, may be missing forgotten deletes.
 
-    None where somebody gave up a frame: what it brought is lacking, and was not deleted.
+    None where a frame was discarded: its rows are missing, but were not deleted.
 
     Args:
         ledger: the cluster's.

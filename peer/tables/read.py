@@ -45,7 +45,7 @@ def attach_latest(
     """
     parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
     folded, snapshot = Folded(), None
-    if not catalog.has(spec):  # nothing has been replayed, or its tables are being made
+    if not catalog.has(spec):  # nothing was replayed yet, or its tables are being created
         empty = pa.schema([pa.field(column.name, column.type) for column in spec.columns]).empty_table()
         connection.register(view, empty)
         return
@@ -56,7 +56,7 @@ def attach_latest(
         catalog.attach(connection, parts["tombstones"], spec.name + TOMBSTONES, columns=key)
     catalog.attach(connection, parts["table"], spec.name, snapshot=snapshot, columns=shown_columns(spec))
     names = {name: DUCKDB.name(part) for name, part in parts.items()}
-    if spec.key and snapshot is None:  # the cut starts from before the first fold
+    if spec.key and snapshot is None:  # the read starts before the first fold
         names["table"] = f"(select * from {names['table']} where false)"
     young = horizon(spec, now_us() if as_of is None else as_of)
     merge = MergeQuery(spec, DUCKDB, names["changes"], names["table"], names["tombstones"], folded, young)
@@ -64,14 +64,14 @@ def attach_latest(
 
 
 def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded, int | None]:
-    """The fold to start from and the snapshot of ``<table>`` that has it."""
+    """The fold to start from, and its snapshot of ``<table>``."""
     folded = Folded.newest(history)
     if as_of is None or (folded.known and folded.upto <= as_of):
         return folded, history.current
     if folded.known and (folded.held_replay, folded.held_upto) == (0, -1):
         return Folded(), None
     if folded.known and folded.held_upto <= as_of and CONSISTENT_TAG in history.tags:
-        # as the newest fold has it: that of the tagged snapshot may have expired
+        # from the newest fold, since the tagged snapshot's own may have expired
         held = Folded(folded.held_replay, folded.held_upto, folded.held_replay, folded.held_upto)
         return held, history.tags[CONSISTENT_TAG]
     raise RequestError(
@@ -81,7 +81,7 @@ def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded,
 
 
 def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
-    """The lowest commit time that the table can be read as of; None when only its newest rows can be read."""
+    """The earliest commit time that the table can be read as of; None when only its newest rows can be read."""
     if not spec.key or not catalog.has(spec):
         return 0
     history = catalog.history(spec.name)
@@ -143,20 +143,20 @@ class Reader:
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
         """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``, ``ops.flights__latest``).
 
-        Those of the namespace ``default`` are named without it: ``default`` is a word of SQL.
+        Tables of the namespace ``default`` are named without it: ``default`` is a keyword of SQL.
 
-        Tables in ``system``, ``temp`` and ``memory`` are asked for as ``walship.system.…``; those in DuckDB's own
+        Tables in ``system``, ``temp`` and ``memory`` are named ``walship.system.…``; those in DuckDB's own
         ``information_schema`` and ``pg_catalog`` by ``read`` alone.
 
         Raises:
-            RequestError: what DuckDB says of the query.
+            RequestError: DuckDB's error about the query.
         """
         if _SHOW_TABLES.fullmatch(query):
             return pa.table({"name": [spec.name for spec in specs]}).to_reader()
         connection = open_duckdb()
         try:
             home = f"walship.{DUCKDB.name(DEFAULT_NAMESPACE)}"
-            connection.execute(f"attach ':memory:' as walship; create schema {home}; use {home}")  # as Spark has it
+            connection.execute(f"attach ':memory:' as walship; create schema {home}; use {home}")  # as in Spark
             for spec in named_in(query, specs):
                 self._check(spec)
                 namespace, _, name = spec.name.partition(".")
@@ -181,7 +181,7 @@ class Reader:
             )
 
     def close(self) -> None:
-        """Let go of the catalog."""
+        """Close the catalog."""
         with self._lock:
             if self._catalog is not None:
                 self._catalog.close()
@@ -189,7 +189,7 @@ class Reader:
 
 
 def named_in(query: str, specs: Sequence[TableSpec]) -> list[TableSpec]:
-    """The tables that a query can mean, since it has their names in it; all when it has none."""
+    """The tables whose names are in a query; all when there are none."""
     words = {word.removesuffix(LATEST) for word in re.findall(r"\w+", query.casefold())}
     return [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in words] or list(specs)
 
@@ -206,13 +206,13 @@ def read(
     if isinstance(columns, str):
         raise RequestError(f"columns={columns!r} is one text", f"Give names of columns: [{columns!r}]")
     if limit is not None and not (isinstance(limit, SupportsIndex) and limit >= 0):
-        raise RequestError(f"limit={limit!r} is no number of rows", "Give a whole number, 0 or more")
+        raise RequestError(f"limit={limit!r} is not a number of rows", "Give a whole number, 0 or more")
     connection = open_duckdb()
     try:
         attach_latest(connection, catalog, spec, "latest", as_of=as_of)
         wanted = ", ".join(map(DUCKDB.name, columns if columns is not None else [c.name for c in spec.columns]))
         query = f"select {wanted} from latest"
-        query += f" where {where}\n" if where else ""  # which may end with a comment
+        query += f" where {where}\n" if where else ""  # a condition may end with a comment
         query += f" limit {int(limit)}" if limit is not None else ""
         return _result(connection, query)
     except BaseException as error:
@@ -233,6 +233,6 @@ def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatch
 def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     try:
         yield from rows
-    except OSError as error:  # met in a file after the first rows
+    except OSError as error:  # found in a file after the first rows
         refuse_unreadable(error)
         raise

@@ -1,9 +1,9 @@
 """Where the versions of one key came from: origin, WAL and sequence, by which clusters and when, and which one counts.
 
-What is read: the change log with each version's way, the folded winner and tombstone, registered frames that replay has
+It reads the change log with each version's path, the folded winner and tombstone, registered frames that replay has
 not applied yet, and landing files in which the same frame arrived again by another route. The change log is trimmed
-(``changes_retention_s``) and landing files go once everybody has them, so of old versions only the winner is known, and
-of old repeats nothing; a trace says so.
+(``changes_retention_s``), and landing files are deleted once every peer has them. So of old versions only the winner is
+known, and of old duplicates nothing; a trace says so.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from replication.tables.base import DUCKDB, LABEL, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
 PENDING_BYTES_MAX = 256 << 20
-TRIMMED = "the change log was trimmed: of what it no longer has only the newest version is known, and not its route"
-REPEATS = "a second arrival is known as long as the landing file it came in is kept"
-_NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay were looked at"
+TRIMMED = "the change log was trimmed: of older versions only the newest is known, without its route"
+REPEATS = "a second arrival is known only while its landing file is retained"
+_NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay were read"
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
     """One version of a key's group.
 
-    ``way`` names the clusters it came through, this one last; empty when that is known no more. ``again`` are the paths
-    by which the same frame arrived again. ``applied`` is when it became visible here, None while it is not or when that
-    is known no more; times are microseconds since 1970. ``kept`` is ``changes``, ``table``, ``tombstones`` or
+    ``way`` names the clusters it came through, this one last; empty when unknown. ``again`` are the paths by which
+    the same frame arrived again. ``applied`` is when it became visible here, None while it is not, or when that is
+    unknown by now; times are microseconds since 1970. ``kept`` is ``changes``, ``table``, ``tombstones`` or
     ``landed`` (not applied yet). ``values`` are of the group's own columns; none of a delete.
     """
 
@@ -60,7 +60,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The versions of one key on one cluster, newest first, and what can no longer be told."""
+    """The versions of one key on one cluster, newest first, and what is not known any more."""
 
     cluster: str
     table: str
@@ -78,8 +78,8 @@ def trace(
         catalog: the cluster's.
         ledger: the cluster's.
         spec: the table, which has a key.
-        key: a value for each key column, of its Arrow type or what that can be made from.
-        hosts: how files of other hosts are read; None where there are none.
+        key: a value for each key column, of its Arrow type or convertible to it.
+        hosts: how files of other hosts are read; None when there are no other hosts.
 
     Raises:
         RequestError: the table has no key, or ``key`` does not name its columns or has values that do not fit them.
@@ -114,7 +114,7 @@ def key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
     if not spec.key:
         raise RequestError(
             f"{spec.name} has no key, so there are no versions to trace",
-            "Its rows say themselves where they are from: _origin, _wal, _seq",
+            "Its rows have their origin as columns: _origin, _wal, _seq",
         )
     if set(key) != set(spec.key):
         raise RequestError(f"The key of {spec.name} is {', '.join(spec.key)}", "Give a value for each of them")
@@ -126,7 +126,7 @@ def _key_value(value: object, wanted: pa.DataType, name: str) -> pa.Array:
         return pa.array([value], wanted)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RequestError(
-            f"{value!r} is no value of key column {name} ({wanted}): {error}", "Give it as the table has it"
+            f"{value!r} is no value of key column {name} ({wanted}): {error}", "Give a value of the column's type"
         ) from None
 
 
@@ -187,7 +187,7 @@ def _identity(spec: TableSpec, row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """As ``peer/tables/latest.py`` orders versions."""
+    """The order of versions in ``peer/tables/latest.py``."""
     timestamp = row["_commit"] if row["_ts"] is None else row["_ts"]
     place = row["_commit"], row["_origin"], row["_wal"], row["_seq"], row["_row"]
     return timestamp, row[OP] == 2, *place
@@ -223,7 +223,7 @@ def _version(
 def _again(
     repeats: Iterable[tuple[FileRow, int, int]], stream: StreamId, sequence: int, reader: HostReader
 ) -> set[tuple[str, ...]]:
-    """The paths of a frame's repeats; where a file cannot be read, its sender is all that is known."""
+    """The paths of a frame's duplicates; where a file cannot be read, only its sender is known."""
     found = set()
     for row, begin, end in repeats:
         try:

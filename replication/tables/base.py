@@ -1,8 +1,8 @@
-"""What walship asks of a warehouse: tables appended to and rewritten by compare-and-swap, and read by snapshot.
+"""What walship needs of a warehouse: appends and rewrites by compare-and-swap, and reads by snapshot.
 
-Two protocols, since readers need neither Spark nor Java: ``Catalog`` (create, look at, open in DuckDB) and ``Tables``
-(that and commits). Implemented over Iceberg (``catalog.py``, ``iceberg.py``) and in memory (``memory.py``). SQL
-handed in is portable between Spark and DuckDB but for names, which come from ``ref`` and ``Dialect``.
+Two protocols, since readers need neither Spark nor Java: ``Catalog`` (create, inspect, open in DuckDB) and ``Tables``
+(the same, and commits). Implemented over Iceberg (``catalog.py``, ``iceberg.py``) and in memory (``memory.py``). SQL
+handed in is portable between Spark and DuckDB, except names, which come from ``ref`` and ``Dialect``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Rows: TypeAlias = pa.Table | str  # rows, or the query for them
 
 
 def open_duckdb() -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory for merging what changed into what is there."""
+    """A DuckDB in memory that merges changes into existing rows."""
     connection = duckdb.connect(":memory:", config={"threads": 2, "preserve_insertion_order": False})
     connection.execute("set timezone = 'UTC'")
-    # Hash the side of a join that is written second, here always what changed: DuckDB may guess that it is the larger.
+    # Hash the second side of a join, here always the changes: DuckDB may guess that it is the larger.
     connection.execute("set disabled_optimizers = 'build_side_probe_side'")
     return connection
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How one SQL engine quotes names, and which 64-bit hash it joins by faster than by keys; "" where by none."""
+    """How a SQL engine quotes names, and the 64-bit hash that joins faster than keys; "" where none does."""
 
     quote: str
     hash: str = ""
@@ -80,7 +80,7 @@ class History:
 
     @property
     def whole(self) -> bool:
-        """Whether the chain reaches the table's first snapshot, so that nothing of it has expired."""
+        """Whether the chain reaches the table's first snapshot: no ancestor has expired."""
         chain = list(self.chain())
         return not chain or chain[-1].parent is None
 
@@ -91,8 +91,8 @@ class Decode:
 
     Each row of ``tasks`` is the input of one task. ``run`` turns batches of such rows into batches of ``schema``; it
     is pickled, so it must be a pure function of importable parts. The int32 column ``_label`` of what it yields
-    indexes ``labels``, each giving values for the columns ``label_columns``, spelt out by the engine rather than
-    sent. ``constants`` are the same for all rows. ``size`` is how many bytes ``run`` reads, None when nobody counted.
+    indexes ``labels``. Each label has values for the columns ``label_columns``, which the engine fills in rather than
+    sends. ``constants`` are the same for all rows. ``size`` is the bytes that ``run`` reads, None when not counted.
     """
 
     tasks: pa.Table
@@ -108,20 +108,20 @@ class Catalog(Protocol):
     """Tables as they stand."""
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
-        """Make the Iceberg tables of ``spec`` that are not there, and the others fit it. Idempotent.
+        """Create the missing Iceberg tables of ``spec``, and alter the others to fit it. Idempotent.
 
-        Columns are told apart by uuid: they are added, renamed, widened and dropped as ``spec`` has them; sort order
-        and properties follow. Iceberg tables of another table of the same name, which ``was_dropped``, are called
-        ``<table>__dropped_<begin of its uuid>`` from then on.
+        Columns are identified by uuid: they are added, renamed, widened and dropped as in ``spec``. Sort order and
+        properties follow. Iceberg tables of a dropped table of the same name (``was_dropped``) are renamed to
+        ``<table>__dropped_<begin of its uuid>``.
 
         Raises:
-            SchemaError: Iceberg tables of the name are another table's, or somebody else changed them so that they
+            SchemaError: the name belongs to another table, or somebody else changed the Iceberg tables so that they
                 cannot fit; says what, and what to do.
-            CommitConflictError: others commit to it all the time; try again.
+            CommitConflictError: other commits keep coming between; try again.
         """
 
     def fits(self, spec: TableSpec) -> bool:
-        """Whether the Iceberg tables of ``spec`` are there and have its very columns."""
+        """Whether the Iceberg tables of ``spec`` exist with exactly its columns."""
 
     def drop(self, spec: TableSpec) -> None:
         """Remove the Iceberg tables of ``spec`` and their files."""
@@ -130,10 +130,10 @@ class Catalog(Protocol):
         """Whether ``namespace.name`` is there."""
 
     def has(self, spec: TableSpec) -> bool:
-        """Whether there are Iceberg tables of ``spec``, and not of another table of its name."""
+        """Whether Iceberg tables of ``spec`` exist, and not of another table of its name."""
 
     def specs(self) -> list[TableSpec]:
-        """The definitions of the walship tables that are there, by name, as they were when last made or changed."""
+        """The definitions of existing walship tables, by name, as of their last creation or change."""
 
     def history(self, name: str) -> History:
         """The snapshots of one table; UnknownTableError when it is not there."""
@@ -157,15 +157,15 @@ class Catalog(Protocol):
         """
 
     def may_have(self, name: str, where: str) -> bool:
-        """Whether some rows could pass a filter as ``attach`` takes it, by what is known of data files."""
+        """Whether some rows could pass a filter of ``attach``'s kind, by the data files' statistics."""
 
     def near(self, name: str) -> str:
-        """A table's name as a view in the same namespace wants it."""
+        """A table's name as written in a view of the same namespace."""
 
     def show(self, spec: TableSpec, query: str) -> None:
-        """Have ``<table>__latest`` be a view of ``query``, which names tables by ``near``, in the catalog.
+        """Make ``<table>__latest`` a view of ``query`` in the catalog; ``query`` names tables by ``near``.
 
-        It gives the user columns. In catalogs that views cannot be written to, nothing is done.
+        It shows the user columns. In catalogs without views, nothing is done.
 
         Raises:
             UnknownTableError: there is no Iceberg table of ``spec`` yet. CommitConflictError: it has other columns.
@@ -173,12 +173,12 @@ class Catalog(Protocol):
 
 
 class Tables(Catalog, Protocol):
-    """Tables that can be committed to. Not safe for threads, but for different tables."""
+    """Tables that can be committed to. Threads may use it at once for different tables only."""
 
     dialect: Dialect
 
     def ref(self, name: str) -> str:
-        """A table's name as the engine's SQL wants it."""
+        """A table's name in the engine's SQL."""
 
     def append(
         self,
@@ -188,9 +188,9 @@ class Tables(Catalog, Protocol):
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int | None:
-        """Append rows (decoded, given, or of a query) in one snapshot that carries ``summary``; return its id.
+        """Append rows (decoded, in memory, or of a query) in one snapshot that carries ``summary``; return its id.
 
-        Where decoded rows turn out to be none, nothing is committed, and the answer is None.
+        When no row is decoded, nothing is committed and None is returned.
 
         Args:
             name: ``namespace.name``.
@@ -236,10 +236,10 @@ class Tables(Catalog, Protocol):
         """
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
-        """Name a snapshot, so that expiry passes over it; moves an existing tag."""
+        """Tag a snapshot, so that it does not expire; moves an existing tag."""
 
     def untag(self, name: str, tag: str) -> None:
-        """Let go of a tag; nothing happens when there is none."""
+        """Remove a tag; nothing happens when there is none."""
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """Forget snapshots older than a time but the last ``keep``, and delete files only they use.
@@ -248,10 +248,10 @@ class Tables(Catalog, Protocol):
         """
 
     def settle(self, name: str) -> None:
-        """Have the disk hold a table as it is now, whoever committed last; our own commits are there on return."""
+        """Sync a table as it is now to the disk, whoever committed last. Commits made here are synced on return."""
 
     def compact(self, name: str, min_files: int) -> int:
-        """Rewrite small files and deletes into full files; return how many files went. Rows stay what they are."""
+        """Rewrite small files and deletes into full files; return how many files were replaced. Rows do not change."""
 
     def close(self) -> None:
-        """Let go of the engine."""
+        """Release the engine."""

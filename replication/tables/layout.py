@@ -21,10 +21,10 @@ from replication.core.ids import NIL_UUID
 CHANGES, TOMBSTONES, LATEST = "__changes", "__tombstones", "__latest"
 VERSION = ("_ts", "_commit", "_origin", "_wal", "_seq", "_row")
 CELL_GROUP = "cell"
-#: Names the last snapshot before one that a failed sync may have lost; while it is there nothing after it is trusted.
+#: Tags the last snapshot before one that a failed sync may have lost. While it exists nothing later is trusted.
 UNSYNCED_TAG = "walship_unsynced"
-OWNER = "walship.table"  # the property that has the table's uuid
-SPEC = "walship.spec"  # the property that has a table's definition, for a ledger that was lost
+OWNER = "walship.table"  # the property with the table's uuid
+SPEC = "walship.spec"  # the property with a table's definition, for a lost ledger
 _TYPES = {
     "_group": pa.string(),
     "_op": pa.int32(),
@@ -61,10 +61,10 @@ _SMALL = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One Iceberg table to be.
+    """The layout of one Iceberg table.
 
-    ``column_uuids`` maps user columns to the uuids they keep for ever, ``dropped`` has those of columns that it had,
-    ``unset`` the names of properties that have their defaults again.
+    ``column_uuids`` maps user columns to their permanent uuids. ``dropped`` has the uuids of dropped
+    columns, ``unset`` the names of properties that were set back to their defaults.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Layout:
 
 
 def merge_groups(spec: TableSpec) -> tuple[str, ...]:
-    """The groups whose versions are ordered apart. A cell's key says which group it is in, so cell tables have one."""
+    """The groups whose versions are ordered separately. A cell's key names its group, so cell tables have one."""
     return (CELL_GROUP,) if spec.kind == "cell" else tuple(group.name for group in spec.groups)
 
 
@@ -93,7 +93,7 @@ def version_column(field: str, group: str) -> str:
 
 
 def shown_columns(spec: TableSpec) -> tuple[Column, ...]:
-    """What a view of ``<table>`` has, whether it has been made to fit ``spec`` yet or not.
+    """The columns of a view of ``<table>``, whether the table follows ``spec`` yet or not.
 
     These are the user columns, and under the nil uuid the version fields of every group.
     """

@@ -1,4 +1,4 @@
-"""Tables in memory, for tests and simulations: snapshots of Arrow tables, compare-and-swap, and paths to fail.
+"""Tables in memory, for tests and simulations: snapshots of Arrow tables, compare-and-swap, injected failures.
 
 ``fail`` is called with a step's name (``append ops.t``, ``appended ops.t``, ...) and may raise: before the step
 nothing has changed, after it (the past tense) everything has. SQL runs in DuckDB.
@@ -34,7 +34,7 @@ class _Table:
 
 
 def _nothing(step: str) -> None:
-    """Fail never."""
+    """Never fail."""
 
 
 class MemoryTables:
@@ -67,7 +67,7 @@ class MemoryTables:
                 table = self._tables.setdefault(layout.name, _Table(layout.schema, columns))
                 if ahead := table.columns.keys() - columns.keys() - layout.dropped:
                     names = ", ".join(sorted(table.columns[uuid] for uuid in ahead))
-                    raise SchemaError(f"{layout.name} has {names}, which its definition here does not know yet")
+                    raise SchemaError(f"{layout.name} has {names}, which the definition here does not have yet")
                 was = {columns[uuid]: name for uuid, name in table.columns.items() if uuid in columns}
                 user = set(columns.values())
                 for snapshot, rows in table.rows.items():
@@ -152,7 +152,7 @@ class MemoryTables:
             self._views[spec.name + LATEST] = query
 
     def ref(self, name: str) -> str:
-        """A table's name as DuckDB wants it."""
+        """A table's name in DuckDB's SQL."""
         return DUCKDB.name(name)
 
     def append(
@@ -263,7 +263,7 @@ class MemoryTables:
         table.current = snapshot
 
     def copy_to(self, other: MemoryTables) -> None:
-        """Have another warehouse hold what this one holds now, as a backup would."""
+        """Copy this warehouse's tables into another one, as a backup would."""
         with self._lock:
             for name, table in self._tables.items():
                 copied = replace(table, snapshots=dict(table.snapshots), rows=dict(table.rows), tags=dict(table.tags))
@@ -272,7 +272,7 @@ class MemoryTables:
             other._ids = count(max((s for t in self._tables.values() for s in t.snapshots), default=0) + 1)
 
     def close(self) -> None:
-        """Nothing to let go of; the tables stay."""
+        """Nothing to release; the tables stay."""
 
     def _given(self, rows: Rows) -> pa.Table:
         return self.query(rows) if isinstance(rows, str) else rows

@@ -1,4 +1,4 @@
-"""A table's partitions, as people write them and as Iceberg knows them."""
+"""A table's partitions, as users write them and as Iceberg has them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EXAMPLES = "For example day(t), bucket(16, k), truncate(4, k) or a column itsel
 
 
 def check_partition(columns: pa.Schema, partition: Sequence[str]) -> None:
-    """Raise SchemaError when a table with these columns cannot be partitioned like that."""
+    """Raise SchemaError when a table with these columns cannot be partitioned that way."""
     made: dict[tuple[str, str], str] = {}
     for text in partition:
         name, transform = parse_partition(text)
         field_name = partition_name(name, transform)
         kind = "time" if isinstance(transform, TimeTransform) else field_name
         if (name, kind) in made:
-            raise SchemaError(f"a table cannot be partitioned by {made[name, kind]} and {text}", "Say one of them")
+            raise SchemaError(f"a table cannot be partitioned by {made[name, kind]} and {text}", "Keep one of them")
         if field_name != name and field_name in columns.names:
             raise SchemaError(
                 f"a table cannot be partitioned by {text}: the partition is called {field_name}, as a column is",

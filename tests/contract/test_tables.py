@@ -290,7 +290,7 @@ def test_new_columns_are_added(tables: Tables, spec: TableSpec) -> None:
     tables.create(wider)
     assert tables.fits(wider) and not tables.fits(spec)
     assert contents(tables, spec.name, "k, v, extra") == [("a", 1, None)]
-    with pytest.raises(SchemaError, match="has extra, which its definition here does not know yet"):
+    with pytest.raises(SchemaError, match="has extra, which the definition here does not have yet"):
         tables.create(spec)
 
 

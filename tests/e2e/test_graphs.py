@@ -365,7 +365,7 @@ def test_a_broken_route_is_told_and_data_takes_the_other(
         assert "east no longer comes by east → west: silent for" in told
         assert "north no longer comes by north → east → west: silent for" in told
         stranded = ", ".join(sorted(tables[short] for short in ("killed", "moving", "ring")))
-        rest = "so replicated time stands there; the rest comes by north → west"
+        rest = "so replicated time stands still there; the rest comes by north → west"
         assert f"there is no other route for {stranded}, {rest}" in told
     wait_until(
         lambda: paths("north") == {direct: True, around: True} and paths("east") == {("east", "west"): True},

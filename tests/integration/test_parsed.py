@@ -38,7 +38,7 @@ def parsings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_own_commits_parse_nothing_and_what_is_kept_is_what_the_files_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed._kept.clear()
+    parsed._cache.clear()
     catalog, spec = IcebergCatalog(catalog_properties(tmp_path)), keyed("ops.t")
     catalog.create(spec)
     table = catalog.load("ops.t")
@@ -56,8 +56,8 @@ def test_own_commits_parse_nothing_and_what_is_kept_is_what_the_files_say(
     assert not seen
     monkeypatch.undo()
     catalog.create(set_properties(spec, {"history_s": "60"}, 1))
-    assert len(parsed._kept) >= 10
-    for (location, *_), metadata in parsed._kept.items():
+    assert len(parsed._cache) >= 10
+    for (location, *_), metadata in parsed._cache.items():
         if os.path.exists(location.removeprefix("file://")):  # else superseded, and deleted
             file = load_file_io({}, location).new_input(location)
             assert metadata == FromInputFile.table_metadata(file), location
@@ -99,12 +99,12 @@ def test_other_stores_are_asked_each_time(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = IcebergCatalog(catalog_properties(tmp_path))
-    parsed._kept.clear()
+    parsed._cache.clear()
     monkeypatch.setattr(parsed, "_KEPT_BYTES", 10_000)
     for number in range(5):
         catalog.create(keyed(f"ops.t{number}"))
-        assert parsed._kept
-        assert sum(size for _, size, _ in parsed._kept) <= 10_000
+        assert parsed._cache
+        assert sum(size for _, size, _ in parsed._cache) <= 10_000
     assert sorted(name for name in (f"ops.t{n}" for n in range(5)) if catalog.exists(name)) == [
         f"ops.t{n}" for n in range(5)
     ]

@@ -1,4 +1,4 @@
-"""The Iceberg catalog through PyIceberg and DuckDB: create, look at, open for reading. Needs neither Spark nor Java.
+"""The Iceberg catalog through PyIceberg and DuckDB: create, inspect, open for reading. Needs neither Spark nor Java.
 
 Loading a table takes about 2 ms, against 70 to 140 ms for Spark's metadata tables, so commits read positions here
 too.
@@ -58,7 +58,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CatalogProperties:
-    """The same catalog as Spark and as PyIceberg are told about it."""
+    """The settings of one catalog, for Spark and for PyIceberg."""
 
     spark: Mapping[str, str]
     pyiceberg: Mapping[str, str]
@@ -96,7 +96,7 @@ def catalog_properties(
 
 
 def configured_catalog(config: Config) -> CatalogProperties:
-    """The catalog that a cluster's configuration means: what it gives, or else one beside the ledger.
+    """The catalog that the configuration names, or else the default one beside the ledger.
 
     Raises:
         ConfigError: only one of [catalog.spark] and [catalog.pyiceberg] is configured, or none where hosts share it.
@@ -135,12 +135,12 @@ class IcebergCatalog:
         """See ``base.Catalog``."""
         self._make_namespace(spec.name.split(".")[0])
         self._skip_file(spec, was_dropped)
-        for layout in reversed(layouts(spec)):  # where rows arrive last: then all are ready to take them on
+        for layout in reversed(layouts(spec)):  # <table> comes last: once it exists, all tables exist
             if not self.exists(layout.name):
                 try:
                     self._make(layout)
                     continue
-                except (TableAlreadyExistsError, CommitFailedException):  # somebody else made it just now
+                except (TableAlreadyExistsError, CommitFailedException):  # another process made it just now
                     if not self.exists(layout.name):
                         raise
             if evolve(self.load(layout.name), layout):
@@ -181,7 +181,7 @@ class IcebergCatalog:
             self._catalog.create_namespace(namespace)
         except NamespaceAlreadyExistsError:
             return
-        except Exception:  # made by two at once, each catalog's own database complains in its own words
+        except Exception:  # two processes made it at once; each catalog's database reports that in its own words
             if not self._catalog.namespace_exists(namespace):
                 raise
 
@@ -196,7 +196,7 @@ class IcebergCatalog:
             drop_view(catalog, spec.name + LATEST)
 
     def close(self) -> None:
-        """Let go of connections to the catalog's database."""
+        """Close the connections to the catalog's database."""
         with self._opening:
             if self._opened is not None:
                 self._opened.close()
@@ -220,7 +220,7 @@ class IcebergCatalog:
                 name = ".".join(identifier)
                 text = self.load(name).metadata.properties.get(SPEC)
                 spec = None if text is None else TableSpec.from_json(text)
-                if spec is not None and name in {layout.name for layout in layouts(spec)}:  # not one put aside
+                if spec is not None and name in {layout.name for layout in layouts(spec)}:  # not a dropped one
                     found[spec.name] = spec
         return [found[name] for name in sorted(found)]
 
@@ -288,7 +288,7 @@ class IcebergCatalog:
 
 
 class _Snapshots(Mapping[int, Snapshot]):
-    """By id, each made when it is looked at: who looks at a table's history wants its newest."""
+    """By id, each built when it is read: most readers want the newest only."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._found = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
@@ -356,5 +356,5 @@ def _prepare_sqlite(path: Path) -> None:
         with closing(sqlite3.connect(path, timeout=30)) as connection:
             connection.execute("pragma journal_mode=wal")  # stays in the file: readers never wait for a commit
     except (OSError, sqlite3.DatabaseError) as error:
-        hint = "Can its disk be written to, and has it room? A damaged one comes back from a backup"
+        hint = "Check that its disk is writable and not full. Restore a damaged catalog from a backup"
         raise CoordinationError(f"the catalog {path} cannot be opened: {error}", hint) from error

@@ -1,6 +1,6 @@
 """The default catalog of a cluster whose ledger is on PostgreSQL: the same database, in a schema of its own.
 
-Spark reaches it by JDBC and PyIceberg by SQLAlchemy; both are told the same of it.
+Spark reaches it by JDBC, PyIceberg by SQLAlchemy. Both get the same settings.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _JDBC_NAMES = {"connect_timeout": "connectTimeout"}
 
 
 def shared_catalog(ledger_url: str, warehouse: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The properties of the catalog beside a ledger on PostgreSQL: for Spark, and for PyIceberg.
+    """The catalog's properties beside a ledger on PostgreSQL: for Spark, and for PyIceberg.
 
     Raises:
-        ConfigError: the address is one that JDBC cannot have.
+        ConfigError: JDBC cannot use the address.
     """
     url = make_url(ledger_url).set(drivername="postgresql+psycopg")
     host = url.host or url.query.get("host")
     if not isinstance(host, str) or host.startswith("/"):
         raise ConfigError(
-            "the ledger's address names no host by which Spark could reach the catalog in it",
+            "the ledger's address names no host, so Spark cannot reach the catalog in it",
             "Write postgresql://user@host:port/database in ledger.url, or set [catalog.spark] and [catalog.pyiceberg]",
         )
     port = url.port or int(str(url.query.get("port", "5432")))

@@ -1,7 +1,7 @@
 """Views in an Iceberg catalog kept in SQL, for every engine that reads the catalog and knows views.
 
-PyIceberg makes views in REST catalogs only, and Spark leaves a metadata file behind each time it replaces one. Here a
-view is one row, its newest metadata file and the one before, as Iceberg's view specification has them.
+PyIceberg creates views in REST catalogs only. Spark leaves a metadata file behind each time it replaces a view. Here a
+view is one row, its newest metadata file and the one before, as in Iceberg's view specification.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def sql_catalog(catalog: Catalog) -> SqlCatalog | None:
 def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[NestedField], query: str) -> None:
     """Have the view ``name`` be ``query``, in Spark's dialect; nothing is written when it is that already.
 
-    When two replace it at once, it is one's or the other's.
+    When two processes replace it at once, one of them wins.
 
     Args:
         catalog: where it is listed.
@@ -73,11 +73,11 @@ def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[Ne
     try:
         with catalog.engine.begin() as connection:
             done = connection.execute(change).rowcount
-    except sa.exc.IntegrityError:  # somebody else made it just now
+    except sa.exc.IntegrityError:  # another process made it just now
         done = 0
     unused = old if done else address
     if unused:
-        with contextlib.suppress(OSError):  # then it stays, named by nothing
+        with contextlib.suppress(OSError):  # then it stays as an unreferenced file
             io.delete(unused)
 
 

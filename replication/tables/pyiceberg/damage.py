@@ -1,4 +1,4 @@
-"""Files of a table that are gone or damaged, told by name and with what to do: each reader fails in its own way."""
+"""Missing or damaged files of a table, reported by name with a remedy, though each reader fails differently."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ def refuse_unreadable(error: BaseException) -> None:
 
     What it meets after the first rows comes through Arrow, as an OSError that has no number.
     """
-    told = (str(error).strip().splitlines() or [""])[0]
+    message = (str(error).strip().splitlines() or [""])[0]
     streamed = isinstance(error, OSError) and error.errno is None
-    if isinstance(error, duckdb.IOException) or (streamed and told.startswith("IO Error: ")):
-        raise lost(f"reading failed: {told}") from None
-    invalid = isinstance(error, duckdb.InvalidInputException) or (streamed and told.startswith("Invalid Input Error: "))
-    torn = "TProtocolException" in told  # of Parquet's own headers, which says no file's name
-    if torn or invalid and ".parquet" in told:
-        raise StorageError(f"reading failed: {told}", f"The file is damaged. {REMEDY}") from None
+    if isinstance(error, duckdb.IOException) or (streamed and message.startswith("IO Error: ")):
+        raise lost(f"reading failed: {message}") from None
+    invalid = isinstance(error, duckdb.InvalidInputException) or (
+        streamed and message.startswith("Invalid Input Error: ")
+    )
+    torn = "TProtocolException" in message  # of Parquet's own headers, which says no file's name
+    if torn or invalid and ".parquet" in message:
+        raise StorageError(f"reading failed: {message}", f"The file is damaged. {REMEDY}") from None
 
 
 def lost(what: str) -> MissingFileError:

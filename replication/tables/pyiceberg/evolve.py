@@ -139,7 +139,7 @@ class _Changes:
         if ahead:
             names = ", ".join(sorted(str(self._names.get(self._ids[uuid])) for uuid in ahead))
             raise SchemaError(
-                f"the Iceberg table {layout.name} has {names}, which its definition here does not know yet",
+                f"the Iceberg table {layout.name} has {names}, which the definition here does not have yet",
                 "Nothing, if it was altered just now; after restoring a ledger it comes back from a peer that has it",
             )
         self.drops = [number for uuid, number in self._ids.items() if uuid in layout.dropped]
@@ -168,10 +168,13 @@ class _Changes:
             if name not in layout.column_uuids and name not in present:
                 self.adds.append(name)
         self.sort = _sort_of(metadata, schema) != _sort_wanted(layout, self.renames)
-        properties = {"format-version": str(metadata.format_version), **metadata.properties}  # Iceberg keeps that apart
+        properties = {
+            "format-version": str(metadata.format_version),
+            **metadata.properties,
+        }  # Iceberg keeps that separately
         self.sets = {k: v for k, v in layout.properties.items() if properties.get(k) != v}
         self.unsets = [name for name in layout.unset if name in properties]
-        if in_order(metadata) is not metadata:  # any commit mends it
+        if in_order(metadata) is not metadata:  # any commit repairs it
             self.sets.setdefault(OWNER, layout.properties[OWNER])
 
     def __bool__(self) -> bool:

@@ -13,7 +13,7 @@ from replication.tables.pyiceberg.parsed import note_written, read_metadata
 
 
 class OrderedCatalog(SqlCatalog):
-    """Every commit goes through here, of rows or of metadata alone, and mends what was out of order before."""
+    """Every commit goes through here, of rows or of metadata, and repairs times that were out of order."""
 
     def _update_and_stage_table(
         self,

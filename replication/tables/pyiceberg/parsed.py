@@ -20,7 +20,7 @@ from replication.tables.pyiceberg.local_io import LocalFileIO, local_path
 
 #: Of metadata files; parsed they take some ten times that.
 _KEPT_BYTES = 4 << 20
-_kept: OrderedDict[tuple[str, int, int], TableMetadata] = OrderedDict()
+_cache: OrderedDict[tuple[str, int, int], TableMetadata] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -31,26 +31,26 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
         StorageError: the file is damaged.
         FileNotFoundError: it is not there.
     """
-    stamp = _stamp(io, location)
+    identity = _identity(io, location)
     with _lock:
-        if stamp is not None and stamp in _kept:
-            _kept.move_to_end(stamp)
-            return _kept[stamp]
+        if identity is not None and identity in _cache:
+            _cache.move_to_end(identity)
+            return _cache[identity]
     with naming(location):
         metadata = FromInputFile.table_metadata(io.new_input(location))
-    if stamp is not None:
-        _keep(stamp, metadata)
+    if identity is not None:
+        _keep(identity, metadata)
     return metadata
 
 
 def note_written(io: FileIO, location: str, metadata: TableMetadata) -> None:
     """The same for a file just written."""
-    stamp = _stamp(io, location)
-    if stamp is not None:
-        _keep(stamp, metadata)
+    identity = _identity(io, location)
+    if identity is not None:
+        _keep(identity, metadata)
 
 
-def _stamp(io: FileIO, location: str) -> tuple[str, int, int] | None:
+def _identity(io: FileIO, location: str) -> tuple[str, int, int] | None:
     """What tells a file from others and from what it was; None where that costs as much as reading it."""
     if not isinstance(io, LocalFileIO):
         return None
@@ -58,8 +58,8 @@ def _stamp(io: FileIO, location: str) -> tuple[str, int, int] | None:
     return location, at.st_size, at.st_mtime_ns
 
 
-def _keep(stamp: tuple[str, int, int], metadata: TableMetadata) -> None:
+def _keep(identity: tuple[str, int, int], metadata: TableMetadata) -> None:
     with _lock:
-        _kept[stamp] = metadata
-        while sum(size for _, size, _ in _kept) > _KEPT_BYTES and len(_kept) > 1:
-            _kept.popitem(last=False)
+        _cache[identity] = metadata
+        while sum(size for _, size, _ in _cache) > _KEPT_BYTES and len(_cache) > 1:
+            _cache.popitem(last=False)

@@ -1,4 +1,4 @@
-"""What PyIceberg would write amiss into data files, or does at a needless cost, mended in this process.
+"""Patches of PyIceberg in this process: what it would write wrongly into data files, or does at a needless cost.
 
 It makes lists and maps of structs anew and leaves their NULLs out: a NULL list would be kept as an empty one, and a
 NULL map too, with whatever lay beneath it. And for the upper bound of a long text it adds one to a letter: after U+D7FF

@@ -1,7 +1,7 @@
 """An archive of Spark's loaded classes, from which its JVM starts in two thirds of the time.
 
-Made by set-up, once per Python environment: ``python -m replication.tables.spark.class_archive``. A JVM that is another
-than it was made by, or finds other jars, leaves it aside.
+Made by set-up, once per Python environment: ``python -m replication.tables.spark.class_archive``. Another JVM, or one
+with other jars, ignores it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WRITING_S = 300
 
 
 def make_class_archive() -> Path:
-    """Run a session that does what replay and queries do, and archive what it loaded: 45 s, 180 MB.
+    """Run a session that works as replay and queries do, and archive the classes it loaded: 45 s, 180 MB.
 
     Raises:
         OSError: the Python environment cannot be written to.
@@ -68,4 +68,4 @@ if __name__ == "__main__":
     try:
         make_class_archive()
     except (OSError, ReplicationError, subprocess.TimeoutExpired) as error:
-        print(f"No archive of Spark's classes ({error}); Spark starts slower, and is the same", file=sys.stderr)
+        print(f"No archive of Spark's classes ({error}); Spark works, but starts slower", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The branches that large folds are written to: one an attempt, so that two folds of one table never mix."""
+"""The branches that large folds are written to: one per attempt, so that two folds of one table never mix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ABANDONED_S = 86_400
 
 
 def new_branch() -> str:
-    """A name that no other attempt has; it says when it was given."""
+    """A name that no other attempt has; it contains the time."""
     return f"{_PREFIX}_{int(time.time())}_{uuid4().hex}"
 
 

@@ -1,7 +1,7 @@
 """Commits to Iceberg tables with Spark, by DataFrame and SQL calls only.
 
 Appends compare-and-swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
-snapshot named (on a table without one: since ever), where a plain append lets two writers both succeed. ``replace``
+snapshot named (without one: ever). A plain append would let two writers both succeed. ``replace``
 of few rows is one commit made here (``row_delta.py``). That of many writes deletes and rows to a branch and then
 fast-forwards ``main`` to it, which is one step for readers and refused when ``main`` has moved; only key columns are
 read and nothing is shuffled, as ``MERGE`` would.
@@ -45,17 +45,17 @@ _NOTHING = pa.table({})
 _SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20
 _SMALL_FILE_BYTES = 8 << 20
-_GAP_S = 0.08  # in it the engine reads a busy table's metadata and commits
+_GAP_S = 0.08  # long enough for the engine to read a busy table's metadata and commit
 
 
 class IcebergTables:
-    """A catalog and a Spark session that commits to it. Not safe for threads, but for different tables.
+    """A catalog and a Spark session that commits to it. Threads may use it at once for different tables only.
 
     Args:
         catalog: where the tables are.
         spark: a session with that catalog.
-        scratch: a folder for what goes with the process; the system's own for temporary files when None.
-        small_bytes: as much is decoded in this process; more goes to executors.
+        scratch: a folder for temporary files; the system's own when None.
+        small_bytes: up to this size rows are decoded in this process; more goes to executors.
     """
 
     dialect = SPARK
@@ -124,7 +124,7 @@ class IcebergTables:
         self._catalog.show(spec, query)
 
     def ref(self, name: str) -> str:
-        """A table's name as Spark SQL wants it."""
+        """A table's name in Spark SQL."""
         return ".".join(SPARK.name(part) for part in (CATALOG, *name.split(".")))
 
     def append(
@@ -172,7 +172,7 @@ class IcebergTables:
         """See ``base.Tables``."""
         if expect is None and shape is None:
             made = self.append(name, rows, None, summary)
-            assert made is not None, "rows that are given are committed, be they none"
+            assert made is not None, "rows in memory are always committed, even none"
             return made
         if not isinstance(gone, str) and not isinstance(rows, str):
             loaded = self._catalog.load(name)
@@ -186,18 +186,18 @@ class IcebergTables:
             try:
                 self._write_branch(name, branch, key, gone, rows, summary)
                 sync_commits(self._catalog.load(name), known, branch)
-                if shape is not None and not self.fits(shape):  # rows are matched by name: columns may have got others'
+                if shape is not None and not self.fits(shape):  # rows are matched by name, and names may have changed
                     raise CommitConflictError(f"{name} was altered meanwhile")
                 self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{branch}')").collect()
             finally:
-                with contextlib.suppress(Exception):  # then it goes before snapshots expire, a day later
+                with contextlib.suppress(Exception):  # then it is dropped before snapshots expire, a day later
                     self._spark.sql(f"alter table {table} drop branch if exists {branch}")
         return self._committed(name, summary)
 
     def _write_branch(
         self, name: str, branch: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]
     ) -> None:
-        """Delete and append on a branch, which nobody reads."""
+        """Delete and append on a branch that nobody reads."""
         begun = head(self._catalog.load(name).metadata, branch)
         there = f"{self.ref(name)}.{SPARK.name('branch_' + branch)}"
         if key:
@@ -234,13 +234,13 @@ class IcebergTables:
 
     @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
     def _refer(self, name: str, change: str) -> None:
-        """Change a tag, again when another commit comes between: Iceberg itself fails at the first that does."""
+        """Change a tag, retrying when another commit comes between: Iceberg itself fails at the first one."""
         with self._durably(name), refusals(name):
             self._spark.sql(f"alter table {self.ref(name)} {change}")
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
-        self.settle(name)  # before what it stands for is deleted
+        self.settle(name)  # while the snapshot it names still exists
         with self._upkeep(name), self._durably(name), refusals(name):
             for branch in abandoned(self._catalog.load(name).metadata):
                 self._spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
@@ -257,13 +257,13 @@ class IcebergTables:
         table = self._catalog.load(name)
         if UNSYNCED_TAG in table.metadata.refs:
             raise StorageError(
-                f"the disk failed when it was to hold {name}: what came after its tag {UNSYNCED_TAG} may be lost",
-                "Look at the disk. Roll the table back to the tag if its files are damaged, then drop the tag",
+                f"a sync of {name} failed: what came after its tag {UNSYNCED_TAG} may be lost",
+                "Check the disk. Roll the table back to the tag if its files are damaged, then drop the tag",
             )
         sync_commits(table, frozenset())
 
     def compact(self, name: str, min_files: int) -> int:
-        """Rewrite small files, and files many of whose rows are deleted; return how many files went.
+        """Rewrite small files, and files many of whose rows are deleted; return how many files were replaced.
 
         Files above 8 MiB are left alone, so that a growing table is not rewritten again and again.
         """
@@ -277,13 +277,13 @@ class IcebergTables:
         return sum(row["rewritten_data_files_count"] for row in result)
 
     def close(self) -> None:
-        """Stop the Spark session, and let go of the catalog."""
+        """Stop the Spark session and close the catalog."""
         self._spark.stop()
         self._catalog.close()
 
     @contextlib.contextmanager
     def _upkeep(self, name: str) -> Iterator[None]:
-        """Meanwhile appends leave gaps: the engine commits between two of them, or fails after five attempts."""
+        """While this runs, appends leave gaps: the engine commits in one, or fails after five attempts."""
         self._in_upkeep.add(name)
         try:
             yield
@@ -292,9 +292,9 @@ class IcebergTables:
 
     @contextlib.contextmanager
     def _durably(self, name: str) -> Iterator[frozenset[int]]:
-        """Around commits of Spark, which syncs nothing: the disk holds them when this is left.
+        """Wraps commits of Spark, which syncs nothing: they are synced when this exits.
 
-        The kernel tells of lost bytes once, so where that fails the table itself says so to the next process.
+        The kernel reports lost bytes once, so a failed sync is recorded in the table for the next process.
         """
         known = frozenset(self._catalog.history(name).snapshots)
         yield known

@@ -55,13 +55,13 @@ class Jar:
 
 
 def heed_any_path(environment: MutableMapping[str, str]) -> None:
-    """Have a Java that is started in this environment find files whose path is not ASCII: in plain C it does not."""
+    """Make a Java started in this environment find files with non-ASCII paths, which it does not in the C locale."""
     if environment.get("LC_ALL") in ("C", "POSIX"):
         environment["LC_ALL"] = "C.UTF-8"
 
 
 def pinned_jars(also: str = "") -> list[Jar]:
-    """What ``jars.sha256`` names, and what ``jars-<also>.sha256`` does, of which few have need."""
+    """The jars that ``jars.sha256`` names, and those of ``jars-<also>.sha256``, which few clusters need."""
     lines = _SUMS.read_text(encoding="ascii").splitlines()
     if also:
         lines += _SUMS.with_name(f"jars-{also}.sha256").read_text(encoding="ascii").splitlines()
@@ -83,7 +83,7 @@ def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
     """Paths of the jars for ``spark.jars``, each with its pinned sum; offline when they are cached.
 
     Args:
-        given: jars that the configuration names (``replay.jars``). They are taken as they are, and nothing is fetched.
+        given: jars that the configuration names (``replay.jars``). They are used unchecked, and nothing is fetched.
         also: ``POSTGRESQL`` for that driver, too; for a catalog there.
 
     Raises:
@@ -143,7 +143,7 @@ def _java_places() -> Iterator[Path]:
 
 
 def _look_at(java: Path) -> tuple[str, str]:
-    """Its home, as it says itself since ``java`` may be a script that finds it; or "" and what is wrong with it."""
+    """Its home as it reports it, since ``java`` may be a script; or "" and what is wrong with it."""
     try:
         done = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
@@ -155,8 +155,8 @@ def _look_at(java: Path) -> tuple[str, str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return "", f"does not start ({getattr(error, 'strerror', None) or 'nothing after 30 s'})"
     if done.returncode:
-        said = [*done.stderr.split("\n"), *done.stdout.split("\n")]
-        line = next((line.strip() for line in said if line.strip()), f"exit code {done.returncode}")
+        output = [*done.stderr.split("\n"), *done.stdout.split("\n")]
+        line = next((line.strip() for line in output if line.strip()), f"exit code {done.returncode}")
         return "", f"does not start ({line})"
     version = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if version is None:
@@ -188,9 +188,9 @@ def _fetch(folder: Path, jars: list[Jar]) -> None:
                 if not _is_sound(fetched, jar):
                     raise ConfigError(
                         f"{jar.coordinates} was fetched, but its SHA-256 sum is not the pinned one",
-                        "Something between here and the repository changed it: find out what before going on",
+                        "Something between here and the repository changed it: find the cause first",
                     )
-                os.replace(fetched, folder / jar.file_name)  # whole or not at all, also with others fetching
+                os.replace(fetched, folder / jar.file_name)  # atomically, also while others fetch
     except OSError as e:
         raise ConfigError(
             f"The jars cannot be kept in {folder}: {e.strerror}", "Make room, or set WALSHIP_CACHE to another folder"
@@ -225,8 +225,8 @@ def _resolve(scratch: Path, jars: list[Jar], java_home: str) -> None:
             code = -1
     if code:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = [line.strip() for line in lines if "not found" in line or "Exception" in line or "rror" in line]
+        found = [line.strip() for line in lines if "not found" in line or "Exception" in line or "rror" in line]
         raise ConfigError(
-            f"Spark could not fetch {conf['spark.jars.packages']}: {(told or ['no answer in time'])[-1][:300]}",
+            f"Spark could not fetch {conf['spark.jars.packages']}: {(found or ['no answer in time'])[-1][:300]}",
             "Check the network or Spark's repository settings (spark.jars.ivySettings), or set [replay] jars",
         )

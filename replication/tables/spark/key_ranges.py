@@ -1,4 +1,4 @@
-"""Conditions in Spark's SQL by which a delete of listed keys skips files and partitions that have none of them."""
+"""Conditions in Spark's SQL by which a delete of listed keys skips files and partitions without any."""
 
 from __future__ import annotations
 

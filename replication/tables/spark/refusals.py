@@ -1,4 +1,4 @@
-"""What Spark says when a commit is refused, as the errors that callers act on."""
+"""Spark's messages of a refused commit, as the errors that callers act on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONFLICT = re.compile(
 
 @contextlib.contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """Turn Spark's many paths to say "conflict" or "bad frame" into the two errors callers act on."""
+    """Turn Spark's many forms of "conflict" and "bad frame" into the two errors that callers act on."""
     try:
         yield
     except ReplicationError:

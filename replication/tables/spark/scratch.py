@@ -1,4 +1,4 @@
-"""A folder for what one process needs while it lives; what a killed one left goes when the next one comes."""
+"""A scratch folder of one process. The next process removes folders that killed ones left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOCK = ".lock"
 
 @functools.cache
 def own_scratch(parent: Path) -> Path:
-    """A folder in ``parent`` that is this process's alone, and goes with it; those of processes that ended go now.
+    """A folder in ``parent`` for this process alone, removed at its end; folders of ended processes are removed now.
 
     Raises:
         StorageError: it cannot be made.
@@ -26,14 +26,14 @@ def own_scratch(parent: Path) -> Path:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         with open(parent / _LOCK, "w") as coming:
-            fcntl.flock(coming, fcntl.LOCK_EX)  # nobody takes a folder for a dead one's before its lock is held
+            fcntl.flock(coming, fcntl.LOCK_EX)  # so that no process removes this folder before its lock is held
             _clean(parent)
             folder = Path(tempfile.mkdtemp(dir=parent))
             held = os.open(folder.with_suffix(_LOCK), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             fcntl.flock(held, fcntl.LOCK_EX)  # until the process ends
     except OSError as error:
         what = f"no folder for temporary files in {parent}: {error}"
-        raise StorageError(what, "Look at its disk and rights") from None
+        raise StorageError(what, "Check its disk and permissions") from None
     atexit.register(_remove, folder)
     return folder
 
@@ -53,7 +53,7 @@ def _clean(parent: Path) -> None:
 
 
 def _remove(left: Path) -> None:
-    with suppress(OSError):  # then it stays until the next one comes
+    with suppress(OSError):  # then the next process removes it
         if left.is_dir() and not left.is_symlink():
             shutil.rmtree(left)
             left.with_suffix(_LOCK).unlink(missing_ok=True)

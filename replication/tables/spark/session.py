@@ -119,12 +119,12 @@ def open_session(
     except (PySparkException, OSError, RuntimeError) as error:
         line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise SparkMissingError(
-            f"Spark did not start: {line}", "Look at [replay] spark and driver_memory, and at the memory that is free"
+            f"Spark did not start: {line}", "Check [replay] spark and driver_memory, and the free memory"
         ) from None
 
 
 def _set_environment(master: str, java_home: str) -> None:
-    """What Spark reads from the environment and from no property."""
+    """What Spark reads from the environment only."""
     os.environ["JAVA_HOME"] = java_home
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it asks what the host's name resolves to
@@ -133,14 +133,14 @@ def _set_environment(master: str, java_home: str) -> None:
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
-    """As the session would, but that Java's word on a module which Spark has it load reaches no user."""
+    """Start the JVM as the session would, without Java's warning about incubator modules."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:
         return
-    said, saying = os.pipe()
-    threading.Thread(target=_pass_on, args=(said,), name="spark-stderr", daemon=True).start()  # ends with the JVM
+    output, saying = os.pipe()
+    threading.Thread(target=_pass_on, args=(output,), name="spark-stderr", daemon=True).start()  # ends with the JVM
     try:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         gateway = launch_gateway(conf, {"stderr": saying})  # type: ignore[no-untyped-call]
@@ -149,8 +149,8 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _pass_on(said: int) -> None:
-    with open(said, "rb") as lines:
+def _pass_on(output: int) -> None:
+    with open(output, "rb") as lines:
         for line in lines:
             if not line.startswith(_INCUBATOR):
                 os.write(2, line)
@@ -162,7 +162,7 @@ def class_archive() -> Path:
 
 
 def _archive_options(archive_to: Path | None) -> list[str]:
-    """Options of a JVM that says nothing of an archive that another Java or other jars made."""
+    """JVM options that use the archive, silent when another Java or other jars made it."""
     if archive_to is not None:
         return [f'"-XX:ArchiveClassesAtExit={archive_to}"', "-Xlog:disable"]
     archive = class_archive()

@@ -39,9 +39,11 @@ def test_tables_that_have_no_other_route_are_named() -> None:
     found = paths([*(by_b(n, heard=LONG_AGO) for n in range(8)), by_a(1), by_a(8)], C, NOW, TABLES)
     (told,) = broken("a", found[A])
     named = "ops.t0, ops.t2, ops.t3, ops.t4, ops.t5 and 2 more"
-    assert f"there is no other route for {named}, so replicated time stands there; the rest comes by a → c" in told
+    assert (
+        f"there is no other route for {named}, so replicated time stands still there; the rest comes by a → c" in told
+    )
     (of_b,) = broken("b", found[B])
-    assert of_b.endswith("there is no other route, so its replicated time stands")
+    assert of_b.endswith("there is no other route, so its replicated time stands still")
 
 
 def test_a_heard_route_of_other_tables_is_no_other_route() -> None:

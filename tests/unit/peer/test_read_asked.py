@@ -17,9 +17,9 @@ from tests.versions import Version, append
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"limit": "x"}, "limit='x' is no number of rows"),
-        ({"limit": -1}, "limit=-1 is no number of rows"),
-        ({"limit": 1.5}, r"limit=1\.5 is no number of rows"),
+        ({"limit": "x"}, "limit='x' is not a number of rows"),
+        ({"limit": -1}, "limit=-1 is not a number of rows"),
+        ({"limit": 1.5}, r"limit=1\.5 is not a number of rows"),
         ({"columns": "id"}, "columns='id' is one text"),
     ],
 )
