@@ -21,8 +21,8 @@ def stand(peering: Peering, made: PatternRule) -> PatternRule | None:
         UnknownPeerError: no such peer.
     """
     peer, rules = known_peer(peering.ledger, made.peer), peering.ledger.rules
-    before = [known for known in rules.standing() if (known.peer, known.pattern) == (peer.name, made.pattern)]
-    rules.stand(made, peering.ledger.terms.current())
+    before = [known for known in rules.pattern_rules() if (known.peer, known.pattern) == (peer.name, made.pattern)]
+    rules.add_pattern_rule(made, peering.ledger.terms.current())
     return before[0] if before else None
 
 
@@ -32,10 +32,10 @@ def end_pattern_rule(peering: Peering, pattern: str, peer: str, groups: Sequence
     With ``groups`` only those stay here, where the rule names its groups and others are left.
     """
     ledger = peering.ledger
-    stood = next((s for s in ledger.rules.standing() if (s.peer, s.pattern) == (peer, pattern)), None)
+    stood = next((s for s in ledger.rules.pattern_rules() if (s.peer, s.pattern) == (peer, pattern)), None)
     left = tuple(group for group in stood.groups if group not in groups) if stood is not None and groups else ()
     if stood is not None and left:
-        ledger.rules.stand(replace(stood, groups=left), ledger.terms.current())
+        ledger.rules.add_pattern_rule(replace(stood, groups=left), ledger.terms.current())
         return left != stood.groups
     return ledger.rules.end_pattern_rule(known_peer(peering.ledger, peer).name, pattern, ledger.terms.current())
 

@@ -41,7 +41,7 @@ def derived_here(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> I
         spec, source = specs.get(found.table), specs.get(found.source) or ledger.tables.by_uuid(found.source)
         if spec is None or source is None:
             continue
-        mark = ledger.replay.mark(found.source)
+        mark = ledger.replay.checkpoint(found.source)
         behind = max(0, (mark.commit if mark is not None else 0) - max(found.position, 0))
         reached = [each.t for each in ledger.time.replicated(found.source).values()]
         upto = found.upto if behind or not reached else min(reached)

@@ -84,7 +84,7 @@ class Deriver:
             )
         hook = load(derivation.hook, derivation.options)
         version = version_of(hook, self.ledger.cluster, spec)
-        mark = self.ledger.replay.mark(source.uuid)
+        mark = self.ledger.replay.checkpoint(source.uuid)
         newest = mark.commit if mark is not None else 0
         if version != derivation.version or newest < derivation.position:
             self._renew(derivation, spec, version, newest)

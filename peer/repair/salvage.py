@@ -127,7 +127,7 @@ def settle(catalog: Catalog, ledger: Ledger, table: UUID) -> None:
     spec = ledger.tables.by_uuid(table)
     if spec is None or not catalog.has(spec):
         return
-    mark = ledger.replay.mark(table)
+    mark = ledger.replay.checkpoint(table)
     marked = mark.commit if mark is not None else 0
     history = catalog.history(landing_name(spec))
     if UNSYNCED_TAG in history.tags:

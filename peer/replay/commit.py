@@ -186,7 +186,7 @@ class TableReplay:
         self._ledger.replay.checkpoint_applied(ReplayCheckpoint(self.spec.uuid, self._epoch, at, snapshot, positions))
 
     def _settle(self) -> bool:
-        checkpoint = self._ledger.replay.mark(self.spec.uuid)  # first: another replayer may commit meanwhile
+        checkpoint = self._ledger.replay.checkpoint(self.spec.uuid)  # first: another replayer may commit meanwhile
         history = self._tables.history(self.name)
         commits = []
         for snapshot in history.chain():

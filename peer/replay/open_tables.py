@@ -76,7 +76,7 @@ class OpenTables:
 
     def lacks_commits(self, table: UUID) -> bool:
         """Whether the Iceberg table is without commits that the ledger says were made: lost, or rolled back."""
-        spec, checkpoint = self.spec(table), self._context.ledger.replay.mark(table)
+        spec, checkpoint = self.spec(table), self._context.ledger.replay.checkpoint(table)
         if spec is None or checkpoint is None or not checkpoint.commit:
             return False
         try:

@@ -179,7 +179,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         closed=ledger.time.closed(),
         replay_backlog_bytes=sum(p.end - p.begin for p in pending),
         peers=tuple(_at_peers(ledger, rows, fresh, specs, PeerLag(config.cluster.host, now), report)),
-        standing=tuple(ledger.rules.standing()),
+        standing=tuple(ledger.rules.pattern_rules()),
         sending=sending(ledger, now),
         tables=tuple(_here(ledger, spec, quarantined, report, now) for spec in specs.values()),
         derived=tuple(derived_here(ledger, specs, now)),

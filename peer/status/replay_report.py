@@ -33,13 +33,13 @@ class ReplayReport:
 
     def save(self, ledger: Replay) -> None:
         """Replace the report."""
-        ledger.tell(json.dumps(asdict(self)))
+        ledger.keep_report(json.dumps(asdict(self)))
 
     @staticmethod
     def load(ledger: Replay) -> ReplayReport | None:
         """The last report; None when replay has never run."""
         try:
-            return ReplayReport(**json.loads(ledger.told()))
+            return ReplayReport(**json.loads(ledger.last_report()))
         except (ValueError, TypeError):
             return None
 

@@ -138,16 +138,16 @@ class FileRecords(Protocol):
     def upcoming(self, host: str) -> int:
         """The number that ``allocate`` gives next; every file of the host has a lower one."""
 
-    def overtaken(self, heard: Sequence[FileId] = ()) -> FileId | None:
-        """A file of this cluster that was heard of before its number was given: the ledger is an older copy.
+    def overtaken(self, seen: Sequence[FileId] = ()) -> FileId | None:
+        """A file of this cluster that a peer knows before its number was given: the ledger is an older copy.
 
-        Noted once it is among those ``heard`` of from a peer, since its number is given next.
+        Noted once it is among those ``seen`` at a peer, since its number is given next.
         """
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
         """The highest file of this cluster that a peer ever acked something of, of each host slot.
 
-        A peer that has not heard of it goes on from an older copy of its ledger.
+        A peer that does not know it goes on from an older copy of its ledger.
         """
 
     def get(self, file: FileId) -> FileRow | None:
@@ -220,8 +220,7 @@ class FileRecords(Protocol):
         """Have files wait no more for peers that lack more than ``budget`` bytes of local files, oldest files first.
 
         In one transaction the tables with frames in what a peer lacks of them become NEEDS_BOOTSTRAP there, and these
-        files, and others with frames of no other table, count as shipped and applied for the peer. FileRecords with
-        nothing
+        files, and others with frames of no other table, count as shipped and applied for the peer. Files with nothing
         that it lacks go first. What is in a store, OPEN or not wholly registered stays.
 
         Files with frames of a table that the peer is being bootstrapped with are counted by themselves, and stay.

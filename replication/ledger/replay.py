@@ -58,10 +58,10 @@ class Replay(Protocol):
     def pending(self) -> list[Pending]:
         """Every file with registered bytes not yet applied by all tables, in the order in which they were begun."""
 
-    def checkpoint_applied(self, mark: ReplayCheckpoint) -> None:
+    def checkpoint_applied(self, checkpoint: ReplayCheckpoint) -> None:
         """Join a commit's positions; a file passes when all tables have.
 
-        Tables that are level share the file's prefix. An older mark never replaces a newer one.
+        Tables that have caught up share the file's prefix. An older checkpoint never replaces a newer one.
         """
 
     def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
@@ -70,8 +70,8 @@ class Replay(Protocol):
     def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
         """The table was rolled back: of these files it now has only what lies before these offsets."""
 
-    def mark(self, table: UUID) -> ReplayCheckpoint | None:
-        """The ledger's copy of the table's last mark."""
+    def checkpoint(self, table: UUID) -> ReplayCheckpoint | None:
+        """The ledger's copy of the table's last checkpoint."""
 
     def raise_epoch(self) -> int:
         """A new replay epoch."""
@@ -88,11 +88,11 @@ class Replay(Protocol):
     def replayers(self) -> tuple[str, ...]:
         """Hosts that were noted so, by slot."""
 
-    def tell(self, report: str) -> None:
-        """Keep what replay last said of itself."""
+    def keep_report(self, report: str) -> None:
+        """Keep what replay reports of itself, in the place of its last report."""
 
-    def told(self) -> str:
-        """It; "" when replay never ran."""
+    def last_report(self) -> str:
+        """The last report; "" when replay never ran."""
 
     def quarantine(self, frame: Quarantined) -> None:
         """Record a quarantined frame; it counts as applied."""

@@ -51,7 +51,7 @@ class Rule:
     with_properties: bool = True  # whether the peer's table takes this one's properties
     every_group: bool = False  # whether groups that are added to the table later go there, too
 
-    def told(self, spec: TableSpec) -> TableSpec:
+    def spec_for_peer(self, spec: TableSpec) -> TableSpec:
         """The table's definition as the peer is told it."""
         return spec if self.with_properties else without_properties(spec)
 
@@ -141,17 +141,17 @@ class Rules(Protocol):
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
         """End the rules; re-enabling is a new generation, whose gap is what was not sent in between."""
 
-    def stand(self, standing: PatternRule, term: int) -> None:
+    def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
         """From now on tables that match the pattern begin with rules; replaces the peer's rule of that pattern.
 
         A table that a rule names already, or that is there, is left as it is.
         """
 
     def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
-        """Have tables to come stay here; rules that were begun stay. Whether there was such a standing rule."""
+        """Have tables to come stay here; rules that were begun stay. Whether there was such a pattern rule."""
 
-    def standing(self) -> list[PatternRule]:
-        """Every standing rule, by peer and pattern."""
+    def pattern_rules(self) -> list[PatternRule]:
+        """Every pattern rule, by peer and pattern."""
 
     def settle(self, term: int) -> list[Rule]:
         """End the rules of tables that were dropped here, whose peers have all that was written to them.

@@ -41,7 +41,7 @@ class TableRecords(Protocol):
     def by_uuid(self, table: UUID) -> TableSpec | None:
         """By uuid, dropped ones included; None when unknown."""
 
-    def told(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
+    def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
         """As ``by_uuid`` and ``schemas`` of each; unknown ones are left out."""
 
     def all(self) -> list[TableSpec]:

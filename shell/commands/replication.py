@@ -108,7 +108,9 @@ def disablereplication(
         peering, groups = cluster.peering, _groups(group, all_loc_groups)
         stood = [text for text in table if is_pattern(text) and end_pattern_rule(peering, text, cluster_name, groups)]
         for text in stood:
-            rest = {s.pattern: s.groups for s in cluster.ledger.rules.standing() if s.peer == cluster_name}.get(text)
+            rest = {s.pattern: s.groups for s in cluster.ledger.rules.pattern_rules() if s.peer == cluster_name}.get(
+                text
+            )
             only = f"; groups {', '.join(rest)} of them still do" if rest else ""
             printer.line(f"tables of {text} that are made later do not go to {cluster_name} any more{only}")
         sent = cluster.peering.sent_to(cluster_name)
@@ -120,7 +122,7 @@ def disablereplication(
                 if done and printer.as_json:
                     printer.value(done)
                 raise
-        left = [s.pattern for s in cluster.ledger.rules.standing() if s.peer == cluster_name]
+        left = [s.pattern for s in cluster.ledger.rules.pattern_rules() if s.peer == cluster_name]
         if left and any(is_pattern(text) for text in table):
             printer.note(f"Tables made later still go to {cluster_name} by the rule for {', '.join(left)}")
         if printer.as_json:

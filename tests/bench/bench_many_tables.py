@@ -106,7 +106,7 @@ def _fan(folder: Path, tables: int) -> Iterator[_Fan]:
         site = stack.enter_context(closing(Site(folder, "east")))
         for name, peer in peers.items():
             site.ledger.rules.define(Peer(name, "zk:2181/x", peer), site.term)
-            site.ledger.rules.stand(PatternRule(name, "bench.*"), site.term)
+            site.ledger.rules.add_pattern_rule(PatternRule(name, "bench.*"), site.term)
         specs = [typed_table(f"bench.t{n:04d}", SCHEMA, ["k"], uuids=iter(uuid4, None)) for n in range(tables)]
         for spec in specs:
             site.ledger.tables.create(spec)

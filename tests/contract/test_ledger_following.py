@@ -62,7 +62,7 @@ def test_who_ends_one_group_of_a_table_gets_no_others_by_themselves(made: Ledger
 def test_tables_made_later_go_where_their_names_stand_for(made: Ledger) -> None:
     before, later, excluded, other = (table(name) for name in ("ops.old", "ops.new", "ops.tmp_x", "hr.staff"))
     made.tables.create(before)
-    made.rules.stand(PatternRule("north", "ops.*", ("ops.tmp_*",)), 0)
+    made.rules.add_pattern_rule(PatternRule("north", "ops.*", ("ops.tmp_*",)), 0)
     for spec in (before, later, excluded, other):
         made.tables.create(spec)
     (rule, *more) = [rule for rule in made.rules.all() if rule.table == later.uuid]
@@ -76,36 +76,36 @@ def test_tables_made_later_go_where_their_names_stand_for(made: Ledger) -> None:
 
 def test_a_standing_rule_is_of_some_groups_is_replaced_and_ends(made: Ledger) -> None:
     named = FLIGHTS.groups[0].name
-    made.rules.stand(PatternRule("north", "ops.*", (), ("none",)), 0)
-    made.rules.stand(PatternRule("north", "ops.*", (), (named,), False), 0)
-    assert made.rules.standing() == [PatternRule("north", "ops.*", (), (named,), False)]
+    made.rules.add_pattern_rule(PatternRule("north", "ops.*", (), ("none",)), 0)
+    made.rules.add_pattern_rule(PatternRule("north", "ops.*", (), (named,), False), 0)
+    assert made.rules.pattern_rules() == [PatternRule("north", "ops.*", (), (named,), False)]
     one, two = table("ops.one"), table("ops.two")
     made.tables.create(one)
     assert [(r.group, r.every_group, r.with_properties) for r in made.rules.all()] == [(named, False, False)]
     assert made.rules.end_pattern_rule("north", "ops.*", 0) and not made.rules.end_pattern_rule("north", "ops.*", 0)
     made.tables.create(two)
     assert {rule.table for rule in made.rules.all()} == {one.uuid}
-    made.rules.stand(PatternRule("south", "*"), 0)
+    made.rules.add_pattern_rule(PatternRule("south", "*"), 0)
     made.rules.delete("south", 0)
-    assert made.rules.standing() == []
+    assert made.rules.pattern_rules() == []
     with pytest.raises(UnknownPeerError):
-        made.rules.stand(PatternRule("south", "*"), 0)
+        made.rules.add_pattern_rule(PatternRule("south", "*"), 0)
 
 
 def test_a_table_that_two_standing_rules_mean_goes_once(made: Ledger) -> None:
-    made.rules.stand(PatternRule("north", "ops.*"), 0)
-    made.rules.stand(PatternRule("north", "*"), 0)
-    made.rules.stand(PatternRule("south", "*"), 0)
+    made.rules.add_pattern_rule(PatternRule("north", "ops.*"), 0)
+    made.rules.add_pattern_rule(PatternRule("north", "*"), 0)
+    made.rules.add_pattern_rule(PatternRule("south", "*"), 0)
     made.tables.create(FLIGHTS)
     assert groups_to(made, "north") == groups_to(made, "south") == sorted(group.name for group in FLIGHTS.groups)
 
 
 def test_a_table_that_two_standing_rules_mean_goes_with_the_groups_of_both(made: Ledger) -> None:
     one, two = with_group(table("ops.one")), with_group(table("ops.two"))
-    made.rules.stand(PatternRule("north", "ops.*", (), (one.groups[0].name,)), 0)
-    made.rules.stand(PatternRule("north", "ops.o*", (), ("more",)), 0)
-    made.rules.stand(PatternRule("south", "*", (), ("more",)), 0)
-    made.rules.stand(PatternRule("south", "ops.*"), 0)
+    made.rules.add_pattern_rule(PatternRule("north", "ops.*", (), (one.groups[0].name,)), 0)
+    made.rules.add_pattern_rule(PatternRule("north", "ops.o*", (), ("more",)), 0)
+    made.rules.add_pattern_rule(PatternRule("south", "*", (), ("more",)), 0)
+    made.rules.add_pattern_rule(PatternRule("south", "ops.*"), 0)
     made.tables.create(one)
     assert groups_to(made, "north") == sorted([one.groups[0].name, "more"])
     assert groups_to(made, "south") == sorted(group.name for group in one.groups)

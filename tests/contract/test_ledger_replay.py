@@ -91,7 +91,7 @@ def test_applied_only_grows_whatever_the_order_of_marks(ledger: Ledger, route: R
     applied(ledger, FLIGHTS, {route.file: route.at}, 2, 22)
     applied(ledger, FLIGHTS, {route.file: HEADER + FRAME}, 1, 11)
     assert ledger.replay.pending() == []
-    assert ledger.replay.mark(FLIGHTS.uuid) == ReplayCheckpoint(FLIGHTS.uuid, 1, 2, 22, {route.file: route.at})
+    assert ledger.replay.checkpoint(FLIGHTS.uuid) == ReplayCheckpoint(FLIGHTS.uuid, 1, 2, 22, {route.file: route.at})
 
 
 def test_a_round_without_rows_adds_its_positions_to_the_snapshots(ledger: Ledger, route: Route) -> None:
@@ -100,7 +100,7 @@ def test_a_round_without_rows_adds_its_positions_to_the_snapshots(ledger: Ledger
     other.land(claims(stream(FLIGHTS, wal(1)), 0, 2, 0))
     applied(ledger, FLIGHTS, {route.file: HEADER + 4 * FRAME}, 1, 11)
     applied(ledger, FLIGHTS, {other.file: other.at}, 1, 0)
-    mark = ledger.replay.mark(FLIGHTS.uuid)
+    mark = ledger.replay.checkpoint(FLIGHTS.uuid)
     assert mark is not None and mark.snapshot == 11
     assert mark.positions == {route.file: HEADER + 4 * FRAME, other.file: other.at}
 
@@ -143,7 +143,7 @@ def test_a_rolled_back_table_gets_its_frames_again_and_only_it(ledger: Ledger, r
     ledger.replay.rewind(FLIGHTS.uuid, {route.file: HEADER + FRAME})
     (pending,) = ledger.replay.pending()
     assert pending.begin == HEADER + FRAME and pending.behind == {WEATHER.uuid: end}
-    assert ledger.replay.mark(FLIGHTS.uuid) is None
+    assert ledger.replay.checkpoint(FLIGHTS.uuid) is None
     applied(ledger, FLIGHTS, {route.file: end})
     assert ledger.replay.pending() == []
 

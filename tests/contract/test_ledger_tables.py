@@ -53,7 +53,7 @@ def test_many_tables_are_read_at_once_dropped_ones_included(made: Ledger) -> Non
     made.tables.create(weather)
     made.tables.alter(FLIGHTS.uuid, lambda s: add_column(s, "seats", pa.int32(), "", uuid4(), 5))
     made.tables.drop(weather.uuid)
-    told = made.tables.told({FLIGHTS.uuid, weather.uuid, uuid4()})
+    told = made.tables.definitions({FLIGHTS.uuid, weather.uuid, uuid4()})
     assert told == {
         uuid: (made.tables.by_uuid(uuid), made.tables.schemas(uuid)) for uuid in (FLIGHTS.uuid, weather.uuid)
     }
@@ -89,7 +89,7 @@ def test_a_rule_remembers_whether_properties_go_along(made: Ledger) -> None:
     (rule,) = made.rules.all()
     assert not rule.with_properties
     spec = made.tables.alter(FLIGHTS.uuid, lambda s: set_properties(s, {"codec": "lz4"}, 6))
-    assert not rule.told(spec).settings
+    assert not rule.spec_for_peer(spec).settings
     made.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     assert not made.rules.all()[0].with_properties
 

@@ -43,7 +43,7 @@ def await_fold(cluster: Cluster, table: str) -> None:
             lambda: ledger.replay.folded(uuid)[0] >= now, timeout_s=120, what=f"the fold of {table} at {cluster.name}"
         )
     except AssertionError as error:
-        times, told = ledger.time.replicated(uuid), ledger.replay.told()
+        times, told = ledger.time.replicated(uuid), ledger.replay.last_report()
         error.add_note(f"now {now}, folded {ledger.replay.folded(uuid)}, replicated {times}, replay says {told}")
         error.add_note(threads_of(cluster.config, "replay"))
         raise

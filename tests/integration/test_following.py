@@ -137,7 +137,7 @@ def test_a_table_made_after_the_rule_goes_over_every_route_that_stands_for_it(tm
     graph.define()
     for source, peer in graph.routes:
         node = graph[source]
-        node.ledger.rules.stand(PatternRule(peer, "new.*", ("new.tmp_*",)), node.term)
+        node.ledger.rules.add_pattern_rule(PatternRule(peer, "new.*", ("new.tmp_*",)), node.term)
     graph.start()
     spec, stays = table("new.flights"), table("new.tmp_x")
     a, c = graph["a"], graph["c"]

@@ -29,7 +29,7 @@ def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Ro
         inbound.setdefault((route.table, route.group), []).append(route)
     now = time.time_ns() // 1000
     passed_on = ledger.bootstraps.passed_on() if inbound else frozenset()
-    tables = ledger.tables.told({rule.table for rule in rules})
+    tables = ledger.tables.definitions({rule.table for rule in rules})
     routes: list[Route] = []
     for rule in rules:
         if rule.table in tables:
@@ -41,7 +41,7 @@ def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Ro
             required_from = required_onward(coming, peer, rule.required_from)
             gaps = dict(acknowledged.get((rule.table, rule.group), {})) | _passed_over(ledger, coming, peer, rule)
             remote, generation = rule.remote_table, rule.generation
-            phase, told = rule.phase, rule.told(spec)
+            phase, told = rule.phase, rule.spec_for_peer(spec)
             routes.append(
                 Route(told, rule.group, remote, generation, required_from, schemas, carried, phase, acknowledged=gaps)
             )

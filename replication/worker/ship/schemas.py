@@ -48,7 +48,7 @@ class PeerSchemas:
             versions.append(version)
             spec, rule = self._ledger.tables.by_uuid(table), self._rules.get((table, group))
             if spec is not None and rule is not None:
-                tables[table] = rule.told(spec)
+                tables[table] = rule.spec_for_peer(spec)
         return [*tables.values(), *versions]
 
     def sent(self, used: Sequence[SchemaRef]) -> None:

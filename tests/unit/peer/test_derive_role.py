@@ -140,7 +140,7 @@ def test_the_first_of_the_hosts_that_can_derive_does(site: DerivingSite) -> None
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site) as role:
-        wait_until(lambda: site.ledger.replay.mark(spec.uuid), timeout_s=60)
+        wait_until(lambda: site.ledger.replay.checkpoint(spec.uuid), timeout_s=60)
         wait_until(lambda: site.coordination.candidates(Election.DERIVERS) == ("z9", "h0"), timeout_s=60)
         assert not role._leads and site.derivation(public).position < 0, "the host z9 would"
         other.close()

@@ -66,7 +66,7 @@ def test_a_source_that_went_back_holds_it_however_far_it_comes(site: DerivingSit
     spec, public, wal = log_of(site)
     site.derive(public)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(SqlReplay, "mark", lambda self, table: ReplayCheckpoint(table, 1, 0, 0, {}))
+        patched.setattr(SqlReplay, "checkpoint", lambda self, table: ReplayCheckpoint(table, 1, 0, 0, {}))
         with pytest.raises(RequestError, match="went back"):
             site.deriver().step(site.derivation(public))
     wal.append(spec, rows((3, "eve", 7)))

@@ -52,7 +52,7 @@ def told(tmp_path: Path) -> Iterator[Told]:
     east.ledger.tables.create(spec)
     for peer in (west, north):
         east.send_to(peer, spec)
-        east.ledger.rules.stand(PatternRule(peer.cluster.name, "hr.*"), east.term)
+        east.ledger.rules.add_pattern_rule(PatternRule(peer.cluster.name, "hr.*"), east.term)
     wal = east.wal()
     wal.append(spec, rows(0, 10))
     wal.finish()

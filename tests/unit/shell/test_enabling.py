@@ -80,7 +80,7 @@ def test_one_refused_table_ends_no_rule_for_later_ones_and_is_named(east: Shell)
     with pytest.raises(RequestError, match=r"1 of 2 tables were left as they are: ops\.b"):
         east.enable("ops.*")
     assert east.peering.sent_to("west") == ["ops.a"]
-    assert east.ledger.rules.standing() == [PatternRule("west", "ops.*")]
+    assert east.ledger.rules.pattern_rules() == [PatternRule("west", "ops.*")]
     assert "tables of ops.* that are made later go to west, too" in east.out.getvalue()
     assert "ops.b: west has another table named ops.b" in east.err.getvalue()
 
@@ -113,10 +113,10 @@ def test_what_is_refused_as_a_whole_leaves_the_rule_that_there_was(
     monkeypatch.setattr(Refusing, "refused", refused)
     if before is not None:
         before = replace(before, pattern=tables[0])
-        east.ledger.rules.stand(before, east.ledger.terms.current())
+        east.ledger.rules.add_pattern_rule(before, east.ledger.terms.current())
     with pytest.raises(error):
         east.enable(*tables, as_json=True, **options)
-    assert east.ledger.rules.standing() == ([] if before is None else [before])
+    assert east.ledger.rules.pattern_rules() == ([] if before is None else [before])
     assert east.ledger.rules.all() == [] and east.out.getvalue() == ""
 
 

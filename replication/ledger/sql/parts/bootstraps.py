@@ -24,7 +24,7 @@ from replication.ledger.sql.store.keys import KeyCache, file_id, file_row, missi
 from replication.ledger.sql.store.store import SqlStore, chunked, counter, execute_many, raise_counter
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
-_m = schema.marks.c
+_m = schema.checkpoints.c
 _p, _q, _rule, _start = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.starts))
 
 _AGED, _FORGOTTEN = "aged", "forgotten"

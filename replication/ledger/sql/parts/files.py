@@ -44,7 +44,7 @@ class SqlFileRecords:
         self._rules_cache = rules_cache
         self._statuses = statuses
         self._cluster = cluster
-        self._heard: dict[str, int] = {}  # of counters; only saves questions
+        self._last_seen: dict[str, int] = {}  # of counters; only saves questions
 
     def allocate(
         self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
@@ -58,9 +58,9 @@ class SqlFileRecords:
         with self._store.read() as connection:
             return next_number(connection, host)
 
-    def overtaken(self, heard: Sequence[FileId] = ()) -> FileId | None:
+    def overtaken(self, seen: Sequence[FileId] = ()) -> FileId | None:
         """See ``FileRecords``."""
-        own = [file for file in heard if file.cluster == self._cluster]
+        own = [file for file in seen if file.cluster == self._cluster]
         with self._store.read() as connection:
             text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "overtaken"))
             ahead = [file for file in own if file.number >= next_number(connection, file.slot)]
@@ -75,14 +75,14 @@ class SqlFileRecords:
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
         """See ``FileRecords``."""
-        kept, prefix = schema.counters.c, self._heard_name(peer, "")
+        kept, prefix = schema.counters.c, self._last_seen_name(peer, "")
         wanted = sa.select(kept.name, kept.value).where(kept.name.startswith(prefix, autoescape=True))
         with self._store.read() as connection:
             rows = connection.execute(wanted.order_by(kept.name)).all()
         return tuple(FileId(self._cluster, row.name.removeprefix(prefix), row.value) for row in rows)
 
-    def _heard_name(self, peer: ClusterId, slot: str) -> str:
-        return f"heard {self._cluster} {peer} {slot}"
+    def _last_seen_name(self, peer: ClusterId, slot: str) -> str:
+        return f"last_seen {self._cluster} {peer} {slot}"
 
     def get(self, file: FileId) -> FileRow | None:
         """See ``FileRecords``."""
@@ -122,20 +122,20 @@ class SqlFileRecords:
         with self._store.write() as connection:
             known = {peer.name: peer.cluster for peer in peers(connection)}
             begins = _Begins(connection)
-            heard: dict[str, int] = {}
+            seen: dict[str, int] = {}
             for report in reports:
                 if report.peer not in known:
                     continue
                 if report.shipped and report.file.cluster == self._cluster:
-                    name = self._heard_name(known[report.peer], report.file.slot)
-                    heard[name] = max(report.file.number, heard.get(name, 0))
+                    name = self._last_seen_name(known[report.peer], report.file.slot)
+                    seen[name] = max(report.file.number, seen.get(name, 0))
                 key = connection.scalar(sa.select(_f.id).where(_f.file == str(report.file)))
                 if key is not None:  # else retired since
                     self._join(connection, key, report, begins)
-            newer = {name: number for name, number in heard.items() if number > self._heard.get(name, 0)}
+            newer = {name: number for name, number in seen.items() if number > self._last_seen.get(name, 0)}
             for name, number in newer.items():
                 raise_counter(connection, name, number)
-        self._heard |= newer
+        self._last_seen |= newer
 
     def _join(self, connection: Connection, key: int, report: PeerProgress, begins: _Begins) -> None:
         here = (_p.file_id == key) & (_p.peer == report.peer)

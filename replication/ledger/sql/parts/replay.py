@@ -1,4 +1,4 @@
-"""What the own replay has applied: a prefix per file, positions of tables that differ from it, the marks of commits."""
+"""What the own replay has applied: a prefix per file, other positions of tables, and the checkpoints of commits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from replication.ledger.sql.store.store import (
 )
 
 _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
-_m, _q, _r, _d = schema.marks.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
+_m, _q, _r, _d = schema.checkpoints.c, schema.quarantined.c, schema.received.c, schema.duplicates.c
 
 _REPORT = "replay_report"
 _KEY = sa.select(_f.id, _f.length, _f.applied).where(_f.file == sa.bindparam("file"))
@@ -78,13 +78,13 @@ class SqlReplay:
                     spans.setdefault(key, []).append((max(begin, *applied), end))
         return sum(Ranges.union_of(each).total for each in spans.values())
 
-    def checkpoint_applied(self, mark: ReplayCheckpoint) -> None:
+    def checkpoint_applied(self, checkpoint: ReplayCheckpoint) -> None:
         """See ``Replay``."""
-        table = str(mark.table)
+        table = str(checkpoint.table)
         of_table = sa.select(_s.id).where(_s.table_uuid == table)
         with self._store.write() as connection:
             kept: dict[FileId, int] = {}
-            for file, offset in mark.positions.items():
+            for file, offset in checkpoint.positions.items():
                 row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
                 if row is None:  # retired since: long applied
                     continue
@@ -95,7 +95,7 @@ class SqlReplay:
                 advance(connection, row.id)
             for key in connection.scalars(AWAITING_TABLE, {"table": table}).all():
                 advance(connection, key)
-            self._put_checkpoint(connection, mark, kept)
+            self._put_checkpoint(connection, checkpoint, kept)
 
     def _put_position(self, connection: Connection, key: int, table: str, offset: int) -> None:
         insert = insert_into(connection, schema.positions).values(file_id=key, table_uuid=table, applied=offset)
@@ -106,23 +106,24 @@ class SqlReplay:
             )
         )
 
-    def _put_checkpoint(self, connection: Connection, mark: ReplayCheckpoint, positions: Mapping[FileId, int]) -> None:
+    def _put_checkpoint(self, connection: Connection, new: ReplayCheckpoint, positions: Mapping[FileId, int]) -> None:
         """Keep the newest commit's positions; a round without rows adds its own to those of the snapshot before it."""
-        old = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(mark.table))).one_or_none()
-        snapshot = mark.snapshot
+        here = _m.table_uuid == str(new.table)
+        old = connection.execute(sa.select(schema.checkpoints).where(here)).one_or_none()
+        snapshot = new.snapshot
         merged = {str(file): offset for file, offset in positions.items()}
         if old is not None:
-            if (mark.epoch, mark.commit) < (old.epoch, old.commit):
+            if (new.epoch, new.commit) < (old.epoch, old.commit):
                 return
             if not snapshot:
                 snapshot = old.snapshot
                 merged = _furthest(self._present(connection, json.loads(old.positions)), merged)
-            connection.execute(schema.marks.delete().where(_m.table_uuid == str(mark.table)))
+            connection.execute(schema.checkpoints.delete().where(here))
         connection.execute(
-            schema.marks.insert().values(
-                table_uuid=str(mark.table),
-                epoch=mark.epoch,
-                commit=mark.commit,
+            schema.checkpoints.insert().values(
+                table_uuid=str(new.table),
+                epoch=new.epoch,
+                commit=new.commit,
                 snapshot=snapshot,
                 positions=json.dumps(merged),
             )
@@ -151,7 +152,7 @@ class SqlReplay:
                     connection.execute(
                         schema.positions.update().where(here, _p.applied > offset).values(applied=offset)
                     )
-            connection.execute(schema.marks.delete().where(_m.table_uuid == str(table)))
+            connection.execute(schema.checkpoints.delete().where(_m.table_uuid == str(table)))
 
     def _lower(self, connection: Connection, key: int, table: str, offset: int, applied: int) -> None:
         """Lower the file's prefix to ``offset``; the other tables keep what they have as positions of their own."""
@@ -162,10 +163,10 @@ class SqlReplay:
         connection.execute(schema.positions.delete().where(_p.file_id == key, _p.table_uuid == table))
         connection.execute(schema.files.update().where(_f.id == key).values(applied=offset))
 
-    def mark(self, table: UUID) -> ReplayCheckpoint | None:
+    def checkpoint(self, table: UUID) -> ReplayCheckpoint | None:
         """See ``Replay``."""
         with self._store.read() as connection:
-            row = connection.execute(sa.select(schema.marks).where(_m.table_uuid == str(table))).one_or_none()
+            row = connection.execute(sa.select(schema.checkpoints).where(_m.table_uuid == str(table))).one_or_none()
         if row is None:
             return None
         positions = {file_id(file): int(offset) for file, offset in json.loads(row.positions).items()}
@@ -195,12 +196,12 @@ class SqlReplay:
         with self._store.read() as connection:
             return replayers(connection)
 
-    def tell(self, report: str) -> None:
+    def keep_report(self, report: str) -> None:
         """See ``Replay``."""
         with self._store.write() as connection:
             put_meta(connection, {_REPORT: report})
 
-    def told(self) -> str:
+    def last_report(self) -> str:
         """See ``Replay``."""
         with self._store.read() as connection:
             wanted = sa.select(schema.meta.c.value).where(schema.meta.c.name == _REPORT)

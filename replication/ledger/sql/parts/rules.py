@@ -73,7 +73,7 @@ class SqlRules:
             check_term(connection, term)
             self._known_peer(connection, name)
             self._end(connection, _rule.peer == name)
-            connection.execute(sending.standing.delete().where(sending.standing.c.peer == name))
+            connection.execute(sending.pattern_rules.delete().where(sending.pattern_rules.c.peer == name))
             connection.execute(sending.peers.delete().where(_peer.name == name))
 
     def set_address(self, name: str, zookeepers: str, term: int) -> None:
@@ -259,11 +259,11 @@ class SqlRules:
     def follow(self, connection: Connection, spec: TableSpec) -> None:
         """Begin the rules that go with a table as it is now.
 
-        These are for added groups, where all groups of it go, and those that stand for a table of its name.
+        These are for added groups, where all groups of it go, and those of patterns that its name matches.
         """
-        stands = read_pattern_rules(connection)
+        pattern_rules = read_pattern_rules(connection)
         here = (_rule.table_uuid == str(spec.uuid)) & _rule.every_group
-        if not stands and connection.scalar(sa.select(_rule.id).where(here).limit(1)) is None:
+        if not pattern_rules and connection.scalar(sa.select(_rule.id).where(here).limit(1)) is None:
             return
         rules = self._rules_cache.in_force(connection, spec.uuid)
         for peer in sorted({rule.peer for rule in rules if rule.every_group}):
@@ -271,11 +271,11 @@ class SqlRules:
             lacking = {group.name for group in spec.groups} - {rule.group for rule in there}
             self._begin_all(connection, there[0], [g.name for g in spec.groups if g.name in lacking])
         known = {rule.peer for rule in rules}
-        meant = [standing for standing in stands if is_chosen(spec.name, standing.pattern, standing.excluded)]
-        for peer in sorted({standing.peer for standing in meant} - known):
-            mine = [standing for standing in meant if standing.peer == peer]
-            every = not all(standing.groups for standing in mine)
-            named = {group for standing in mine for group in standing.groups}
+        meant = [each for each in pattern_rules if is_chosen(spec.name, each.pattern, each.excluded)]
+        for peer in sorted({each.peer for each in meant} - known):
+            mine = [each for each in meant if each.peer == peer]
+            every = not all(each.groups for each in mine)
+            named = {group for each in mine for group in each.groups}
             like = Rule(peer, spec.uuid, "", spec.name, 0, with_properties=mine[0].with_properties, every_group=every)
             self._begin_all(connection, like, [g.name for g in spec.groups if every or g.name in named])
 
@@ -289,30 +289,30 @@ class SqlRules:
                 replace(like, group=group, generation=generation, phase=Phase.LIVE, required_from={}, gaps=()),
             )
 
-    def stand(self, standing: PatternRule, term: int) -> None:
+    def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
         """See ``Rules``."""
         values = {
-            "excluded": json.dumps(standing.excluded),
-            "grps": json.dumps(standing.groups),
-            "with_properties": standing.with_properties,
+            "excluded": json.dumps(pattern_rule.excluded),
+            "grps": json.dumps(pattern_rule.groups),
+            "with_properties": pattern_rule.with_properties,
         }
         with self._store.write() as connection:
-            insert = insert_into(connection, sending.standing).values(
-                peer=standing.peer, pattern=standing.pattern, **values
+            insert = insert_into(connection, sending.pattern_rules).values(
+                peer=pattern_rule.peer, pattern=pattern_rule.pattern, **values
             )
             check_term(connection, term)
-            self._known_peer(connection, standing.peer)
+            self._known_peer(connection, pattern_rule.peer)
             connection.execute(insert.on_conflict_do_update(index_elements=["peer", "pattern"], set_=values))
 
     def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
         """See ``Rules``."""
-        here = (sending.standing.c.peer == peer) & (sending.standing.c.pattern == pattern)
+        here = (sending.pattern_rules.c.peer == peer) & (sending.pattern_rules.c.pattern == pattern)
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, peer)
-            return connection.execute(sending.standing.delete().where(here)).rowcount > 0
+            return connection.execute(sending.pattern_rules.delete().where(here)).rowcount > 0
 
-    def standing(self) -> list[PatternRule]:
+    def pattern_rules(self) -> list[PatternRule]:
         """See ``Rules``."""
         with self._store.read() as connection:
             return read_pattern_rules(connection)
@@ -344,7 +344,7 @@ class SqlRules:
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
         """See ``Rules``."""
-        e = sending.ended.c
+        e = sending.ended_rules.c
         wanted = sa.select(e.table_uuid, e.grp, e.generation).where(e.cluster == str(cluster))
         with self._store.read() as connection:
             return [(UUID(table), group, int(generation)) for table, group, generation in connection.execute(wanted)]

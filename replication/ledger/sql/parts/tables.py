@@ -108,7 +108,7 @@ class SqlTableRecords:
             spec = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table)))
         return None if spec is None else table_spec(spec)
 
-    def told(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
+    def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
         """See ``TableRecords``."""
         names = [str(table) for table in tables]
         made: dict[UUID, tuple[TableSpec, list[SchemaVersion]]] = {}

@@ -35,7 +35,7 @@ NOTICE_LARGE_BYTES = 1 << 18
 _Sequences = dict[StreamId, Ranges]
 
 _n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
-_r, _t, _q, _h = schema.routes.c, schema.tables.c, schema.quarantined.c, schema.heard.c
+_r, _t, _q, _h = schema.routes.c, schema.tables.c, schema.quarantined.c, schema.last_seen.c
 _v = schema.acknowledged.c
 
 
@@ -213,7 +213,7 @@ def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute
     """Open routes into this cluster, of one table or all."""
     wanted = (
         sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("heard"))
-        .outerjoin(schema.heard, _h.source == _r.source)
+        .outerjoin(schema.last_seen, _h.source == _r.source)
         .where(~_r.closed)
         .order_by(_r.source, _r.table_uuid, _r.grp)
     )

@@ -30,7 +30,9 @@ from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.store import chunked, counter, insert_into
 
 _c, _f, _s, _p, _start = (t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.starts))
-_e, _peer, _rule, _required_from = (t.c for t in (sending.ended, sending.peers, sending.rules, sending.required_from))
+_e, _peer, _rule, _required_from = (
+    t.c for t in (sending.ended_rules, sending.peers, sending.rules, sending.required_from)
+)
 
 
 class RuleCache:
@@ -81,9 +83,9 @@ class RuleCache:
 
 
 def read_pattern_rules(connection: Connection) -> list[PatternRule]:
-    """Every standing rule, by peer and pattern."""
-    c = sending.standing.c
-    rows = connection.execute(sa.select(sending.standing).order_by(c.peer, c.pattern))
+    """Every pattern rule, by peer and pattern."""
+    c = sending.pattern_rules.c
+    rows = connection.execute(sa.select(sending.pattern_rules).order_by(c.peer, c.pattern))
     return [
         PatternRule(r.peer, r.pattern, tuple(json.loads(r.excluded)), tuple(json.loads(r.grps)), r.with_properties)
         for r in rows
@@ -148,7 +150,7 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == rule.peer))
     here = (_e.cluster == to) & (_e.table_uuid == rule.table_uuid) & (_e.grp == rule.grp)
     if rule.phase != Phase.LIVE.value:
-        stood = sending.ended.update().where(here).values(generation=rule.generation)
+        stood = sending.ended_rules.update().where(here).values(generation=rule.generation)
         if connection.execute(stood).rowcount:
             return
     at, positions = 0, dict[FileId, int]()
@@ -164,7 +166,7 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
         "positions": json.dumps({str(wal): sequence for wal, sequence in positions.items()}),
         "gaps": rule.gaps,
     }
-    insert = insert_into(connection, sending.ended).values(
+    insert = insert_into(connection, sending.ended_rules).values(
         cluster=to, table_uuid=rule.table_uuid, grp=rule.grp, **values
     )
     connection.execute(insert.on_conflict_do_update(index_elements=["cluster", "table_uuid", "grp"], set_=values))
@@ -176,11 +178,11 @@ def gaps_of_new(
     """The gaps of a rule that begins now at ``required_from``; forgets where an earlier one ended."""
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == peer))
     here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.grp == group)
-    row = connection.execute(sa.select(sending.ended).where(here)).one_or_none()
+    row = connection.execute(sa.select(sending.ended_rules).where(here)).one_or_none()
     if row is None:
         frames = sum(required_from.values())
         return (Gap(0, now, frames),) if frames else ()
-    connection.execute(sending.ended.delete().where(here))
+    connection.execute(sending.ended_rules.delete().where(here))
     stood = {file_id(wal): int(sequence) for wal, sequence in json.loads(row.positions).items()}
     frames = sum(max(0, first - stood.get(wal, 0)) for wal, first in required_from.items())
     return (*read_gaps(row.gaps), *([Gap(row.at, now, frames)] if frames else []))

@@ -46,8 +46,8 @@ rules = Table(
 )
 
 # rules for tables to come
-standing = Table(
-    "standing",
+pattern_rules = Table(
+    "pattern_rules",
     metadata,
     Column("peer", String, ForeignKey("peers.name", ondelete="CASCADE"), primary_key=True),
     Column("pattern", String, primary_key=True),
@@ -57,8 +57,8 @@ standing = Table(
 )
 
 # where the streams of a rule that ended stood at the peer, until the same goes to the same cluster again
-ended = Table(
-    "ended",
+ended_rules = Table(
+    "ended_rules",
     metadata,
     Column("cluster", Text, primary_key=True),
     Column("table_uuid", String, primary_key=True),

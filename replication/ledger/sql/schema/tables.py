@@ -1,6 +1,6 @@
 """The SQL tables of what is here: tables and their schemas, files, streams, what was claimed, received and applied.
 
-What is required to peers is in ``sql_schema_sending.py``, what both keep to in ``sql_metadata.py``.
+What goes to peers is in ``sending.py``, what both keep to in ``metadata.py``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ counters = Table(
     "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
 )
 
-# the newest term of each other cluster that was heard of, and the mark its ledger drew for it
+# the newest term of each other cluster that was seen, and the mark its ledger drew for it
 term_histories = Table(
     "term_histories",
     metadata,
@@ -147,7 +147,7 @@ sources = Table(
     sqlite_autoincrement=True,
 )
 
-# the highest role epoch heard of per cluster that ships here
+# the highest role epoch seen per cluster that ships here
 epochs = Table(
     "epochs", metadata, Column("source", Text, primary_key=True), Column("epoch", BigInteger, nullable=False)
 )
@@ -228,8 +228,10 @@ acknowledged = Table(
     Column("at", BigInteger, nullable=False),  # when it was salvaged
 )
 
-# when a cluster that sends to this one was last heard
-heard = Table("heard", metadata, Column("source", Text, primary_key=True), Column("at", BigInteger, nullable=False))
+# when a cluster that sends to this one was last seen
+last_seen = Table(
+    "last_seen", metadata, Column("source", Text, primary_key=True), Column("at", BigInteger, nullable=False)
+)
 
 positions = Table(
     "positions",
@@ -239,8 +241,8 @@ positions = Table(
     Column("applied", BigInteger, nullable=False),
 )
 
-marks = Table(
-    "marks",
+checkpoints = Table(
+    "checkpoints",
     metadata,
     Column("table_uuid", String, primary_key=True),
     Column("epoch", BigInteger, nullable=False),

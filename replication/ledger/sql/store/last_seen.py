@@ -24,5 +24,5 @@ class LastSeen:
         now = time.time_ns() // 1000
         if abs(now - self._noted.get(source, 0)) >= _EVERY_US:
             self._noted[source] = now
-            insert = insert_into(connection, schema.heard).values(source=str(source), at=now)
+            insert = insert_into(connection, schema.last_seen).values(source=str(source), at=now)
             connection.execute(insert.on_conflict_do_update(index_elements=["source"], set_={"at": now}))
