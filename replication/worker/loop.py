@@ -61,7 +61,7 @@ class Worker:
         self.peers = Peers(self._shared(ledger))
 
     def run(self) -> None:
-        """Work until ``stop``; then end the streams, write what was learnt, and close the control log."""
+        """Work until ``stop``; then end the streams, write what was reported, and close the control log."""
         self._host.recover()
         threads = self._threads()
         watches = self._watches()

@@ -1,7 +1,7 @@
-"""Closed time: once a second the ledger's is raised over all writers' promises, and peers are told what it covers.
+"""Closed time: once a second the ledger's is raised over all writers' watermarks, and peers learn what it covers.
 
-The order makes it true: first the promises are read, then the lengths, then everything below them is registered, and
-only then are the promises reported. So whatever has a commit time at or below closed time is claimed when closed time
+The order makes it true: first the watermarks are read, then the lengths, then everything below them is registered, and
+only then are the watermarks reported. So whatever has a commit time at or below closed time is claimed when closed time
 is raised. A writer with a file that could not be registered holds closed time, as does a file whose writer has gone.
 """
 
@@ -53,8 +53,7 @@ class ClosedTime:
     def run_once(self) -> int:
         """Raise closed time and append a CLOSED frame; returns closed time.
 
-        While it stands, as after a clock stepped back, the frame says the same again: peers hear that the route is
-        open.
+        While it stands, as after a clock stepped back, the frame says the same again: peers see that the route is open.
         Else it lists streams that grew since the last one: notices accumulate. What grew has commit times above the
         last closed time, so only files with such are looked at; a process's first frame lists all streams.
         """

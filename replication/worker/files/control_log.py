@@ -72,7 +72,7 @@ class ControlLog:
             self.close()
 
     def close(self) -> None:
-        """Close the open file, in the ledger too: now, or before the next frame when it cannot be told now."""
+        """Close the open file, in the ledger too: now, or before the next frame when the ledger cannot take it now."""
         control, self._open = self._open, None
         if control is not None:
             control.finish()
@@ -133,7 +133,7 @@ class _ControlFile:
         self._counters.poison()
 
     def finish(self) -> None:
-        """Write the end record, unless the file has failed or fails now, and let go of it."""
+        """Write the end record, unless the file has failed or fails now, and release it."""
         try:
             if not self._counters.poisoned:
                 self._end()

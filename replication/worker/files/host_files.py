@@ -32,7 +32,7 @@ class Source:
 
 
 class HostFiles:
-    """What one host has. Safe for threads; ``close`` lets go of the counters."""
+    """What one host has. Safe for threads; ``close`` releases the counters."""
 
     def __init__(self, ledger: Ledger, files: Files, host: str, wal_dir: str) -> None:
         self._ledger = ledger
@@ -74,7 +74,7 @@ class HostFiles:
             return None if counters is None else counters.watermark
 
     def close(self) -> None:
-        """Let go of the counters."""
+        """Release the counters."""
         with self._lock:
             for counters in self._counters.values():
                 counters.close()

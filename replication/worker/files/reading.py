@@ -45,7 +45,7 @@ class FrameReader:
             self._fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise MissingFileError(
-                f"{path} is not there, though the ledger knows it", "Restore it, or give the file up"
+                f"{path} is not there, though the ledger knows it", "Restore it, or salvage the file"
             ) from None
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
@@ -68,7 +68,7 @@ class FrameReader:
                 frames.extend(scan(content, 0, begin))
             except CorruptFrameError as error:
                 if not frames:  # those before it are whole
-                    remedy = "Restore it from a copy; walship wal verify tells more"
+                    remedy = "Restore it from a copy; walship wal verify says more"
                     raise CorruptFrameError(f"{self.path}: {error.what}", remedy, offset=error.offset) from None
             except VersionError as error:
                 if not frames:
@@ -79,7 +79,7 @@ class FrameReader:
             if begin + want >= end or want > FRAME_BYTES_MAX + _ENVELOPE_BYTES_MAX:
                 raise CorruptFrameError(
                     f"{self.path}: no whole frame at offset {begin}, though {end} bytes are durable",
-                    "Keep the file and look at the disk; walship wal verify tells more",
+                    "Keep the file and look at the disk; walship wal verify says more",
                     offset=begin,
                     lost_bytes=end - begin,
                 )
@@ -182,7 +182,7 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise MissingFileError(
-            f"{path} is not there, though the ledger knows it", "Restore it, or give the file up"
+            f"{path} is not there, though the ledger knows it", "Restore it, or salvage the file"
         ) from None
     except (OSError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}", "Look at the disk") from error

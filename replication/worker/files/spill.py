@@ -133,7 +133,7 @@ class Spiller:
             handle.close()
 
     def _sweep(self) -> None:
-        """Remove copies that an earlier worker made and the ledger does not know of, and those it let go."""
+        """Remove copies that an earlier worker made and the ledger does not know of, and those it released."""
         for folder in self._directories.values():
             for name in self._files.names(folder):
                 if name.endswith(f".wal{_PART}"):

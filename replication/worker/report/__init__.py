@@ -1,1 +1,1 @@
-"""What the worker tells the ledger: progress of files at peers, and attempts that failed."""
+"""What the worker reports to the ledger: progress of files at peers, and attempts that failed."""

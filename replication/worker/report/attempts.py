@@ -1,4 +1,4 @@
-"""How the threads of this host fare with each peer, told to the ledger so that ``status`` can show it."""
+"""Failures of this host's threads with each peer. They go to the ledger, so that ``status`` shows them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import structlog
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
-SPILL = "spill"  # the work of who moves files to the store; it is told to every peer
+SPILL = "spill"  # moving files to the store; recorded with every peer
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Telling:
+class _Attempt:
     failures: int
     next_at: int
     at: int
@@ -26,7 +26,7 @@ class _Telling:
 
 
 class AttemptLog:
-    """Collects what threads say of themselves; ``flush`` writes what changed. Safe for threads.
+    """Collects attempts of threads; ``flush`` writes what changed. Safe for threads.
 
     Args:
         ledger: of this cluster.
@@ -44,7 +44,7 @@ class AttemptLog:
             for attempt in ledger.sending.attempts()
             if attempt.host == host and attempt.failures
         }
-        self._waiting: dict[tuple[str, str], _Telling] = {}
+        self._waiting: dict[tuple[str, str], _Attempt] = {}
         self._held: dict[tuple[str, str], Mapping[UUID, str]] = {}
         self._held_changed: set[str] = set()
 
@@ -53,7 +53,7 @@ class AttemptLog:
         now = int(self._clock() * 1e6)
         with self._lock:
             self._failing.add((peer, work))
-            self._waiting[peer, work] = _Telling(failures, now + int(wait_s * 1e6), now, error)
+            self._waiting[peer, work] = _Attempt(failures, now + int(wait_s * 1e6), now, error)
 
     def is_failing(self, peer: str, work: str) -> bool:
         """Whether it last went wrong."""
@@ -64,7 +64,7 @@ class AttemptLog:
         if (peer, work) in self._failing:
             with self._lock:
                 self._failing.discard((peer, work))
-                self._waiting[peer, work] = _Telling(0, 0, int(self._clock() * 1e6), "")
+                self._waiting[peer, work] = _Attempt(0, 0, int(self._clock() * 1e6), "")
 
     def withholds(self, peer: str, work: str, held: Mapping[UUID, str]) -> None:
         """These tables, and no others, are withheld from the peer by this thread now, with the reason."""
@@ -83,8 +83,8 @@ class AttemptLog:
                 if peer in changed:
                     held[peer] |= tables
         try:
-            for (peer, work), told in list(batch.items()):
-                self._ledger.sending.attempted(peer, self._host, work, told.failures, told.next_at, told.at, told.error)
+            for (peer, work), one in list(batch.items()):
+                self._ledger.sending.attempted(peer, self._host, work, one.failures, one.next_at, one.at, one.error)
                 del batch[peer, work]
             for peer, tables in held.items():
                 self._ledger.sending.set_held(peer, self._host, tables, int(self._clock() * 1e6))

@@ -1,4 +1,4 @@
-"""What is learnt about files at peers goes into the ledger in batches; it is joined, so it may come in any order."""
+"""Progress of files at peers goes into the ledger in batches. It is joined, so the order of reports does not matter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ProgressLog:
             if known is not None:
                 progress = join(known, progress)
             elif len(self._waiting) >= _WAITING_MAX:
-                return  # it is learnt again from the peer's resume ranges
+                return  # the peer's resume ranges bring it again
             self._waiting[key] = progress
 
     def flush(self) -> bool:
@@ -63,7 +63,7 @@ class ProgressLog:
 def join(earlier: PeerProgress, later: PeerProgress) -> PeerProgress:
     """Both together; the error is the later one's.
 
-    After a loss at the peer, of what was learnt before only that counts which the peer kept.
+    After a loss at the peer, of earlier reports only that counts which the peer kept.
     """
     old, new = (earlier, later) if earlier.losses <= later.losses else (later, earlier)
     shipped, applied, kept = old.shipped, old.applied, new.kept

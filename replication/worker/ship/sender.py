@@ -12,7 +12,7 @@ from replication.worker.ship.throttle import Throttle
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """``throttle`` holds the peer's rate on this host; ``progress`` takes what is learnt about files at the peer."""
+    """``throttle`` holds the peer's rate on this host; ``progress`` takes reports of files at the peer."""
 
     ledger: Ledger
     progress: ProgressLog

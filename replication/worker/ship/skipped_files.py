@@ -1,4 +1,4 @@
-"""Files that could not be read, or that a peer finds damaged: put aside for a while, so that the others go on."""
+"""Files that could not be read, or that a peer finds damaged: skipped until a retry, so that the others go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SkippedFiles:
-    """What one thread that ships to a peer has put aside; each file is tried again after ``SKIPPED_S``."""
+    """The files that one loop skips; each is tried again after ``SKIPPED_S``."""
 
     def __init__(self) -> None:
         self._until_s: dict[FileId, float] = {}
@@ -25,11 +25,11 @@ class SkippedFiles:
         return self._until_s.get(file, 0.0) > time.monotonic()
 
     def knows(self, file: FileId) -> bool:
-        """Whether a file was put aside, now or before."""
+        """Whether a file is skipped, or was before."""
         return file in self._until_s
 
     def put(self, shipment: Shipment, file: FileId, error: ReplicationError) -> None:
-        """Put a file aside; the ledger is told why, the log the first time."""
+        """Skip a file until a retry. The ledger records why each time, the log the first time."""
         if file not in self._until_s:
             _log.error("file_skipped", file=str(file), error=str(error))
         self._until_s[file] = time.monotonic() + SKIPPED_S

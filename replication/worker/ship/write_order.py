@@ -1,7 +1,7 @@
 """Which file begins when, so that a key's versions by one writer reach a peer in order.
 
-A writer's WALs follow one another, so they are a *line*, and so are landing files of what one host of a peer wrote. A
-file begins to go to a peer when all is there that its line had when its own first bytes were seen: over a roll, a dead
+A writer's WALs keep the order in which they were written. So do landing files of what one host of a peer wrote. A file
+begins to go to a peer when all is there that its order had when its own first bytes were seen: over a roll, a dead
 worker or another receiver nothing of it is registered there before what the writer wrote earlier.
 """
 
@@ -32,7 +32,7 @@ def order_key(row: FileRow) -> _OrderKey | None:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What one file waits for: CLOSED files of its line known by ``look``, and ``ahead`` up to where they were."""
+    """What one file waits for: CLOSED files of its order known by ``look``, and ``ahead`` up to where they were."""
 
     look: int
     ahead: dict[FileId, int]
@@ -53,7 +53,7 @@ class WriteOrder:
         self._is_there = is_there
         self._looks = 0
         self._is_fresh = False
-        self._closed: dict[_OrderKey, dict[FileId, tuple[int, int]]] = {}  # (length, first look that found it) by line
+        self._closed: dict[_OrderKey, dict[FileId, tuple[int, int]]] = {}  # (length, first look that found it)
         self._growing: dict[_OrderKey, dict[FileId, int]] = {}
         self._waiting: dict[FileId, _Waiting] = {}
 
