@@ -27,7 +27,7 @@ from replication.link.grpc_client import connect
 from replication.worker.enrolment import Enrolment
 from replication.worker.host import HostWork
 from replication.worker.peers.loop import Uplink
-from replication.worker.peers.peers import Host, Peers
+from replication.worker.peers.peers import Peers, PeersContext
 from replication.worker.periodic import every
 from replication.worker.report.attempts import AttemptLog
 from replication.worker.report.progress import ProgressLog
@@ -115,13 +115,13 @@ class Worker:
             self._coordination.watch_announcements(self._on_announcement),
         ]
 
-    def _shared(self, ledger: Ledger) -> Host:
+    def _shared(self, ledger: Ledger) -> PeersContext:
         section = self._config.worker
         limits = tail_limits = ShippingLimits.of(section)
         if self._listener.is_listening:  # and whoever registers nudges, too
             tail_limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s)
         uplink = Uplink(self._connect, self._role_epoch, self._attempts, limits.retry_min_s, limits.retry_max_s)
-        return Host(
+        return PeersContext(
             self._config.cluster.host,
             ledger,
             self._host.files,

@@ -59,7 +59,7 @@ def test_level_tables_share_a_pass_and_a_held_one_catches_up_on_its_own(origin: 
     pending = origin.ledger.replay.pending()
     file = origin.wal.row.file
     end = origin.wal.registered
-    both = Selector(LOCAL, pending, 1 << 20).level()
+    both = Selector(LOCAL, pending, 1 << 20).shared()
     assert counts(both) == {origin.one.uuid: 2, origin.two.uuid: 2}
     assert both.ranges == {file: (FILE_HEADER_BYTES, end)} and not both.more
     level = Selector(LOCAL, pending, 1 << 20).level(frozenset({origin.one.uuid}))
@@ -76,7 +76,7 @@ def test_a_pass_stops_at_its_bytes_and_goes_on_where_it_stopped(origin: Origin) 
     passed: dict[FileId, int] = {}
     seen = []
     for _ in range(3):
-        part = Selector(LOCAL, pending, 1, passed).level()
+        part = Selector(LOCAL, pending, 1, passed).shared()
         seen += part.frames[origin.one.uuid]
         passed = {file: end for file, (_, end) in part.ranges.items()}
     assert [frame.sequence for frame in seen] == [0, 1, 2]
@@ -87,7 +87,7 @@ def test_quarantined_frames_are_passed_over(origin: Origin) -> None:
     origin.put(origin.one, 1)
     origin.put(origin.one, 2)
     pending = origin.ledger.replay.pending()
-    selection = Selector(LOCAL, pending, 1 << 20, skip=lambda file, begin: begin == FILE_HEADER_BYTES).level()
+    selection = Selector(LOCAL, pending, 1 << 20, skip=lambda file, begin: begin == FILE_HEADER_BYTES).shared()
     assert [frame.sequence for frame in selection.frames[origin.one.uuid]] == [1]
 
 
@@ -101,14 +101,14 @@ def test_a_damaged_header_breaks_only_its_file(origin: Origin, tmp_path: Path) -
     raw = bytearray(origin.wal.path.read_bytes())
     raw[begin] ^= 0xFF
     origin.wal.path.write_bytes(raw)
-    selection = Selector(LOCAL, origin.ledger.replay.pending(), 1 << 20).level()
+    selection = Selector(LOCAL, origin.ledger.replay.pending(), 1 << 20).shared()
     assert counts(selection) == {origin.one.uuid: 1, origin.two.uuid: 1}
     assert selection.ranges[origin.wal.row.file] == (FILE_HEADER_BYTES, begin)
     assert list(selection.broken) == [origin.wal.row.file]
 
 
 def refs(origin: Origin, spec: TableSpec) -> list[FrameRef]:
-    return Selector(LOCAL, origin.ledger.replay.pending(), 1 << 20).level().frames[spec.uuid]
+    return Selector(LOCAL, origin.ledger.replay.pending(), 1 << 20).shared().frames[spec.uuid]
 
 
 def test_frames_decode_to_rows_with_their_place_and_labels(origin: Origin) -> None:

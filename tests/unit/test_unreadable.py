@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_opened_holds_nothing_else_up(
         return open(path, *rest)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(hosts, "open", opened, raising=False)
-    made = Selector(LOCAL, wal.ledger.replay.pending(), 1 << 30).level()
+    made = Selector(LOCAL, wal.ledger.replay.pending(), 1 << 30).shared()
     assert [error.what for error in made.broken.values()] == [f"{wal.path} cannot be read: {os.strerror(code)}"]
     assert list(made.broken) == [wal.row.file] and len(made.frames[spec.uuid]) == 1
 

@@ -52,7 +52,7 @@ class PeerThreads:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class PeersContext:
     """What the threads of all peers share. ``tail_limits`` may poll more seldom, where a notifier wakes tails."""
 
     name: str
@@ -68,7 +68,7 @@ class Host:
 class Peers:
     """All peers of one worker. ``apply`` and ``stop`` are for one thread, ``nudge`` for any."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: PeersContext) -> None:
         self._host = host
         self._threads: dict[str, PeerThreads] = {}
 
