@@ -16,13 +16,13 @@ import structlog
 
 from peer.bootstrap.export import export
 from peer.bootstrap.room import DiskRoom
-from replication.core.shipping.backoff import Backoff
 from replication.errors import EngineLostError, ReplicationError, RequestError, one_line
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger
+from replication.retries import Backoff, exponential
 from replication.tables.base import Tables
 
-_RETRY_MIN_S, _RETRY_MAX_S = 1.0, 30.0
+_RETRY_WAIT = exponential(1.0, 30.0)
 _Key = tuple[str, UUID, int]
 _log = structlog.get_logger(__name__)
 
@@ -90,8 +90,7 @@ class BootstrapKeeper:
                 self._failed.pop(_key(wanted), None)
                 continue
             # Each try reads what can be read of the table, and takes a new file.
-            again = failed.failed(time.monotonic(), 0.0, retry_min_s=_RETRY_MIN_S, retry_max_s=_RETRY_MAX_S)
-            self._failed[_key(wanted)] = again
+            self._failed[_key(wanted)] = failed.failed(time.monotonic(), _RETRY_WAIT)
         self.state = found
 
     def _step(self, wanted: Bootstrap) -> str:

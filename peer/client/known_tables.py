@@ -10,10 +10,10 @@ from replication.core.definition.choice import full_name
 from replication.core.definition.schema import TableSpec
 from replication.errors import CoordinationError, UnknownTableError
 from replication.ledger.base import Ledger
+from replication.retries import next_ask_s
 
 RETRY_S = 1.0
 RETRY_MAX_S = 10.0  # a definition is no older than that when the ledger is back
-_RETRIES = 10  # so many times as long as a ledger that hangs held an append up, it is not asked again
 _log = structlog.get_logger(__name__)
 
 
@@ -45,8 +45,7 @@ class KnownTables:
         except CoordinationError as error:
             if known is None:
                 raise
-            now_s = time.monotonic()
-            self._retry_s = now_s + min(max(RETRY_S, _RETRIES * (now_s - begun_s)), RETRY_MAX_S)
+            self._retry_s = next_ask_s(begun_s, time.monotonic(), RETRY_S, RETRY_MAX_S)
             _log.warning("definition_not_read", table=name, error=str(error))
             return known
         return spec

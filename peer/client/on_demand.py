@@ -19,6 +19,7 @@ from replication.coordination.session import Coordination
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, LockedFileError, RequestError, WaitTimeoutError
 from replication.ledger.base import Ledger
+from replication.retries import repeated_on
 from replication.tables.base import SPARK
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import LATEST
@@ -131,15 +132,13 @@ def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict
             if not tables.has(spec):
                 folded[spec.name] = None  # no row has come yet
                 continue
-            for tries in range(1, _FOLD_TRIES + 1):
-                try:
-                    hold_s = config.replay.fold_hold_s
-                    folded[spec.name] = fold(tables, ledger, spec, time.time_ns() // 1000, hold_s)
-                    break
-                except CommitConflictError:
-                    if tries == _FOLD_TRIES:
-                        raise
+            folded[spec.name] = _fold(tables, ledger, spec, config.replay.fold_hold_s)
     return folded
+
+
+@repeated_on(CommitConflictError, times=_FOLD_TRIES)
+def _fold(tables: IcebergTables, ledger: Ledger, spec: TableSpec, hold_s: float) -> FoldResult | None:
+    return fold(tables, ledger, spec, time.time_ns() // 1000, hold_s)
 
 
 def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Table:

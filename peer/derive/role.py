@@ -21,11 +21,12 @@ from replication.coordination.session import Coordination
 from replication.core.position import Position
 from replication.errors import CoordinationError, ReplicationError, WaitTimeoutError, one_line
 from replication.ledger.base import Derivation, Ledger
+from replication.retries import Retries
 from replication.tables.base import Catalog
 from replication.writer.writer import Writer
 
 POLL_S = 0.3
-RETRY_MAX_S = 30.0
+_RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
 _LOOK_S = 1.0
 _WAIT_S = 60.0
 _log = structlog.get_logger(__name__)
@@ -123,7 +124,7 @@ class DeriveRole:
                 made.start()
 
     def _derive(self, deriver: Deriver, table: UUID) -> None:
-        failures = 0
+        retries = Retries(_RETRY_MIN_S, RETRY_MAX_S)
         wait_s = 0.0
         while not self._stop.wait(wait_s):
             if not self._leads:
@@ -138,23 +139,22 @@ class DeriveRole:
                 busy = deriver.step(found)
                 if found.error:
                     self._ledger.derivations.trouble(table, "", 0)
-                failures = 0
+                retries.succeeded()
                 wait_s = max(0.0 if busy else POLL_S, 2 * (time.monotonic() - started) if not busy else 0.0)
             except ReplicationError as error:
-                wait_s = self._put_off(table, str(error), failures)
-                failures += 1
+                wait_s = self._delayed(table, str(error), retries)
                 if isinstance(error, CoordinationError):
                     self._drop_writer()
             except Exception as error:  # one table's trouble never stops another
-                wait_s = self._put_off(table, one_line(error), failures)
-                failures += 1
+                wait_s = self._delayed(table, one_line(error), retries)
 
-    def _put_off(self, table: UUID, error: str, failures: int) -> float:
-        if not failures:
+    def _delayed(self, table: UUID, error: str, retries: Retries) -> float:
+        """Note why a derivation failed; the seconds until it is tried again."""
+        if not retries.failures:
             _log.warning("derived_table_held", table=str(table), error=error)
         with suppress(ReplicationError):
             self._ledger.derivations.trouble(table, error, time.time_ns() // 1000)
-        return min(0.5 * 2.0**failures, RETRY_MAX_S)
+        return retries.failed()
 
     def _find(self, table: UUID) -> Derivation | None:
         return next((found for found in self._ledger.derivations.all() if found.table == table), None)

@@ -18,8 +18,9 @@ from replication.errors import (
     SupersededError,
     one_line,
 )
+from replication.retries import exponential
 
-_RETRY_MAX_S = 60.0
+_RETRY_WAIT = exponential(1.0, 60.0)
 _AT_ONCE = 3  # so often a conflict is tried again without a wait
 _log = structlog.get_logger(__name__)
 
@@ -74,7 +75,7 @@ class HeldTables:
             raise error
         tries = self._held[table].tries + 1 if table in self._held else 0
         passing = isinstance(error, CommitConflictError | HostAwayError | PositionsMovedError)
-        delay_s = 0.0 if passing and tries < _AT_ONCE else min(2.0**tries, _RETRY_MAX_S)
+        delay_s = 0.0 if passing and tries < _AT_ONCE else _RETRY_WAIT(tries + 1)
         known = isinstance(error, ReplicationError)
         reason = str(error) if known else one_line(error)
         self._held[table] = _Held(reason, tries, time.monotonic() + delay_s)

@@ -33,6 +33,7 @@ from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import open_ledger
 from replication.link import questions as q
 from replication.link.base import Reason, Refusal
+from replication.retries import repeated_on
 
 LENGTH = struct.Struct(">I")
 _NICE = 10
@@ -91,18 +92,14 @@ class Answering:
             RequestError: it cannot be read as of that time.
         """
         spec = replace(ask.spec, name=self._spec(ask.spec.uuid).name)
-        as_of = None if ask.as_of == q.NOW else ask.as_of
-        for tries in range(1, _TRIES + 1):
-            self.close()
-            try:
-                reading = open_reading(self._reader.catalog, spec, ask.groups, as_of, self._spill)
-                self._reading = reading
-                reading.buckets()
-                return reading
-            except duckdb.IOException:  # maintenance deleted a file just now
-                if tries == _TRIES:
-                    raise
-        raise AssertionError
+        return self._looked_at(spec, ask.groups, None if ask.as_of == q.NOW else ask.as_of)
+
+    @repeated_on(duckdb.IOException, times=_TRIES)  # maintenance deleted a file just now
+    def _looked_at(self, spec: TableSpec, groups: tuple[str, ...], as_of: int | None) -> Reading:
+        self.close()
+        self._reading = reading = open_reading(self._reader.catalog, spec, groups, as_of, self._spill)
+        reading.buckets()
+        return reading
 
     def close(self) -> None:
         """Let go of the reading. Idempotent."""

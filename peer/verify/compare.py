@@ -17,6 +17,7 @@ import pyarrow as pa
 from peer.verify.digest import Digest, unequal
 from peer.verify.suspects import Suspects
 from replication.errors import PeerRefusedError, RequestError
+from replication.retries import repeated_on
 
 DIFFERENCES_MAX = 1000
 _TRIES = 3
@@ -145,18 +146,13 @@ def compare(
         return replace(verdict, rounds=rounds, differing=settled, moving=suspects.count - settled, differences=listed)
 
 
+@repeated_on(RequestError, PeerRefusedError, times=_TRIES)  # folded past the common time just now
 def _read_both(table: str, left: Side, right: Side, suspects: Suspects) -> tuple[Verdict, bool]:
     """One round: both sides at once, as of a common time when there is one; and whether there was."""
-    for tries in range(1, _TRIES + 1):
-        (one_t, one_from), (two_t, two_from) = left.reached(), right.reached()
-        common = min(one_t, two_t)
-        is_cut = common > 0 and one_from is not None and two_from is not None and common >= max(one_from, two_from)
-        try:
-            return _read_at(table, left, right, suspects, common, is_cut), is_cut
-        except (RequestError, PeerRefusedError):  # folded past it just now
-            if tries == _TRIES:
-                raise
-    raise AssertionError
+    (one_t, one_from), (two_t, two_from) = left.reached(), right.reached()
+    common = min(one_t, two_t)
+    is_cut = common > 0 and one_from is not None and two_from is not None and common >= max(one_from, two_from)
+    return _read_at(table, left, right, suspects, common, is_cut), is_cut
 
 
 def _read_at(table: str, left: Side, right: Side, suspects: Suspects, common: int, is_cut: bool) -> Verdict:

@@ -8,7 +8,6 @@ what they have, and the next one plans from what is there.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from replication.master.budget import Budgets
 from replication.master.neighbours import Neighbours, ReadPublic
 from replication.master.observe import Observed, Observer
 from replication.master.retire import Sweeper, retire
+from replication.retries import exponential
 
 _log = log.get(__name__)
 
@@ -87,10 +87,8 @@ class Master:
         self._budgets = budgets
         self._neighbours = Neighbours(
             read_public,
-            random.random,
+            exponential(times.retry_min_s, times.retry_max_s),
             poll_s=times.poll_s,
-            retry_min_s=times.retry_min_s,
-            retry_max_s=times.retry_max_s,
         )
         self._observer = Observer(ledger, coordination, self._neighbours, peer_bytes_max, limits)
         self._sweeper = Sweeper(ledger, files, host, directories, age_s=times.orphan_age_s)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from replication import log
 from replication.coordination.base import Public
-from replication.core.shipping.backoff import Backoff
 from replication.errors import ReplicationError
 from replication.ledger.base import Peer
+from replication.retries import Backoff, Wait
 
 ReadPublic = Callable[[str], Public]
 
@@ -36,25 +36,14 @@ class Neighbours:
 
     Args:
         read_public: reads a public part from ``host:port[,…]/root`` with a short time-out; raises ReplicationError.
-        jitter: uniform in [0, 1).
+        wait: seconds after the n-th failure in a row.
         poll_s: how old a public part may get.
-        retry_min_s: the wait after a first failure.
-        retry_max_s: the longest wait.
     """
 
-    def __init__(
-        self,
-        read_public: ReadPublic,
-        jitter: Callable[[], float],
-        *,
-        poll_s: float = 5.0,
-        retry_min_s: float = 1.0,
-        retry_max_s: float = 60.0,
-    ) -> None:
+    def __init__(self, read_public: ReadPublic, wait: Wait, *, poll_s: float = 5.0) -> None:
         self._read_public = read_public
-        self._jitter = jitter
+        self._wait = wait
         self._poll_s = poll_s
-        self._retry_min_s, self._retry_max_s = retry_min_s, retry_max_s
         self._known: dict[str, Neighbour] = {}
         self._under_way: dict[tuple[str, str], Future[Public]] = {}  # by name and address
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="neighbours")
@@ -101,13 +90,10 @@ class Neighbours:
         except ReplicationError as error:
             if known.backoff.failures == 0:
                 _log.warning("peer_unreadable", peer=peer.name, error=str(error))
-            return replace(known, public=None, read_s=now_s, backoff=self._failed(known.backoff, now_s))
+            return replace(known, public=None, read_s=now_s, backoff=known.backoff.failed(now_s, self._wait))
 
     def _due(self, known: Neighbour, now_s: float) -> Neighbour:
         """Let one look pass in which the peer may be tried again, then wait longer."""
         if known.backoff.failures and not known.tried:
             return replace(known, tried=True)
-        return replace(known, backoff=self._failed(known.backoff, now_s), tried=False)
-
-    def _failed(self, backoff: Backoff, now_s: float) -> Backoff:
-        return backoff.failed(now_s, self._jitter(), retry_min_s=self._retry_min_s, retry_max_s=self._retry_max_s)
+        return replace(known, backoff=known.backoff.failed(now_s, self._wait), tried=False)

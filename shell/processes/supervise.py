@@ -18,6 +18,7 @@ from pathlib import Path
 
 from replication.config import Config
 from replication.errors import ConfigError, ReplicationError
+from replication.retries import Retries
 from shell.processes.role_process import STOP_GRACE_S, ProcessState
 from shell.processes.spawn import spawn
 
@@ -48,7 +49,7 @@ class RoleSupervisor:
         self._lifeline: int | None = None
         self._started = 0.0
         self._again = 0.0
-        self._backoff_s = _BACKOFF_FIRST_S
+        self._retries = Retries(_BACKOFF_FIRST_S, _BACKOFF_MAX_S, jitter=False)
         self._was_ready = False
 
     @property
@@ -116,7 +117,7 @@ class RoleSupervisor:
     def _noticed_ready(self) -> list[RoleEvent]:
         assert self._process is not None
         if time.monotonic() - self._started > _STEADY_S:
-            self._backoff_s = _BACKOFF_FIRST_S
+            self._retries.succeeded()
         state = self.state()
         if self._was_ready or state is None or state.state != "ready":
             return []
@@ -133,9 +134,9 @@ class RoleSupervisor:
 
     def _put_off(self, pid: int, reason: str) -> RoleEvent:
         self.restarts += 1
-        self._again = time.monotonic() + self._backoff_s
-        detail = f"{reason}; starts again in {self._backoff_s:.1f} s"
-        self._backoff_s = min(self._backoff_s * 2, _BACKOFF_MAX_S)
+        wait_s = self._retries.failed()
+        self._again = time.monotonic() + wait_s
+        detail = f"{reason}; starts again in {wait_s:.1f} s"
         return RoleEvent(self.role, "ended", pid, detail)
 
     def _release(self, process: subprocess.Popen[bytes]) -> None:

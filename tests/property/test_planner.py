@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping.backoff import Backoff
 from replication.core.shipping.chunk import Assignment, ChunkAssignment
 from replication.core.shipping.planner import (
     Assign,
@@ -25,6 +24,7 @@ from replication.core.shipping.planner import (
     cut,
     plan,
 )
+from replication.retries import Backoff
 
 EAST = ClusterId("east", UUID(int=1))
 SLOTS = ("h0", "h1", "h2")

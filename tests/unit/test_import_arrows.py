@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 #: The longest matching name counts; a module may import its own floor and lower ones.
 FLOORS = {
     "replication.errors": 0,
+    "replication.retries": 0,
     "replication.core": 1,
     "replication.settings": 2,
     "replication.config": 2,

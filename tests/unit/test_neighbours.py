@@ -44,7 +44,7 @@ def elsewhere() -> Elsewhere:
 
 @pytest.fixture
 def neighbours(elsewhere: Elsewhere) -> Iterator[Neighbours]:
-    made = Neighbours(elsewhere.read, lambda: 0.0, poll_s=5.0, retry_min_s=1.0, retry_max_s=8.0)
+    made = Neighbours(elsewhere.read, lambda failures: min(8.0, 2.0 ** (failures - 1)), poll_s=5.0)
     yield made
     for event in elsewhere.hanging.values():
         event.set()

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping.backoff import Backoff
 from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
 from replication.core.shipping.planner import (
     Assign,
@@ -23,6 +22,7 @@ from replication.core.shipping.planner import (
     cut,
     plan,
 )
+from replication.retries import Backoff
 
 EAST, WEST, SOUTH = (ClusterId(name, UUID(int=n)) for n, name in enumerate(("east", "west", "south"), 1))
 LIMITS = Limits(range_bytes=1000, chunks_per_worker=8, worker_grace_s=5.0)
@@ -207,14 +207,3 @@ def test_files_that_may_go_are_retired() -> None:
 def test_a_file_is_cut_at_the_same_places_however_much_of_it_is_shipped() -> None:
     assert cut(Ranges.of((128, 2500)), 1000) == [(128, 1000), (1000, 2000), (2000, 2500)]
     assert cut(Ranges.of((700, 1200), (2000, 2100)), 1000) == [(700, 1000), (1000, 1200), (2000, 2100)]
-
-
-def test_a_failing_peer_is_left_alone_longer_each_time_up_to_a_limit() -> None:  # 004-16
-    backoff, waits = Backoff(), []
-    for _ in range(8):
-        backoff = backoff.failed(100.0, 0.0, retry_min_s=1.0, retry_max_s=60.0)
-        waits.append(backoff.until_s - 100.0)
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
-    assert Backoff().failed(0.0, 1.0, retry_min_s=8.0, retry_max_s=60.0).until_s == 4.0
-    assert Backoff(10_000).failed(0.0, 0.5, retry_min_s=1.0, retry_max_s=60.0).until_s == 45.0
-    assert not backoff.due(159.0) and backoff.due(160.0)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping.backoff import Backoff
 from replication.core.shipping.chunk import Assignment, ChunkAssignment, ChunkEvent, ChunkState, Tail, step
+from replication.retries import Backoff
 
 
 @dataclass(frozen=True, slots=True)

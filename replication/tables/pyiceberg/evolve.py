@@ -24,6 +24,7 @@ from pyiceberg.types import DecimalType, IcebergType
 from replication.core.definition.evolution import carried_uuids, widened
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, SchemaError
+from replication.retries import repeated_on
 from replication.tables.layout import OWNER, Layout, layouts
 from replication.tables.pyiceberg.ordered import in_order
 
@@ -77,22 +78,29 @@ def evolve(table: Table, layout: Layout) -> bool:
         SchemaError: somebody changed the Iceberg table so that it cannot; says what, and what to do.
         CommitConflictError: others commit to the table all the time; try again.
     """
-    for _ in range(_TRIES):
-        changes = _Changes(table, layout)
-        if not changes:
-            return False
-        try:
-            with table.transaction() as transaction:
-                changes.apply(transaction)
-            return True
-        except CommitFailedException:
-            table.refresh()
-        except ValueError as error:
-            raise SchemaError(
-                f"Iceberg table {layout.name} cannot take the columns of its definition: {error}",
-                "Rename what is in the way: walship altertable, or ALTER TABLE for columns that others added",
-            ) from None
-    raise CommitConflictError(f"{layout.name} is changed by others faster than its columns can be")
+    try:
+        return _evolve(table, layout)
+    except CommitFailedException:
+        raise CommitConflictError(f"{layout.name} is changed by others faster than its columns can be") from None
+
+
+@repeated_on(CommitFailedException, times=_TRIES)
+def _evolve(table: Table, layout: Layout) -> bool:
+    changes = _Changes(table, layout)
+    if not changes:
+        return False
+    try:
+        with table.transaction() as transaction:
+            changes.apply(transaction)
+        return True
+    except CommitFailedException:
+        table.refresh()
+        raise
+    except ValueError as error:
+        raise SchemaError(
+            f"Iceberg table {layout.name} cannot take the columns of its definition: {error}",
+            "Rename what is in the way: walship altertable, or ALTER TABLE for columns that others added",
+        ) from None
 
 
 def has_columns(metadata: TableMetadata, layout: Layout) -> bool:

@@ -13,7 +13,7 @@ from typing import Protocol
 from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
 from replication.link.base import PeerLink
-from replication.worker.peers.retries import Retries
+from replication.retries import Retries
 from replication.worker.report.attempts import AttemptLog
 
 _IDLE_S = 1.0

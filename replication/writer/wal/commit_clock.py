@@ -15,11 +15,11 @@ import structlog
 from replication.core.clock import Clock, is_far_ahead
 from replication.errors import CoordinationError
 from replication.ledger.base import AheadClock, Ledger
+from replication.retries import next_ask_s
 
 SEEN_EVERY_S = 0.02  # less than it takes a landed row to become visible
 SEEN_AGAIN_S = 5.0
 ALARM_EVERY_S = 60.0
-_RETRIES = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
 _log = structlog.get_logger(__name__)
 
 
@@ -68,8 +68,7 @@ class CommitClock:
             self._clock = self._clock.observe(self._ledger.time.seen())
             self._look_s = moment + SEEN_EVERY_S
         except CoordinationError as error:  # appends need no ledger; what is unseen meanwhile may be ahead
-            now_s = time.monotonic()
-            self._look_s = now_s + max(SEEN_AGAIN_S, _RETRIES * (now_s - moment))
+            self._look_s = next_ask_s(moment, time.monotonic(), SEEN_AGAIN_S)
             _log.warning("clock_not_followed", host=self._host, error=str(error))
 
     def _alarm(self, now: int) -> None:

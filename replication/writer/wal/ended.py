@@ -12,16 +12,15 @@ import structlog
 from replication.core.ids import FileId
 from replication.errors import CoordinationError, StorageError
 from replication.ledger.base import Ledger
+from replication.retries import next_ask_s
 
 RETRY_S = 1.0
-_RETRIES = 10  # so many times as long as a ledger that hangs held appends up, they go on before it is asked again
 _log = structlog.get_logger(__name__)
 
 
 def retry_at_s(begun_s: float) -> float:
     """When the ledger is to be asked again that did not answer a question asked at ``begun_s``, monotonic seconds."""
-    now_s = time.monotonic()
-    return now_s + max(RETRY_S, _RETRIES * (now_s - begun_s))
+    return next_ask_s(begun_s, time.monotonic(), RETRY_S)
 
 
 class EndedWal(Protocol):

@@ -20,12 +20,12 @@ from replication.errors import CorruptFrameError, LockedFileError, MissingFileEr
 from replication.files.base import AppendFile, Files, append
 from replication.files.frames import frames
 from replication.ledger.base import FileRow, Ledger, WriterRow
+from replication.retries import next_ask_s
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.registration import lock_path
 from replication.writer.wal.wal_file import INDEX_BYTES
 
 _REWRITE_BYTES = 4 << 20
-_RETRIES = 10  # so many times as long as it took to fail at a writer, others go on before it is tried again
 _log = structlog.get_logger(__name__)
 
 
@@ -82,8 +82,7 @@ class Recovery:
             self._again_s.pop(writer.writer, None)
             _log.info("writer_recovered", writer=writer.writer, files=len(recovered))
         except ReplicationError as error:
-            now_s = time.monotonic()
-            self._again_s[writer.writer] = now_s + _RETRIES * (now_s - begun_s)
+            self._again_s[writer.writer] = next_ask_s(begun_s, time.monotonic(), 0.0)
             _log.error("recovery_failed", writer=writer.writer, error=str(error))
         finally:
             if held is not None:
