@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shell.cli.invocation import Invocation, UntilOption, add_verb, table_option, timeout_option
 from shell.cli.render import bytes_text
+
+if TYPE_CHECKING:
+    from replication.writer.importing.importer import Imported
 
 
 def register(app: typer.Typer) -> None:
@@ -50,18 +53,14 @@ def import_(
         rows, size = sum(file.rows for file in new), sum(file.file_bytes for file in new)
         told = {
             "table": table,
-            "files": [
-                {"file": file.path, "rows": 0 if file.repeated else file.rows, "bytes": file.file_bytes}
-                | {"wal_bytes": 0 if file.repeated else file.wal_bytes, "repeated": file.repeated}
-                for file in done
-            ],
+            "files": [_shown(file) for file in done],
             "rows": rows,
             "bytes": size,
             "seconds": round(took, 3),
             "waited_seconds": 0.0,
             "position": json.loads(position.to_json()),
         }
-        before = f", {len(done) - len(new)} there before" if len(new) < len(done) else ""
+        before = f", {len(done) - len(new)} imported before" if len(new) < len(done) else ""
         rate = bytes_text(int(size / took)) if took else "0 B"
         said = (
             f"{len(new)} of {len(done)} files imported into {table}{before}: {rows:,} rows ({bytes_text(size)}) "
@@ -73,3 +72,14 @@ def import_(
             told["waited_seconds"] = round(waited, 3)
             said += f", {until} at {wait_for} after another {waited:.1f} s"
         printer.value(told, said)
+
+
+def _shown(file: Imported) -> dict[str, object]:
+    new = not file.repeated
+    return {
+        "file": file.path,
+        "rows": file.rows if new else 0,
+        "bytes": file.file_bytes,
+        "wal_bytes": file.wal_bytes if new else 0,
+        "repeated": file.repeated,
+    }

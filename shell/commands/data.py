@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write a CSV or Parquet file, by its suffix.")
 ]
+BatchIdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--batch-id",
+        help="If repeated, add only what is missing. At most 256 MiB of rows; not for cell tables.",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -48,13 +55,7 @@ def write(
         str, typer.Option("--format", help="csv, parquet, arrow, orc or json. Default: by the file's suffix.")
     ] = "",
     delete: Annotated[bool, typer.Option("--delete", help="Delete the rows whose keys the file holds.")] = False,
-    batch_id: Annotated[
-        str | None,
-        typer.Option(
-            "--batch-id",
-            help="If repeated, add only what is missing. At most 256 MiB of rows; not for cell tables.",
-        ),
-    ] = None,
+    batch_id: BatchIdOption = None,
     wait_for: Annotated[
         str | None, typer.Option("--wait", metavar="CLUSTER", help="Wait until the rows are at this cluster.")
     ] = None,

@@ -61,12 +61,9 @@ def init(
     file = directory / FILE_NAME
     if file.exists():
         raise RequestError(f"{file} exists already", "Edit it, or choose another folder")
-    pem: dict[str, str] = {}
-    if certificates is not None:
-        folder = certificates.absolute()
-        files = {"ca": "ca.pem", "cert": f"{host or name}.pem", "key": f"{host or name}.key"}
-        pem = {key: str(folder / each) for key, each in files.items()}
-    keeper: dict[str, object] = {"embedded": False, "servers": zookeepers} if zookeepers else {"port": port}
+    own: dict[str, object] = {"port": port}
+    keeper = {"embedded": False, "servers": zookeepers} if zookeepers else own
+    pem = {} if certificates is None else _pem_files(certificates.absolute(), host or name)
     given: dict[str, dict[str, object]] = {
         "cluster": {"host": host} if host else {},
         "zookeeper": {**keeper, **pem},
@@ -88,6 +85,12 @@ def init(
         {"cluster": name, "file": str(file)},
         f"{file} describes cluster {name}. Start it: walship up --config {shlex.quote(str(file))}",
     )
+
+
+def _pem_files(folder: Path, host: str) -> dict[str, str]:
+    return {
+        key: str(folder / file) for key, file in (("ca", "ca.pem"), ("cert", f"{host}.pem"), ("key", f"{host}.key"))
+    }
 
 
 def up(

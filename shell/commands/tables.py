@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from peer.client.cluster import Cluster
     from replication.core.definition.schema import TableSpec
 
+LikeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--like",
+        metavar="FILE|CLUSTER",
+        help="Take the columns of a sample file, or the same table of another cluster: a peer or host:port/root.",
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add these verbs to ``app``."""
@@ -35,14 +44,7 @@ def createtable(
     schema: Annotated[
         str | None, typer.Argument(metavar="SCHEMA", help='Its columns: "id long, at timestamp, v double".')
     ] = None,
-    like: Annotated[
-        str | None,
-        typer.Option(
-            "--like",
-            metavar="FILE|CLUSTER",
-            help="Take the columns of a sample file, or the same table of another cluster: a peer or host:port/root.",
-        ),
-    ] = None,
+    like: LikeOption = None,
     key: Annotated[
         str,
         typer.Option("--key", "-k", metavar="COL,…", help="The key columns. Without a key the table is append-only."),
