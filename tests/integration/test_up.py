@@ -190,7 +190,7 @@ def test_init_writes_what_up_runs_and_down_stops(tmp_path):
     port = free_port()
     made = walship("init", str(tmp_path / "south"), "--port", str(port))
     assert made["cluster"] == "south" and configuration.load(made["file"]).zookeeper.port == port
-    assert "there already" in walship("init", str(tmp_path / "south"), code=4)["error"]
+    assert "exists already" in walship("init", str(tmp_path / "south"), code=4)["error"]
     assert walship("down", "--config", made["file"]) == {"stopped": False}
     up = Up(made["file"], "--roles", ROLES)
     try:
