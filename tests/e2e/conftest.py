@@ -8,10 +8,9 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,12 +24,13 @@ from replication import config as configuration
 from replication.config import Config
 from shell.processes.launched import Launched, await_ready
 from shell.processes.role_process import ProcessState
+from tests.e2e.commands import Commands
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 PLUGINS = Path(__file__).parent / "plugins"
 ROLES = ("zookeeper", "master", "worker", "receiver", "replay")
 START_TIMEOUT_S = 180.0
+COMMANDS = Commands()
 RANGE_BYTES = 2 << 20  # so that files of a test are cut as large ones are
 
 
@@ -120,8 +120,7 @@ class Site(Launched):
 
     def shell(self, *arguments: str, code: int = 0, stdin: str = "") -> str:
         """Run ``walship ARGUMENTS`` for this cluster; standard output, or standard error when it was to fail."""
-        command = [sys.executable, "-m", "shell.main", "--cluster", str(self.file), *arguments]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, input=stdin, timeout=180)
+        done = COMMANDS.run(["--cluster", str(self.file), *arguments], stdin, 180)
         assert done.returncode == code, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done.stderr if code else done.stdout
@@ -138,7 +137,7 @@ def start(folder: Path, name: str, **sections: dict[str, Any]) -> Site:
     file = folder / "walship.toml"
     replay = {
         "fold_interval_s": 5.0,
-        "maintenance_interval_s": 10.0,
+        "maintenance_interval_s": 300.0,  # each time Spark looks at every table
         "driver_memory": "768m",
         "driver_bytes_max": 8 << 20,
     }
@@ -170,6 +169,27 @@ def launched(name: str, file: Path, roles: tuple[str, ...], *arguments: str) -> 
 
 
 @contextmanager
+def configured(sites: Sequence[Site], role: str, line: str) -> Iterator[None]:
+    """A role of each site starts again with another line in its configuration file, and at the end with its own."""
+    texts = [(site, site.file.read_text()) for site in sites]
+
+    def start_again() -> None:
+        for site, old in [(site, site.kill(role)) for site in sites]:
+            wait_until(lambda s=site, o=old: s.ready(role, other_than=o), timeout_s=120, what=f"{site.name}'s {role}")
+
+    for site, text in texts:
+        (old,) = (each for each in text.splitlines() if each.startswith(f"{line.split()[0]} "))
+        site.file.write_text(text.replace(old, line))
+    try:
+        start_again()
+        yield
+    finally:
+        for site, text in texts:
+            site.file.write_text(text)
+        start_again()
+
+
+@contextmanager
 def plugged_in(clock: Path | None = None) -> Iterator[None]:
     """Processes that are started meanwhile find the hooks of ``plugins``, and have the clock that a file sets."""
     with pytest.MonkeyPatch.context() as patch:
@@ -177,6 +197,13 @@ def plugged_in(clock: Path | None = None) -> Iterator[None]:
         if clock is not None:
             patch.setenv("TEST_CLOCK", str(clock))
         yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def commands() -> Iterator[None]:
+    """Their server ends with the tests."""
+    yield
+    COMMANDS.close()
 
 
 @pytest.fixture(scope="package")

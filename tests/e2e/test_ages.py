@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,7 @@ from replication.core.rows.mutation import Mutation
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
 from replication.tables.layout import TOMBSTONES
-from tests.e2e.conftest import Site, await_fold
+from tests.e2e.conftest import Site, await_fold, configured
 from tests.waiting import wait_until
 
 AGE_S = 600
@@ -53,8 +54,17 @@ def test_rows_past_their_age_are_gone_on_both_sides_folded_or_not(sites: tuple[S
         assert (verdict["differing"], verdict["left"]["rows"], verdict["right"]["rows"]) == (0, 4, 4)
 
 
-def test_tombstones_stay_for_the_tables_history_and_then_go_and_nothing_comes_back(sites: tuple[Site, Site]) -> None:
-    east, west = sites
+@pytest.fixture
+def maintained(sites: tuple[Site, Site]) -> Iterator[tuple[Site, Site]]:
+    """Both look every few seconds for what may go."""
+    with configured(sites, "replay", "maintenance_interval_s = 5.0"):
+        yield sites
+
+
+def test_tombstones_stay_for_the_tables_history_and_then_go_and_nothing_comes_back(
+    maintained: tuple[Site, Site],
+) -> None:
+    east, west = maintained
     name, history_s = f"e2e.tombstones{uuid4().hex[:8]}", 20
     east.shell("createtable", name, "id long, text string", "--key", "id", "--history-s", str(history_s))
     east.shell("settable", name, "changes_retention_s=1")

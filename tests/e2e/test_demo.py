@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT
+from tests.e2e.commands import ROOT
 from tests.waiting import wait_until
 
 COLUMNS = 100

@@ -23,7 +23,8 @@ from peer.client.cluster import Cluster
 from replication.core.position import Position
 from replication.errors import ReplicationError
 from replication.tables.base import open_duckdb
-from tests.e2e.conftest import ROLES, ROOT, Site, define, second_host, start
+from tests.e2e.commands import ROOT
+from tests.e2e.conftest import ROLES, Site, define, second_host, start
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -25,7 +25,7 @@ from shell.processes.role_process import ProcessState
 from tests import netns
 from tests import postgresql as pg
 from tests.certificates import Authority
-from tests.e2e.conftest import ROOT
+from tests.e2e.commands import ROOT
 from tests.waiting import wait_until
 
 TABLE = "ops.rows"

@@ -11,7 +11,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.e2e.conftest import ROLES, ROOT
+from tests.e2e.commands import ROOT
+from tests.e2e.conftest import ROLES
 from tests.waiting import wait_until
 
 SCHEMA = "id long, text string"

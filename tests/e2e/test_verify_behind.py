@@ -15,7 +15,8 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from replication.tables.catalog.catalog import catalog_properties
-from tests.e2e.conftest import ROOT, Site
+from tests.e2e.commands import ROOT
+from tests.e2e.conftest import Site
 
 ROWS = 2000
 

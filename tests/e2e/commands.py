@@ -1,0 +1,156 @@
+"""``walship`` commands without the second that each would need to load its modules.
+
+A server that has loaded them forks for every command: each is a process of its own, with its own standard streams,
+environment and exit code, which ends as it would end alone. Where the start of a command is tested, it is started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).parents[2]
+LOADED = (
+    "duckdb",
+    "peer.client.connect",
+    "pyarrow.compute",
+    "pyarrow.csv",
+    "pyarrow.parquet",
+    "pyiceberg.catalog.sql",
+    "shell.interactive",
+)
+_AT_START = ("PYTHONPATH", "TEST_CLOCK")  # what counts only when Python starts
+
+
+class Commands:
+    """A server of commands, started when the first one comes."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._to_server: socket.socket | None = None
+        self._at_start: list[str | None] = []
+
+    def run(self, arguments: Sequence[str], stdin: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run ``walship ARGUMENTS`` as ``subprocess.run`` would."""
+        with self._lock:
+            if self._to_server is None:
+                self._start()
+        if [os.environ.get(name) for name in _AT_START] != self._at_start:
+            command = [sys.executable, "-m", "shell.main", *arguments]
+            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, input=stdin, timeout=timeout_s)
+        with (
+            tempfile.TemporaryFile("w+") as given,
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+        ):
+            given.write(stdin)
+            given.seek(0)
+            code = self._ask(arguments, [given.fileno(), out.fileno(), err.fileno()], timeout_s)
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(list(arguments), code, out.read(), err.read())
+
+    def _ask(self, arguments: Sequence[str], streams: list[int], timeout_s: float) -> int:
+        """Have a command run; its exit code."""
+        assert self._to_server is not None
+        ours, theirs = socket.socketpair()
+        with ours, ours.makefile("rw") as conversation:
+            with theirs, self._lock:
+                socket.send_fds(self._to_server, [b"."], [theirs.fileno(), *streams])
+            ours.settimeout(timeout_s)
+            conversation.write(json.dumps([list(arguments), dict(os.environ)]) + "\n")
+            conversation.flush()
+            pid = int(conversation.readline())
+            try:
+                return int(conversation.readline())
+            except TimeoutError:
+                os.kill(pid, signal.SIGKILL)
+                raise subprocess.TimeoutExpired(list(arguments), timeout_s) from None
+
+    def close(self) -> None:
+        """End the server. Idempotent; another command starts it again."""
+        with self._lock:
+            if self._server is not None and self._to_server is not None:
+                self._to_server.close()
+                self._server.wait(60)
+            self._server = self._to_server = None
+
+    def _start(self) -> None:
+        self._at_start = [os.environ.get(name) for name in _AT_START]
+        self._to_server, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "tests.e2e.commands", str(theirs.fileno())]
+            self._server = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),))
+
+
+def main(client: int) -> NoReturn:
+    """Serve until the other end, from which commands come, is closed."""
+    for name in LOADED:
+        importlib.import_module(name)
+    from shell.main import make_app
+
+    make_app()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how those ended that are forked below
+    with socket.socket(fileno=client) as wanted:
+        while opened := socket.recv_fds(wanted, 1, 4)[1]:
+            if not os.fork():
+                wanted.close()
+                _run(*opened)
+            for number in opened:
+                os.close(number)
+    os._exit(0)
+
+
+def _run(conversation: int, *streams: int) -> NoReturn:
+    """Have a child run the command that is asked for, so that its exit code can be told."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    client = socket.socket(fileno=conversation)
+    told = client.makefile("rw")
+    arguments, environment = json.loads(told.readline())
+    pid = os.fork()
+    if pid:
+        told.write(f"{pid}\n")
+        told.flush()
+        told.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
+        told.flush()
+        os._exit(0)
+    for number, opened in enumerate(streams):
+        os.dup2(opened, number)
+    client.detach()
+    os.closerange(3, max(conversation, *streams) + 1)
+    os.environ.clear()
+    os.environ.update(environment)
+    _command(arguments)
+
+
+def _command(arguments: Sequence[str]) -> NoReturn:
+    from shell.main import main as command_line
+
+    sys.argv = ["walship", *arguments]
+    code: Any = None
+    try:
+        command_line()
+    except SystemExit as end:
+        code = end.code
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)  # what the server loaded may complain
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
