@@ -8,7 +8,7 @@ from decimal import Decimal
 from uuid import UUID, uuid4
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.definition.define import typed_table
@@ -16,6 +16,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.frame import Codec
 from replication.core.rows.batch import LogBatch, decode_payload, encode_payload, split
 from replication.core.rows.convert import upserts_from_arrow, upserts_from_rows
+from tests.budget import examples
 
 LEAVES: list[tuple[pa.DataType, st.SearchStrategy[object]]] = [
     (pa.bool_(), st.booleans()),
@@ -70,14 +71,14 @@ def _logged(logs: list[LogBatch], codec: Codec) -> list[dict[str, object]]:
 
 
 @given(tables(), st.sampled_from(Codec))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_rows_come_out_as_they_went_in(made: tuple[TableSpec, list[dict[str, object]]], codec: Codec) -> None:
     spec, rows = made
     assert _logged(upserts_from_rows(rows, spec), codec) == [{"_op": 0, **row} for row in rows]
 
 
 @given(tables(), st.data())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_slices_and_chunks_of_arrow_come_out_as_they_went_in(
     made: tuple[TableSpec, list[dict[str, object]]], data: st.DataObject
 ) -> None:
@@ -92,7 +93,7 @@ def test_slices_and_chunks_of_arrow_come_out_as_they_went_in(
 
 
 @given(tables())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_equal_rows_have_equal_payloads_as_batch_ids_need(made: tuple[TableSpec, list[dict[str, object]]]) -> None:
     spec, rows = made
     schema = pa.schema([(column.name, column.type) for column in spec.columns])
@@ -103,7 +104,7 @@ def test_equal_rows_have_equal_payloads_as_batch_ids_need(made: tuple[TableSpec,
 
 
 @given(tables())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_table_definitions_round_trip(made: tuple[TableSpec, list[dict[str, object]]]) -> None:
     spec, _ = made
     again = TableSpec.from_json(spec.to_json())

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import count
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
 from replication.ledger.decisions.claiming import Held, Run, judge
 from replication.ledger.sql.memory import MemoryLedger
+from tests.budget import examples
 from tests.contract.ledger_stores import FRAME, HEADER, WEST, Route, applied, claims, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
@@ -70,7 +71,7 @@ def test_two_histories_never_mix_in_what_is_claimed(seen: list[tuple[int, int]],
             assert one.last == two.previous
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(
         st.one_of(

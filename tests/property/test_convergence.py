@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.tables.fold import merge_changes
@@ -12,6 +12,7 @@ from peer.tables.read import earliest
 from replication.core.definition.schema import TableSpec
 from replication.errors import RequestError
 from replication.tables.memory import MemoryTables
+from tests.budget import examples
 from tests.tables_made import cell, grouped, keyed
 from tests.versions import Version, append, model, shown
 
@@ -43,7 +44,7 @@ def steps() -> st.SearchStrategy[list[tuple[str, int]]]:
 SPECS = [keyed("ops.t"), grouped("ops.g"), cell("ops.c")]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data(), st.sampled_from(SPECS), steps())
 def test_any_order_of_versions_and_folds_shows_the_newest(
     data: st.DataObject, spec: TableSpec, plan: list[tuple[str, int]]
@@ -69,7 +70,7 @@ def test_any_order_of_versions_and_folds_shows_the_newest(
         assert sorted(merged.to_pylist(), key=repr) == model(versions, spec)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.data(), st.sampled_from(SPECS), st.integers(1, 15), st.integers(15, 30))
 def test_a_cut_after_the_last_consistent_fold_shows_what_was_committed_by_then(
     data: st.DataObject, spec: TableSpec, folded_at: int, cut: int

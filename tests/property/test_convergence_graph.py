@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.definition.schema import TableSpec
+from tests.budget import examples
 from tests.property.convergence import HOUR, World
 from tests.tables_made import cell, grouped, keyed
 
@@ -65,7 +66,7 @@ def step(data: st.DataObject, world: World) -> None:
             world.check(at)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(worlds(), st.integers(5, 40), st.data())
 def test_all_clusters_end_equal(world: World, steps: int, data: st.DataObject) -> None:
     for _ in range(steps):

@@ -7,10 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.definition.define import typed_table
+from tests.budget import examples
 from tests.deriving import DerivingSite, Killed
 from tests.tables_made import uuids
 
@@ -30,7 +31,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(8)
 @given(steps)
 def test_a_derived_table_ends_as_its_hook_makes_it(schedule: list) -> None:
     with ExitStack() as stack:

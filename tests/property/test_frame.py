@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.frame import (
@@ -23,6 +23,7 @@ from replication.core.frame import (
 )
 from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError
+from tests.budget import examples
 
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 U64 = st.integers(0, (1 << 64) - 1)
@@ -84,7 +85,7 @@ def test_round_trip(made: tuple[SealedHeader, bytes], provenance: list[ClusterId
 
 
 @given(st.lists(header_and_payload(), min_size=1, max_size=4), st.data())
-@settings(max_examples=50)
+@examples(50)
 def test_frames_come_out_the_same_however_the_bytes_are_cut(
     made: list[tuple[SealedHeader, bytes]], data: st.DataObject
 ) -> None:

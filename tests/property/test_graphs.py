@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from peer.receive.landing import Landing
@@ -26,6 +26,7 @@ from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
 from replication.worker.ship.sender import Sender
 from replication.worker.ship.throttle import Throttle
+from tests.budget import examples
 from tests.sites import Site, Wal
 from tests.tables_made import grouped
 
@@ -90,7 +91,7 @@ class Node:
         return moved
 
 
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(5)
 @given(
     st.dictionaries(
         st.sampled_from([a + b for a in NAMES for b in NAMES if a != b]),

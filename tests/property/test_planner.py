@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
@@ -25,6 +25,7 @@ from replication.core.shipping.planner import (
     plan,
 )
 from replication.retries import Backoff
+from tests.budget import examples
 
 EAST = ClusterId("east", UUID(int=1))
 SLOTS = ("h0", "h1", "h2")
@@ -187,7 +188,7 @@ def the_same_snapshot_gives_the_same_plan_and_assignments_survive_their_bytes(ca
         assert Assignment.decode(assignment.encode()) == assignment
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(histories())
 def test_all_laws_hold_of_every_plan(snapshot: PlannerInput) -> None:
     case = Case.of(snapshot)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import random
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.window import Passage, Window
+from tests.budget import examples
 
 FILE = FileId(ClusterId("east", UUID(int=1)), "h0", 1)
 BEGIN = 256
 EVENTS = ("ack", "ack", "ack", "lose", "repeat", "refuse", "cut", "hole", "withhold", "grow")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(0, 2**32), st.integers(1, 400), st.lists(st.sampled_from(EVENTS), max_size=80))
 def test_everything_arrives_whatever_happens_on_the_way(seed: int, limit: int, events: list[str]) -> None:
     chance = random.Random(seed)

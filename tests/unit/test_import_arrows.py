@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def imports_of(module: str, file: Path, known: dict[str, Path]) -> Iterator[str]
                 yield name
 
 
+@cache
 def import_graph(root: Path) -> dict[str, set[str]]:
     known = modules_under(root)
     return {module: set(imports_of(module, file, known)) for module, file in known.items()}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -48,11 +49,10 @@ DIALECT = {
 }
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for top in TOPS:
-        for file in sorted((ROOT / top).rglob("*.py")):
-            if "_pb" not in file.parts:
-                yield file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))
+@cache
+def trees() -> list[tuple[str, ast.Module]]:
+    files = [file for top in TOPS for file in sorted((ROOT / top).rglob("*.py")) if "_pb" not in file.parts]
+    return [(file.relative_to(ROOT).as_posix(), ast.parse(file.read_text(encoding="utf-8"))) for file in files]
 
 
 def words(name: str) -> list[str]:
@@ -86,7 +86,7 @@ def repeated(classes: dict[str, list[tuple[str, ast.ClassDef]]]) -> dict[str, li
     return found
 
 
-def classes_of(modules: Iterator[tuple[str, ast.Module]]) -> dict[str, list[tuple[str, ast.ClassDef]]]:
+def classes_of(modules: Iterable[tuple[str, ast.Module]]) -> dict[str, list[tuple[str, ast.ClassDef]]]:
     found: dict[str, list[tuple[str, ast.ClassDef]]] = defaultdict(list)
     for place, tree in modules:
         for node in tree.body:
