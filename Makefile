@@ -13,11 +13,12 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 # Worker processes of a test run.
 JOBS ?= 3
-TESTS := tests/e2e tests/integration tests/simulation tests/contract tests/property tests/unit
+TESTS := tests/e2e tests/unit tests/property tests/contract tests/integration tests/simulation
+PYTEST = $(BIN)/python -m pytest --durations=10
 EXTRAS := spark postgres demo test dev
 PEERS ?=
 
-.PHONY: help venv jars archive preflight demo test test-all check bench proto docs lock clean
+.PHONY: help venv jars archive preflight demo test test-fast test-one test-all check bench proto docs lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,11 +60,18 @@ $(ARCHIVE): $(JARS)
 demo: $(JARS) ## two clusters on this machine keep flight data the same
 	@$(BIN)/walship demo $(DEMO)
 
-test: $(ARCHIVE) ## what a contributor runs
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder -m "not slow" $(TESTS)
+test: $(ARCHIVE) ## what a contributor runs: about a quarter of an hour
+	$(PYTEST) -n $(JOBS) -m "not slow" $(TESTS)
 
-test-all: $(ARCHIVE) ## and what is slower
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(TESTS)
+test-fast: $(READY) ## without a JVM, ZooKeeper or processes: about a minute
+	WALSHIP_TEST_EXAMPLES=0.25 $(PYTEST) -n 2 -m "not slow and not servers" tests/unit tests/property tests/contract
+
+test-one: $(ARCHIVE) ## one file or test, whatever it needs: make test-one T=tests/unit/test_config.py
+	@[ -n "$(T)" ] || { echo "Say which: make test-one T=tests/unit/test_config.py" >&2; exit 2; }
+	$(BIN)/python -m pytest $(T)
+
+test-all: $(ARCHIVE) ## and what is slow and rare
+	WALSHIP_TEST_EXAMPLES=4 $(PYTEST) -n $(JOBS) $(TESTS)
 
 check: $(READY) ## style, types, import arrows, generated code
 	$(BIN)/ruff check .

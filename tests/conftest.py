@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -15,10 +16,12 @@ from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.paths import Quorum
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark.iceberg import IcebergTables
+from tests import budget
 from tests import postgresql as pg
 
 # Tests' Sparks do little each: what the JVM's second compiler costs they do not earn back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+budget.use()
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +61,9 @@ def spark_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergTa
     tables.close()
 
 
+_PROGRESS_S = 30.0
+
+#: Files whose tests share one Spark session, on one worker.
 _SPARK = (
     "test_replay.py",
     "test_append.py",
@@ -68,6 +74,11 @@ _SPARK = (
     "test_latest_view.py",
     "test_fresh_session.py",
 )
+
+
+#: Fixtures that start servers, and parameters of fixtures that do.
+_SERVERS = {"zookeeper", "quorum", "postgresql", "spark_tables"}
+_SERVER_PARAMETERS = {"zookeeper", "postgresql", "spark", "small"}
 
 
 class Together(LoadScopeScheduling):
@@ -81,16 +92,65 @@ class Together(LoadScopeScheduling):
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
-    """Used by ``make test``."""
+    """Used wherever there are several workers; they take scopes in the order of collection."""
+    config.option.loadscopereorder = False
     return Together(config, log)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Beside others, whole clusters come first: they take longest, and mostly wait."""
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.nodeid.startswith("tests/e2e/"))
+    """What needs servers is marked so, and comes after what does not: a mistake shows within a minute.
+
+    Beside others, whole clusters come first: they take longest, and mostly wait.
+    """
+    for item in items:
+        if _needs_servers(item):
+            item.add_marker("servers")
+    items.sort(key=lambda item: _rank(item, beside_others=hasattr(config, "workerinput")))
+
+
+def _needs_servers(item: pytest.Item) -> bool:
+    if item.nodeid.startswith(("tests/e2e/", "tests/integration/", "tests/simulation/")):
+        return True
+    given = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return bool(_SERVERS & {*getattr(item, "fixturenames", ())}) or any(
+        value in _SERVER_PARAMETERS for value in given if isinstance(value, str)
+    )
+
+
+def _rank(item: pytest.Item, *, beside_others: bool) -> int:
+    if item.nodeid.startswith("tests/e2e/"):
+        return 0 if beside_others else 3
+    if not item.get_closest_marker("servers"):
+        return 1
+    return 2
+
+
+class Progress:
+    """Says every half minute how long it has been and what runs."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._reporter = config.pluginmanager.getplugin("terminalreporter")
+        self._began = self._said = time.monotonic()
+        self._running: dict[str, float] = {}
+
+    @pytest.hookimpl
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._running[nodeid] = time.monotonic()
+
+    @pytest.hookimpl
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        self._running.pop(nodeid, None)
+        now = time.monotonic()
+        if now - self._said < _PROGRESS_S or self._reporter is None:
+            return
+        self._said = now
+        minutes, seconds = divmod(int(now - self._began), 60)
+        running = [f"{nodeid} for {now - began:.0f} s" for nodeid, began in self._running.items()]
+        self._reporter.write(f"\n{minutes}:{seconds:02d} running: {', '.join(running) or 'nothing'}\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Leave closing its sockets to py4j, which leaves it to the garbage collector."""
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress(config))
