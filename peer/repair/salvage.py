@@ -52,7 +52,7 @@ class SalvagedLanding:
 def give_up(
     config: Config, ledger: Ledger, files: Files, file: FileId, coordination: Coordination | None = None
 ) -> SalvagedLanding:
-    """Give up a landing file of this host, or of one that is gone.
+    """Salvage a landing file of this host, or of one that is gone.
 
     Args:
         config: this host's.
@@ -153,7 +153,7 @@ def check_host(ledger: Ledger, file: FileId, here: str, coordination: Coordinati
         return
     kinds = (MemberKind.WORKERS, MemberKind.RECEIVERS)
     if coordination is None or any(member.name == row.host for kind in kinds for member in coordination.members(kind)):
-        raise RequestError(f"{file} lies on host {row.host}, which is up", "Give it up there")
+        raise RequestError(f"{file} lies on host {row.host}, which is up", "Salvage it there")
     if row.source is not None and not row.closed:
         ledger.files.close(file, row.length)
 
@@ -165,7 +165,7 @@ def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator
     if replays is not None:
         raise LockedFileError(
             f"Replay is running on host {replays}, and might be applying some of the file right now",
-            "Stop the replay role on every host, give the file up, and start them again",
+            "Stop the replay role on every host, salvage the file, and start them again",
         )
     try:
         with alone(run_dir):
@@ -173,7 +173,7 @@ def without_replay(run_dir: Path, coordination: Coordination | None) -> Iterator
     except LockedFileError:
         raise LockedFileError(
             "The own replay is running, and might be applying some of the file right now",
-            "Stop the cluster on this host (walship down), give the file up, and start it again",
+            "Stop the cluster on this host (walship down), salvage the file, and start it again",
         ) from None
 
 
@@ -251,7 +251,7 @@ def at_hand(config: Config, row: FileRow) -> Iterator[FileRow]:
     if not row.is_stored or row.host != config.cluster.host:
         yield row
         return
-    copy = config.run_dir / f"giveup-{os.getpid()}.wal"
+    copy = config.run_dir / f"salvage-{os.getpid()}.wal"
     try:
         with suppress(MissingFileError):
             store_of(row.path).get(row.path, str(copy))

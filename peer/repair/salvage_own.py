@@ -73,7 +73,7 @@ def own_loss(
 def salvage_own(
     config: Config, ledger: Ledger, files: Files, file: FileId, coordination: Coordination | None = None
 ) -> SalvagedOwn:
-    """Give up a file that was written on this host, or on one that is gone; durable when it returns.
+    """Salvage a file that was written on this host, or on one that is gone; durable when it returns.
 
     Args:
         config: this host's.

@@ -252,7 +252,7 @@ def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: P
         done = salvage_own(world.east.config, world.east.ledger, world.east.files, row.file)
         assert not kept.exists() and bool(done.remains) is (how == "damaged")
         assert world.east.ledger.files.get(row.file) is None
-        assert not list(world.east.config.run_dir.glob("giveup-*"))
+        assert not list(world.east.config.run_dir.glob("salvage-*"))
         other = world.create("ops.other")
         world.closed(other, 0)
         world.open()

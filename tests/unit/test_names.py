@@ -1,4 +1,4 @@
-"""Names: one word, one thing. No class name twice, constant log events, none of the words that were given up."""
+"""Names: one word, one thing. No class name twice, constant log events, none of the words that were dropped."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from peer.frames.decode import FrameRef, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import Selector
 from peer.receive import range_reads
-from peer.repair import salvage as giveup
+from peer.repair import salvage
 from replication.core.frame import FILE_HEADER_BYTES, FrameView
 from replication.errors import StorageError
 from replication.files import mapped
@@ -88,8 +88,8 @@ def test_what_is_given_up_keeps_frames_beside_one_that_cannot_be_read(
         if end == spans[1][1]:
             raise OSError(errno.EIO, "bad")
 
-    monkeypatch.setattr(giveup, "ask", bad)
-    found = giveup._readable(str(wal.path), FILE_HEADER_BYTES, wal.registered)
+    monkeypatch.setattr(salvage, "ask", bad)
+    found = salvage._readable(str(wal.path), FILE_HEADER_BYTES, wal.registered)
     assert [frame.begin for frame, _ in found] == [spans[0][0], spans[2][0]]
 
 
