@@ -76,9 +76,12 @@ _SPARK = (
 )
 
 
-#: Fixtures that start servers, and parameters of fixtures that do.
+#: Files whose tests start clusters of their own, one after another.
+_OWN_CLUSTERS = ("test_clocks.py", "test_demo.py", "test_documented_shell.py", "test_many_hosts.py", "test_restored.py")
+
+#: What makes a test none of ``make test-fast``: fixtures that start servers, and parameters of fixtures that are slow.
 _SERVERS = {"zookeeper", "quorum", "postgresql", "spark_tables"}
-_SERVER_PARAMETERS = {"zookeeper", "postgresql", "spark", "small"}
+_SLOWER = {"zookeeper", "postgresql", "sqlite", "spark", "small"}
 
 
 class Together(LoadScopeScheduling):
@@ -87,7 +90,7 @@ class Together(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if file.startswith("tests/e2e/"):
-            return "clusters"
+            return "own clusters" if Path(file).name in _OWN_CLUSTERS else "clusters"
         return "spark" if Path(file).name in _SPARK else file
 
 
@@ -98,31 +101,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Together:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What needs servers is marked so, and comes after what does not: a mistake shows within a minute.
+    """What is fast is marked so and comes first: a mistake shows within a minute.
 
-    Beside others, whole clusters come first: they take longest, and mostly wait.
+    Beside others, whole clusters begin at once: they take longest, and mostly wait.
     """
+    beside_others = hasattr(config, "workerinput")
     for item in items:
-        if _needs_servers(item):
-            item.add_marker("servers")
-    items.sort(key=lambda item: _rank(item, beside_others=hasattr(config, "workerinput")))
+        if _is_fast(item):
+            item.add_marker("fast")
+    items.sort(key=lambda item: _rank(item, beside_others))
 
 
-def _needs_servers(item: pytest.Item) -> bool:
-    if item.nodeid.startswith(("tests/e2e/", "tests/integration/", "tests/simulation/")):
-        return True
+def _is_fast(item: pytest.Item) -> bool:
+    if not item.nodeid.startswith(("tests/unit/", "tests/property/", "tests/contract/")):
+        return False
+    if item.get_closest_marker("heavy") or _SERVERS & {*getattr(item, "fixturenames", ())}:
+        return False
     given = getattr(getattr(item, "callspec", None), "params", {}).values()
-    return bool(_SERVERS & {*getattr(item, "fixturenames", ())}) or any(
-        value in _SERVER_PARAMETERS for value in given if isinstance(value, str)
-    )
+    return not any(isinstance(value, str) and value in _SLOWER for value in given)
 
 
-def _rank(item: pytest.Item, *, beside_others: bool) -> int:
+def _rank(item: pytest.Item, beside_others: bool) -> int:
     if item.nodeid.startswith("tests/e2e/"):
-        return 0 if beside_others else 3
-    if not item.get_closest_marker("servers"):
-        return 1
-    return 2
+        is_shared = item.path.name not in _OWN_CLUSTERS
+        return (0 if is_shared else 2) if beside_others else 4
+    return 1 if item.get_closest_marker("fast") else 3
 
 
 class Progress:

@@ -277,6 +277,7 @@ def test_a_peer_without_rules_holds_nothing(sending: Ledger) -> None:
     assert [row.file for row in sending.files.retirable("h0")] == [file]
 
 
+@pytest.mark.heavy
 def test_ten_thousand_open_statuses_are_cheap_to_plan_from(sending: Ledger) -> None:
     enable(sending)
     sending.rules.enable("north", WEATHER.uuid, ["first", "second"], "ops.weather", 0)

@@ -25,7 +25,7 @@ from tests.contract.ledger_stores import WEST, peer, table
 from tests.waiting import wait_until
 
 SPAWN = multiprocessing.get_context("spawn")
-pytestmark = pytest.mark.skipif(not pg.BINARIES, reason=pg.MISSING)
+pytestmark = [pytest.mark.heavy, pytest.mark.skipif(not pg.BINARIES, reason=pg.MISSING)]
 
 
 @pytest.fixture(scope="module")

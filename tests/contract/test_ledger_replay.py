@@ -164,6 +164,7 @@ def test_folds_and_replay_epochs_are_remembered(ledger: Ledger) -> None:
     assert [ledger.replay.raise_epoch() for _ in range(3)] == [1, 2, 3]
 
 
+@pytest.mark.heavy
 def test_very_many_unapplied_registrations_are_joined_in_blocks(ledger: Ledger, route: Route) -> None:
     ledger.registration.register([route.group(claims(S, n, n + 1, 0)) for n in range(6000)])
     assert ledger.landing.coverage() == {S: Ranges.of((0, 6000))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlalchemy as sa
 
 from replication.core.coverage import Ranges
@@ -176,6 +177,7 @@ def test_a_large_notice_that_is_satisfied_is_let_go_soon(sending: Ledger) -> Non
     assert _largest_notice(sending) < 100
 
 
+@pytest.mark.heavy
 def test_notices_of_more_wals_than_one_could_list_once_are_joined(sending: Ledger) -> None:
     first = [StreamId(FileId(EAST, "h0", n), FLIGHTS.uuid, "default") for n in range(70_000)]
     sending.time.note_closed(EAST, ClosedNotice(10, tuple((s, 0) for s in first[:35_000])))

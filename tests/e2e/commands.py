@@ -96,6 +96,9 @@ class Commands:
             self._server = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),))
 
 
+COMMANDS = Commands()
+
+
 def main(client: int) -> NoReturn:
     """Serve until the other end, from which commands come, is closed."""
     for name in LOADED:

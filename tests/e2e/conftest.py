@@ -24,13 +24,12 @@ from replication import config as configuration
 from replication.config import Config
 from shell.processes.launched import Launched, await_ready
 from shell.processes.role_process import ProcessState
-from tests.e2e.commands import Commands
+from tests.e2e.commands import COMMANDS
 from tests.waiting import wait_until
 
 PLUGINS = Path(__file__).parent / "plugins"
 ROLES = ("zookeeper", "master", "worker", "receiver", "replay")
 START_TIMEOUT_S = 180.0
-COMMANDS = Commands()
 RANGE_BYTES = 2 << 20  # so that files of a test are cut as large ones are
 
 
@@ -170,23 +169,18 @@ def launched(name: str, file: Path, roles: tuple[str, ...], *arguments: str) -> 
 
 @contextmanager
 def configured(sites: Sequence[Site], role: str, line: str) -> Iterator[None]:
-    """A role of each site starts again with another line in its configuration file, and at the end with its own."""
+    """A role of each site starts again with another line in its configuration file; the next time with its own."""
     texts = [(site, site.file.read_text()) for site in sites]
-
-    def start_again() -> None:
-        for site, old in [(site, site.kill(role)) for site in sites]:
-            wait_until(lambda s=site, o=old: s.ready(role, other_than=o), timeout_s=120, what=f"{site.name}'s {role}")
-
     for site, text in texts:
         (old,) = (each for each in text.splitlines() if each.startswith(f"{line.split()[0]} "))
         site.file.write_text(text.replace(old, line))
     try:
-        start_again()
+        for site, old in [(site, site.kill(role)) for site in sites]:
+            wait_until(lambda s=site, o=old: s.ready(role, other_than=o), timeout_s=120, what=f"{site.name}'s {role}")
         yield
     finally:
         for site, text in texts:
             site.file.write_text(text)
-        start_again()
 
 
 @contextmanager

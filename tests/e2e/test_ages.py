@@ -65,7 +65,7 @@ def test_tombstones_stay_for_the_tables_history_and_then_go_and_nothing_comes_ba
     maintained: tuple[Site, Site],
 ) -> None:
     east, west = maintained
-    name, history_s = f"e2e.tombstones{uuid4().hex[:8]}", 20
+    name, history_s = f"e2e.tombstones{uuid4().hex[:8]}", 12
     east.shell("createtable", name, "id long, text string", "--key", "id", "--history-s", str(history_s))
     east.shell("settable", name, "changes_retention_s=1")
     east.shell("enablereplication", "-t", name, "west")

@@ -56,6 +56,7 @@ def test_a_damaged_notice_is_an_error_never_another_exception(notice: ClosedNoti
         ClosedNotice.decode(b"\x09" + raw[1:])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("count", [65_535, 65_536])
 def test_a_notice_lists_any_number_of_wals_and_many_of_them_take_little_room(count: int) -> None:
     many = ClosedNotice(1, tuple((stream(w), 9) for w in range(count)))

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
@@ -26,6 +27,7 @@ UNUSED = (
 )
 
 
+@pytest.mark.heavy
 def test_a_read_loads_nothing_that_it_does_not_use():
     done = subprocess.run([sys.executable, "-c", FOR_A_READ], capture_output=True, text=True, check=True, timeout=120)
     assert not {name for name in done.stdout.split() if name in UNUSED}

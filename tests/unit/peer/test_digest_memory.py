@@ -8,6 +8,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from peer.verify.digest import Reading, bound
 
@@ -25,11 +26,13 @@ def rows_hashed(folder: Path, rows: pa.Table, threads: int, memory_bytes: int, *
         reading.close()
 
 
+@pytest.mark.heavy
 def test_wide_rows_are_hashed_by_one_thread_where_several_have_no_room(tmp_path: Path) -> None:
     rows = pa.table({"k": list(range(80_000)), "v": [os.urandom(1000) for _ in range(80_000)]})
     assert rows_hashed(tmp_path, rows, 2, 80 << 20, row_group_size=40_000) == 80_000
 
 
+@pytest.mark.heavy
 def test_rows_of_which_a_vector_does_not_fit_get_more_memory(tmp_path: Path) -> None:
     rows = pa.table({"k": list(range(100)), "v": [os.urandom(1 << 20) for _ in range(100)]})
     assert rows_hashed(tmp_path, rows, 1, 64 << 20) == 100
