@@ -80,7 +80,7 @@ class Operations:
         deadline = time.monotonic() + timeout_s
         while True:
             workers = self.coordination.members(MemberKind.WORKERS)
-            late = [worker.name for worker in workers if int(worker.fields.get("heard", 0)) < count]
+            late = [worker.name for worker in workers if int(worker.fields.get("announcement", 0)) < count]
             if not late:
                 return tuple(worker.name for worker in workers)
             if time.monotonic() > deadline:

@@ -14,7 +14,7 @@ from replication.core.definition.schema import TableSpec
 from replication.ledger.base import PatternRule, Rule
 
 
-def stand(peering: Peering, made: PatternRule) -> PatternRule | None:
+def add_pattern_rule(peering: Peering, made: PatternRule) -> PatternRule | None:
     """Have tables of a pattern that are made later go to a peer; the rule that there was for that pattern before.
 
     Raises:

@@ -97,7 +97,7 @@ class Peering:
                 self.ledger.time.forget(gone)
 
     def delete(self, name: str) -> tuple[Peer, bool]:
-        """Remove a peer and what is required to it, and say whether it knows; UnknownPeerError when there is none."""
+        """Remove a peer and its rules, and say whether it knows; UnknownPeerError when there is none."""
         peer = known_peer(self.ledger, name)
         self.ledger.rules.delete(name, self.ledger.terms.current())
         self.announcer.announce()

@@ -67,7 +67,7 @@ class DeriveRole:
     def run(self) -> None:
         """Have a thread for every derived table."""
         deriver: Deriver | None = None
-        candidacy = self._coordination.stand(self._config.cluster.host, Election.DERIVERS)
+        candidacy = self._coordination.campaign(self._config.cluster.host, Election.DERIVERS)
         try:
             while not self._stop.wait(_LOOK_S):
                 with suppress(CoordinationError):  # as it was when the ledger or ZooKeeper does not answer

@@ -24,7 +24,7 @@ def await_turn(coordination: Coordination, host: str, stop: threading.Event, rea
 
     ``ready`` is called when it stands by, once another host replays.
     """
-    candidacy = coordination.stand(host, Election.REPLAYERS)
+    candidacy = coordination.campaign(host, Election.REPLAYERS)
     reported = trouble = False
     while not stop.is_set():
         try:

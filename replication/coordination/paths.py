@@ -90,7 +90,7 @@ class Paths:
         return f"{self.root}/peers"
 
     def candidates(self, election: Election) -> str:
-        """The parent of those who stand for an election."""
+        """The parent of an election's candidates."""
         return f"{self.root}/{election.value}"
 
     def members(self, kind: MemberKind) -> str:

@@ -196,12 +196,12 @@ class Coordination:
         node = self._tree.get(self.paths.member(kind, name))
         return node is not None and self._keeper.owned(node.owner)
 
-    def stand(self, name: str, election: Election = Election.MASTERS) -> Candidacy:
-        """Stand for an election. Any number may; ``Candidacy.leads()`` tells who is first."""
+    def campaign(self, name: str, election: Election = Election.MASTERS) -> Candidacy:
+        """Become a candidate of an election. Any number may; ``Candidacy.leads()`` tells who is first."""
         return Candidacy(self._keeper, self.paths.candidates(election), name)
 
     def candidates(self, election: Election = Election.MASTERS) -> tuple[str, ...]:
-        """The names of those who stand for an election, the one who has it first; for people to see."""
+        """The names of an election's candidates, the leader first; for people to see."""
         parent = self.paths.candidates(election)
         nodes = [self._tree.get(f"{parent}/{node}") for node in in_order(self._tree.children(parent))]
         return tuple(node.content.decode() for node in nodes if node is not None)

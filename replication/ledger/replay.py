@@ -26,7 +26,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A frame that could not be applied, kept withheld with its reason.
+    """A frame that could not be applied, with the reason.
 
     It holds its table's replicated time until it is tried again with success, or ``discarded``.
     """

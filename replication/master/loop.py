@@ -92,7 +92,7 @@ class Master:
         )
         self._observer = Observer(ledger, coordination, self._neighbours, peer_bytes_max, limits)
         self._sweeper = Sweeper(ledger, files, host, directories, age_s=times.orphan_age_s)
-        self._candidacy = coordination.stand(host)
+        self._candidacy = coordination.campaign(host)
         self._term = 0
         self._retire_due_s = self._sweep_due_s = 0.0
         self._waiting: frozenset[RetryLater] = frozenset()

@@ -42,7 +42,7 @@ class Enrolment:
         if announcement == self._shown or self._member is None:
             return
         try:
-            self._member.update({"version": __version__, "heard": announcement})
+            self._member.update({"version": __version__, "announcement": announcement})
             self._shown = announcement
         except CoordinationError as error:
             _log.warning("worker_not_announced", host=self._config.cluster.host, error=str(error))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from peer.client.pattern_rules import end_pattern_rule, stand, to_enable
+from peer.client.pattern_rules import add_pattern_rule, end_pattern_rule, to_enable
 from replication.coordination.base import keeps_tables
 from replication.errors import ReplicationError, RequestError
 from replication.ledger.base import PatternRule
@@ -109,14 +109,14 @@ class Enabling:
 
     def _stand(self, pattern: str) -> PatternRule | None:
         chosen = (tuple(self.excluded), tuple(self.groups), self.with_properties is not False)
-        return stand(self.cluster.peering, PatternRule(self.peer, pattern, *chosen))
+        return add_pattern_rule(self.cluster.peering, PatternRule(self.peer, pattern, *chosen))
 
     def _restore(self, before: dict[str, PatternRule | None]) -> None:
         for text, was in before.items():
             if was is None:
                 end_pattern_rule(self.cluster.peering, text, self.peer)
             else:
-                stand(self.cluster.peering, was)
+                add_pattern_rule(self.cluster.peering, was)
 
     def _count(self, spec: TableSpec) -> int | None:
         if not keeps_tables(self.cluster.coordination.hosts()):

@@ -151,7 +151,7 @@ def test_a_role_that_was_lost_is_in_force_again(connect: Connect) -> None:
 
 def test_without_a_cluster_at_the_root_every_read_says_so(world: World) -> None:
     with world.connect() as here:
-        for read in (here.public, here.role, here.announce, here.stand("m").leads):
+        for read in (here.public, here.role, here.announce, here.campaign("m").leads):
             with pytest.raises(CoordinationError, match="no cluster at"):
                 read()
 
@@ -166,7 +166,7 @@ def test_the_public_part_is_published_and_read_by_others(connect: Connect) -> No
 
 def test_one_candidate_leads_and_the_next_follows_when_it_goes(connect: Connect) -> None:
     sessions = [connect() for _ in range(4)]
-    candidates = [session.stand(f"m{number}") for number, session in enumerate(sessions)]
+    candidates = [session.campaign(f"m{number}") for number, session in enumerate(sessions)]
     for position in range(4):
         assert [candidate.leads() for candidate in candidates[position:]] == [True] + [False] * (3 - position)
         if position < 3:
@@ -176,7 +176,7 @@ def test_one_candidate_leads_and_the_next_follows_when_it_goes(connect: Connect)
 
 def test_a_candidate_that_withdraws_lets_the_next_lead(connect: Connect) -> None:
     here = connect()
-    first, second = here.stand("a"), here.stand("b")
+    first, second = here.campaign("a"), here.campaign("b")
     assert first.leads() and not second.leads()
     first.withdraw()
     assert second.leads() and not first.leads()
@@ -188,7 +188,7 @@ def test_a_leader_whose_session_expires_does_not_lead_and_joins_the_end_of_the_l
     world: World, connect: Connect
 ) -> None:
     here, other = connect(), connect()
-    first, second = here.stand("a"), other.stand("b")
+    first, second = here.campaign("a"), other.campaign("b")
     assert first.leads() and not second.leads()
     world.expire(session_of(here))
     wait_until(second.leads, despite=CoordinationError)
@@ -351,4 +351,4 @@ def test_after_close_nothing_is_connected_and_closing_again_is_harmless(connect:
     assert not here.connected()
     with pytest.raises(CoordinationError):
         here.role()
-    assert not here.stand("m").leads()
+    assert not here.campaign("m").leads()

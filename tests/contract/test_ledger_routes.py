@@ -35,7 +35,11 @@ def test_a_route_is_kept_as_declared_and_declared_anew_while_it_is_open(ledger: 
     declare(ledger, 3, (Carried(NORTH, (NORTH, EAST), 55),), required_from=7)
     (route,) = ledger.landing.routes()
     assert (route.source, route.table, route.group, route.generation) == (EAST, FLIGHTS.uuid, "default", 3)
-    assert route.carried == (Carried(NORTH, (NORTH, EAST), 55),) and route.required_from == {FAR: 7} and route.heard > 0
+    assert (
+        route.carried == (Carried(NORTH, (NORTH, EAST), 55),)
+        and route.required_from == {FAR: 7}
+        and route.last_seen > 0
+    )
     declare(ledger, 2)
     assert ledger.landing.routes() == [route]
     ledger.landing.close_route(EAST, FLIGHTS.uuid, "default", 3)

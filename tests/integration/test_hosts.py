@@ -331,7 +331,7 @@ def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up
         west.register(site)
     (mine,), (lost,) = (site.ledger.files.all(site.config.cluster.host) for site in (one, two))
     member = two.coordination.enrol(MemberKind.WORKERS, "w2", {})
-    assert one.coordination.stand("w1", Election.REPLAYERS).leads(), "which need not stop"
+    assert one.coordination.campaign("w1", Election.REPLAYERS).leads(), "which need not stop"
     for file, why in ((lost.file, "which is up"), (mine.file, "the worker of this host writes")):
         with pytest.raises(RequestError, match=why):
             salvage_own(one.config, one.ledger, one.files, file, one.coordination)

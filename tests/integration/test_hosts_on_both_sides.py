@@ -178,7 +178,7 @@ def test_what_landed_on_a_host_that_is_gone_for_good_is_sent_again_to_another(cl
         with clusters.w2.receiver(), pytest.raises(RequestError, match="lies on host w2, which is up"):
             wait_until(lambda: "w2" in {member.name for member in session.members(MemberKind.RECEIVERS)})
             give_up(config, ledger, LocalFiles(), lost.file, session)
-        candidate = session.stand("w1", Election.REPLAYERS)
+        candidate = session.campaign("w1", Election.REPLAYERS)
         assert candidate.leads()
         with pytest.raises(LockedFileError, match="running on host w1"):
             give_up(config, ledger, LocalFiles(), lost.file, session)

@@ -97,7 +97,7 @@ def test_a_paused_peer_gets_nothing_and_all_of_it_once_resumed(world: World) -> 
 
 
 def test_pausing_says_which_worker_has_not_acted_on_it(world: World) -> None:
-    frozen = world.east.coordination.enrol(MemberKind.WORKERS, "h9", {"version": "x", "heard": 0})
+    frozen = world.east.coordination.enrol(MemberKind.WORKERS, "h9", {"version": "x", "announcement": 0})
     with pytest.raises(WaitTimeoutError, match="west is paused, but the workers on h9 have not"):
         world.operations.pause("west", timeout_s=2)
     frozen.leave()
@@ -129,7 +129,8 @@ def test_a_throttled_peer_gets_its_rate_live_without_a_new_stream(world: World) 
 
 def test_workers_share_a_peers_rate(world: World) -> None:
     others = [
-        world.east.coordination.enrol(MemberKind.WORKERS, f"h{n}", {"version": "x", "heard": 10**6}) for n in (1, 2, 3)
+        world.east.coordination.enrol(MemberKind.WORKERS, f"h{n}", {"version": "x", "announcement": 10**6})
+        for n in (1, 2, 3)
     ]
     world.operations.throttle("west", 2_000_000)
     wal = world.east.wal()
@@ -280,7 +281,7 @@ def test_a_host_is_forgotten_once_it_is_gone_and_nothing_lies_there(world: World
     with pytest.raises(RequestError, match="h0 is up"):
         world.operations.remove_host("h0")
     for election in Election:
-        candidacy = world.east.coordination.stand("h9", election)
+        candidacy = world.east.coordination.campaign("h9", election)
         candidacy.leads()
         with pytest.raises(RequestError, match="h9 is up"):
             world.operations.remove_host("h9")

@@ -49,7 +49,7 @@ def test_a_client_that_is_cut_off_neither_leads_nor_answers_and_its_members_live
     ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
 ) -> None:
     here, other = connect(), connect()
-    candidacy, membership = here.stand("a"), here.enrol(MemberKind.WORKERS, "h0", {})
+    candidacy, membership = here.campaign("a"), here.enrol(MemberKind.WORKERS, "h0", {})
     assert candidacy.leads()
     session = session_of(here)
     ensemble.cut(session)
@@ -68,7 +68,7 @@ def test_a_client_that_comes_back_in_its_session_keeps_its_place(
     ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
 ) -> None:
     here, other = connect(), connect()
-    first, second = here.stand("a"), other.stand("b")
+    first, second = here.campaign("a"), other.campaign("b")
     assert first.leads() and not second.leads()
     ensemble.cut(session_of(here))
     assert not second.leads()
@@ -126,7 +126,7 @@ def test_a_candidate_whose_entry_had_an_unknown_outcome_stands_once(
     ensemble: MemoryEnsemble, connect: Callable[..., Coordination]
 ) -> None:
     here, other = connect(), connect()
-    candidacy = here.stand("a")
+    candidacy = here.campaign("a")
 
     def lose_the_answer(call: str, path: str) -> None:
         if call == "create":

@@ -23,8 +23,8 @@ SILENT_US = 10_000_000  # every open route brings a closed frame about once a se
 class Carried:
     """An origin whose frames a route brings, and the clusters they come through: the origin first, the source last.
 
-    ``silent_since`` is when a cluster of the path was last heard by the next one (microseconds since 1970), 0 when all
-    are heard. ``awaits_bootstrap``: rows from before have yet to come to, or through, a cluster of the path.
+    ``silent_since`` is when a cluster of the path was last seen by the next one (microseconds since 1970), 0 when all
+    are seen. ``awaits_bootstrap``: rows from before have yet to come to, or through, a cluster of the path.
     """
 
     origin: ClusterId
@@ -38,9 +38,8 @@ class InboundRoute:
     """An open route into a cluster, as its ledger keeps it.
 
     It requires the sequences from ``required_from`` on (0 for WALs not named), less ``acknowledged``, of its source's
-    WALs and of those of
-    origins that it carries. ``heard`` is when its source last sent anything, in microseconds since 1970; ``phase`` that
-    of its source's rule.
+    WALs and of those of origins that it carries. ``last_seen`` is when its source last sent anything, in microseconds
+    since 1970. ``phase`` is that of its source's rule.
     """
 
     source: ClusterId
@@ -50,7 +49,7 @@ class InboundRoute:
     required_from: Mapping[FileId, int] = field(default_factory=dict)
     acknowledged: Mapping[FileId, Ranges] = field(default_factory=dict)
     carried: tuple[Carried, ...] = ()
-    heard: int = 0
+    last_seen: int = 0
     phase: Phase = Phase.LIVE
 
     def brings(self, origin: ClusterId) -> bool:
@@ -72,7 +71,7 @@ class InboundRoute:
 
     def paths(self, now: int) -> Iterator[Carried]:
         """Every origin with its path up to the source; silent ones since when."""
-        silent = self.heard if now - self.heard > SILENT_US else 0
+        silent = self.last_seen if now - self.last_seen > SILENT_US else 0
         awaits = self.phase is not Phase.LIVE
         yield Carried(self.source, (self.source,), silent, awaits)
         for each in self.carried:
@@ -89,8 +88,8 @@ def carried_onward(
 ) -> tuple[Carried, ...]:
     """What a route from ``own`` to ``peer`` carries, given the same table's and group's routes into ``own``.
 
-    Of several paths of an origin the best is told: one that is heard, the shortest, the first by name. Paths through
-    the peer are none for it. Rows from before are awaited while any path of the origin awaits them, or they came from
+    Of several paths of an origin the best counts: not silent, then the shortest, then the first by name. Paths through
+    the peer do not count. Rows from before are awaited while any path of the origin awaits them, or they came from
     one of ``passing_on`` and the peer has not applied them yet.
     """
     best: dict[ClusterId, Carried] = {}

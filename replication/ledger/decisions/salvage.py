@@ -35,7 +35,7 @@ class ClaimRange:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a peer is required of a stream, from sequence ``first`` on; ``lacks`` are the file's bytes that it lacks."""
+    """What a peer requires of a stream: sequences from ``first`` on; ``lacks`` are the file's bytes that it has not."""
 
     peer: str
     lacks: Ranges

@@ -87,6 +87,6 @@ class InboundState:
             frozenset((r.source, r.table, r.group, r.generation, r.carried, r.phase) for r in every),
             tuple(route.required_from for route in every),
             tuple(route.acknowledged for route in every),
-            frozenset(route.source for route in every if now - route.heard > SILENT_US),
+            frozenset(route.source for route in every if now - route.last_seen > SILENT_US),
             ledger.bootstraps.passed_on() if every else frozenset(),
         )

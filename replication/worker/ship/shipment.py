@@ -269,7 +269,7 @@ class Shipment:
                 self.window.rewind(file, reply.expected)
                 if file in self._files:
                     self._files[file].skipped = None
-            case Reason.DIVERGENCE:  # it is there, kept withheld
+            case Reason.DIVERGENCE:  # it is there, quarantined
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
             case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL if reply.table is not None:

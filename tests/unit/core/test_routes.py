@@ -25,9 +25,9 @@ NOW = 1_000 * SILENT_US
 
 
 def route(
-    source: ClusterId, *carried: Carried, heard: int = NOW, required_from: dict[FileId, int] | None = None
+    source: ClusterId, *carried: Carried, last_seen: int = NOW, required_from: dict[FileId, int] | None = None
 ) -> InboundRoute:
-    return InboundRoute(source, TABLE, "default", 1, required_from or {}, {}, carried, heard)
+    return InboundRoute(source, TABLE, "default", 1, required_from or {}, {}, carried, last_seen)
 
 
 def wal(cluster: ClusterId, number: int = 0) -> FileId:
@@ -47,16 +47,18 @@ def test_a_route_carries_what_its_source_receives_but_nothing_that_went_through_
 def test_the_shortest_path_that_is_heard_is_told() -> None:
     direct, around = route(A), route(C, Carried(A, (A, B, C)))
     assert carried_onward([around, direct], D, E, NOW)[0] == Carried(A, (A, D))
-    silent = route(A, heard=NOW - SILENT_US - 1)
+    silent = route(A, last_seen=NOW - SILENT_US - 1)
     assert carried_onward([around, silent], D, E, NOW)[0] == Carried(A, (A, B, C, D))
-    assert carried_onward([silent], D, E, NOW)[0] == Carried(A, (A, D), silent.heard)
+    assert carried_onward([silent], D, E, NOW)[0] == Carried(A, (A, D), silent.last_seen)
 
 
 def test_silence_anywhere_on_the_path_is_told_with_its_earliest_time() -> None:
     (found,) = [c for c in carried_onward([route(B, Carried(A, (A, B), 77))], C, D, NOW) if c.origin == A]
     assert found.silent_since == 77
-    heard = NOW - 2 * SILENT_US
-    (both,) = [c for c in carried_onward([route(B, Carried(A, (A, B), 77), heard=heard)], C, D, NOW) if c.origin == A]
+    last_seen = NOW - 2 * SILENT_US
+    (both,) = [
+        c for c in carried_onward([route(B, Carried(A, (A, B), 77), last_seen=last_seen)], C, D, NOW) if c.origin == A
+    ]
     assert both.silent_since == 77
 
 

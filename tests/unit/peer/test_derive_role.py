@@ -136,7 +136,7 @@ def test_the_first_of_the_hosts_that_can_derive_does(site: DerivingSite) -> None
     site.coordination.enrol(MemberKind.WORKERS, "a0", {})  # first by name, and without a derive role
     site.coordination.put_host(host_record(site.config))
     other = site.ensemble.connect(site.config.zookeeper_root)
-    assert other.stand("z9", Election.DERIVERS).leads()
+    assert other.campaign("z9", Election.DERIVERS).leads()
     public = site.define("ops.public", "ops.source", "select")
     site.wal().append(spec, rows(0, 3))
     with running(site) as role:
@@ -169,7 +169,7 @@ def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
     site.define("ops.public", "ops.source", "select")
     assert "no host derives tables" in noted()
     site.coordination.put_host(host_record(site.config))
-    assert site.coordination.stand("h0", Election.DERIVERS).leads()
+    assert site.coordination.campaign("h0", Election.DERIVERS).leads()
     assert "derives" not in noted()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.client.contacts import Contacts
-from peer.client.pattern_rules import end_pattern_rule, stand, to_enable
+from peer.client.pattern_rules import add_pattern_rule, end_pattern_rule, to_enable
 from peer.client.peering import Peering
 from replication.errors import RequestError, UnknownPeerError
 from replication.ledger.base import PatternRule
@@ -50,11 +50,11 @@ def test_a_table_of_which_a_group_goes_there_is_meant_for_its_others(peering: Pe
 
 
 def test_a_group_leaves_a_rule_that_names_others(peering: Peering) -> None:
-    stand(peering, PatternRule("west", "ops.*", (), ("a", "b")))
+    add_pattern_rule(peering, PatternRule("west", "ops.*", (), ("a", "b")))
     assert end_pattern_rule(peering, "ops.*", "west", ["b"]) and not end_pattern_rule(peering, "ops.*", "west", ["b"])
     assert peering.ledger.rules.pattern_rules() == [PatternRule("west", "ops.*", (), ("a",))]
     assert end_pattern_rule(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.pattern_rules() == []
-    stand(peering, PatternRule("west", "ops.*"))
+    add_pattern_rule(peering, PatternRule("west", "ops.*"))
     assert end_pattern_rule(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.pattern_rules() == []
 
 
@@ -66,9 +66,9 @@ def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> No
 
 def test_it_stands_until_it_is_ended(peering: Peering) -> None:
     first, second = PatternRule("west", "ops.*"), PatternRule("west", "ops.*", ("ops.tmp_*",))
-    assert stand(peering, first) is None
-    assert stand(peering, second) == first
+    assert add_pattern_rule(peering, first) is None
+    assert add_pattern_rule(peering, second) == first
     assert peering.ledger.rules.pattern_rules() == [PatternRule("west", "ops.*", ("ops.tmp_*",))]
     assert end_pattern_rule(peering, "ops.*", "west") and not end_pattern_rule(peering, "ops.*", "west")
     with pytest.raises(UnknownPeerError):
-        stand(peering, PatternRule("north", "ops.*"))
+        add_pattern_rule(peering, PatternRule("north", "ops.*"))

@@ -212,7 +212,7 @@ def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) 
 def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute]:
     """Open routes into this cluster, of one table or all."""
     wanted = (
-        sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("heard"))
+        sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("last_seen"))
         .outerjoin(schema.last_seen, _h.source == _r.source)
         .where(~_r.closed)
         .order_by(_r.source, _r.table_uuid, _r.grp)
@@ -227,7 +227,7 @@ def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute
             row.generation,
             *_required_from(row.required_from, row.acknowledged),
             _carried(row.carried),
-            row.heard,
+            row.last_seen,
             Phase(row.phase),
         )
         for row in connection.execute(wanted)
