@@ -132,7 +132,7 @@ class Progress:
     """Says every half minute how long it has been and what runs."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._reporter = config.pluginmanager.getplugin("terminalreporter")
+        self._plugins = config.pluginmanager
         self._began = self._said = time.monotonic()
         self._running: dict[str, float] = {}
 
@@ -143,13 +143,13 @@ class Progress:
     @pytest.hookimpl
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         self._running.pop(nodeid, None)
-        now = time.monotonic()
-        if now - self._said < _PROGRESS_S or self._reporter is None:
+        now, reporter = time.monotonic(), self._plugins.getplugin("terminalreporter")
+        if now - self._said < _PROGRESS_S or reporter is None:
             return
         self._said = now
         minutes, seconds = divmod(int(now - self._began), 60)
-        running = [f"{nodeid} for {now - began:.0f} s" for nodeid, began in self._running.items()]
-        self._reporter.write(f"\n{minutes}:{seconds:02d} running: {', '.join(running) or 'nothing'}\n")
+        running = [f"{nodeid} ({now - began:.0f} s)" for nodeid, began in self._running.items()]
+        reporter.write(f"\n{minutes}:{seconds:02d} running: {', '.join(running) or 'nothing'}\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -35,6 +35,18 @@ def spark_warehouse(tables: IcebergTables) -> Warehouse:
     return Warehouse(tables, rollback, f"n{uuid4().hex[:8]}")
 
 
+#: Files about the rows of frames and who commits them; to others it is all the same which process decodes.
+_DECODING = ("test_replay.py", "test_altered_tables.py", "test_convergence_iceberg.py", "test_taking_over.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a real session's tables have small rounds decoded here; ``make test-all`` has Spark do it, too."""
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        if given.get("warehouse") == "spark" and item.path.name not in _DECODING:
+            item.add_marker("slow")
+
+
 @pytest.fixture(params=["memory", "spark", "small"])
 def warehouse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Warehouse:
     """Each test runs against the shipped fake, with Spark decoding every frame, and with small rounds decoded here."""
