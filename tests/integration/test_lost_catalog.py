@@ -15,7 +15,7 @@ from tests.sites import rows, table
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableSite]:
-    monkeypatch.setattr(held_tables, "_RETRY_MAX_S", 0.0)
+    monkeypatch.setattr(held_tables, "_RETRY_WAIT", lambda failures: 0.0)
     made = TableSite(tmp_path, "east")
     yield made
     made.close()

@@ -98,7 +98,7 @@ def test_a_paused_peer_gets_nothing_and_all_of_it_once_resumed(world: World) -> 
 
 def test_pausing_says_which_worker_has_not_acted_on_it(world: World) -> None:
     frozen = world.east.coordination.enrol(MemberKind.WORKERS, "h9", {"version": "x", "announcement": 0})
-    with pytest.raises(WaitTimeoutError, match="west is paused, but the workers on h9 have not"):
+    with pytest.raises(WaitTimeoutError, match="west is paused; workers on h9 have not"):
         world.operations.pause("west", timeout_s=2)
     frozen.leave()
     assert world.operations.resume("west") == ("h0",)

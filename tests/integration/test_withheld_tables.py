@@ -103,15 +103,15 @@ def test_a_table_of_which_a_schema_version_is_missing_here_holds_up_no_other(
     world.east.ledger.tables.create(other)
     world.east.send_to(world.west, other)
     lost = [version.hash for version in other.versions.values()]
-    told, schema = world.east.ledger.tables.told, world.east.ledger.tables.schema
+    definitions, schema = world.east.ledger.tables.definitions, world.east.ledger.tables.schema
     with monkeypatch.context() as patch:
         patch.setattr(world.east.ledger.tables, "schema", lambda name: None if name in lost else schema(name))
         patch.setattr(
             world.east.ledger.tables,
-            "told",
+            "definitions",
             lambda tables: {
                 uuid: (spec, tuple(version for version in versions if version.hash not in lost))
-                for uuid, (spec, versions) in told(tables).items()
+                for uuid, (spec, versions) in definitions(tables).items()
             },
         )
         wal = world.east.wal()

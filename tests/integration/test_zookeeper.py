@@ -144,7 +144,7 @@ def test_the_public_part_is_read_from_afar_and_failures_are_told_apart(server: E
     assert time.monotonic() - began < 5.0
 
 
-@pytest.mark.parametrize("text", ["", "zk1", "zk1:2181", "zk1:2181/", "zk1/east", "zk1:2181//east", "zk1:2181/../east"])
+@pytest.mark.parametrize("text", ["", "zk1", "zk1:2181", "zk1:2181/", "zk1:2181//east", "zk1:2181/../east"])
 def test_an_address_that_names_no_cluster_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="names no cluster"):
         Quorum.parse(text)
