@@ -20,14 +20,14 @@ _PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Salvage:
+class ReadableFile:
     """What can be read, for the ledger; and the frames with their bytes, by offset, mapped from the disk."""
 
     readable: Readable
     frames: Mapping[int, tuple[FrameView, memoryview]] = field(default_factory=dict)
 
 
-def salvage(row: FileRow, published: int) -> Salvage:
+def find_readable(row: FileRow, published: int) -> ReadableFile:
     """Look through a file of this host up to where its frames end; a file that is gone has nothing.
 
     Past damage the next frame is looked for by its magic. What is found counts with the checksums of both headers and
@@ -44,7 +44,7 @@ def salvage(row: FileRow, published: int) -> Salvage:
             good = _without_errors(source.fileno())
             view = memoryview(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ))  # unmapped with its last view
     except (OSError, ValueError):  # gone, or empty
-        return Salvage(Readable(end))
+        return ReadableFile(Readable(end))
     found: dict[int, tuple[FrameView, memoryview]] = {}
     for low, high in good.within(FILE_HEADER_BYTES, end if row.closed else len(view)):
         for frame in _frames(view, low, high):
@@ -52,7 +52,7 @@ def salvage(row: FileRow, published: int) -> Salvage:
                 found[frame.begin] = frame, view[frame.begin : frame.end]
     last = _last(view, end) if row.closed and good.contains(min(end, len(view)), len(view)) else None
     end = max([end, *(frame.end for frame, _ in found.values())])
-    return Salvage(Readable(end, tuple(claim_of(frame) for frame, _ in found.values()), last), found)
+    return ReadableFile(Readable(end, tuple(claim_of(frame) for frame, _ in found.values()), last), found)
 
 
 def _without_errors(handle: int) -> Ranges:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import structlog
 
-from peer.repair.readable import Salvage, salvage
+from peer.repair.readable import ReadableFile, find_readable
 from peer.repair.salvage import (
     at_hand,
     check_host,
@@ -56,7 +56,7 @@ class SalvagedOwn:
 class _Settled:
     """What can be read of a file, and what it would mean to salvage it, while nothing of that changes."""
 
-    salvage: Salvage
+    content: ReadableFile
     loss: OwnLoss
     keeps_tables: bool
     path: str
@@ -88,8 +88,8 @@ def salvage_own(
         MissingFileError: the ledger does not have it.
     """
     with _settled(config, ledger, files, file, coordination) as settled:
-        term, readable = ledger.terms.current(), settled.salvage.readable
-        frames = [settled.salvage.frames[claim.begin] for claim in settled.loss.wanted]
+        term, readable = ledger.terms.current(), settled.content.readable
+        frames = [settled.content.frames[claim.begin] for claim in settled.loss.wanted]
         keeps = settled.keeps_tables
         copies: FileId | None = None
         if frames:
@@ -134,7 +134,7 @@ def _settled(
         check_host(ledger, file, here, coordination)
         _refuse_growing(files, row, here)
         loss = ledger.salvage.own_loss(file, Readable(row.needed))
-        yield _Settled(Salvage(Readable(row.needed)), loss, keeps, row.path)
+        yield _Settled(ReadableFile(Readable(row.needed)), loss, keeps, row.path)
         return
     with (
         without_replay(config.run_dir, coordination),
@@ -143,7 +143,7 @@ def _settled(
     ):
         check_host(ledger, file, here, coordination)
         waiting = {stream.table for stream in ledger.salvage.own_loss(file, Readable(row.needed)).lost}
-        found = salvage(left, _published(left, files)) if row.host == here else Salvage(Readable(row.needed))
+        found = find_readable(left, _published(left, files)) if row.host == here else ReadableFile(Readable(row.needed))
         _settle(config, ledger, waiting)
         loss = ledger.salvage.own_loss(file, found.readable, keeps_tables=keeps)
         yield _Settled(found, loss, keeps, left.path)

@@ -76,12 +76,13 @@ def names(tree: ast.Module) -> Iterator[str]:
 def repeated(classes: dict[str, list[tuple[str, ast.ClassDef]]]) -> dict[str, list[str]]:
     """Public class names that stand for more than one thing.
 
-    A protocol has the name of the classes that implement it; any other name is used once.
+    A protocol has the name of the classes beside it that implement it; any other name is used once.
     """
     found = {}
     for name, places in classes.items():
         protocols = [node for _, node in places if any("Protocol" in ast.unparse(base) for base in node.bases)]
-        if len(places) > 1 and len(protocols) != 1:
+        packages = {tuple(place.split("/")[:-1][:2]) for place, _ in places}
+        if len(places) > 1 and (len(protocols) != 1 or len(packages) > 1):
             found[name] = [place for place, _ in places]
     return found
 
@@ -117,6 +118,8 @@ def test_a_repeated_class_name_is_found_and_an_implementation_is_not() -> None:
     thing, protocol = ast.parse("class Thing: pass"), ast.parse("class Thing(Protocol): pass")
     assert repeated(classes_of(iter([("a.py", thing), ("b.py", thing)]))) == {"Thing": ["a.py", "b.py"]}
     assert repeated(classes_of(iter([("base.py", protocol), ("memory.py", thing), ("real.py", thing)]))) == {}
+    elsewhere = [("replication/ledger/base.py", protocol), ("peer/repair/readable.py", thing)]
+    assert list(repeated(classes_of(iter(elsewhere)))) == ["Thing"]
 
 
 def test_log_events_are_constant_names() -> None:
