@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
@@ -14,10 +15,11 @@ from xdist.scheduler import LoadScopeScheduling
 
 from replication.coordination.embedded import EmbeddedZookeeper
 from replication.coordination.paths import Quorum
-from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
-from replication.tables.spark.iceberg import IcebergTables
 from tests import budget
 from tests import postgresql as pg
+
+if TYPE_CHECKING:
+    from replication.tables.spark.iceberg import IcebergTables
 
 # Tests' Sparks do little each: what the JVM's second compiler costs they do not earn back.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
@@ -51,6 +53,8 @@ def postgresql() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def spark_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergTables]:
     """Iceberg tables of a real session: JDBC catalog on SQLite, files in a temporary directory."""
+    from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+    from replication.tables.spark.iceberg import IcebergTables
     from replication.tables.spark.session import open_session
 
     directory = Path(tmp_path_factory.mktemp("warehouse"))
