@@ -17,21 +17,23 @@ from peer.receive.landing import InboundStream, Landing
 from peer.receive.range_reads import RangeReads
 from peer.status.replay_report import silence
 from replication import __version__
-from replication.core.coverage import Span
+from replication.core.coverage import Ranges
 from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
 from replication.core.routes.carried import InboundRoute
 from replication.core.routes.freshness import Reach
+from replication.core.status import reported
 from replication.errors import PeerRefusedError, UnknownTableError
 from replication.ledger.base import Ledger
 from replication.link.base import (
     PROTOCOL,
     Conversation,
     Description,
+    FileStatus,
     Hello,
-    Loss,
     OpenReply,
     Reason,
     Refusal,
@@ -88,14 +90,15 @@ class Reception:
         except UnknownTableError:
             return None
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
-        """How far each source file is applied here."""
-        return dict(self._ledger.landing.applied_prefix(files, keeps_tables=self._keeps_tables()))
-
-    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
-        """Those source files of which a landing file was salvaged, and what is received of them now."""
-        found = self._ledger.salvage.losses(files)
-        return {file: Loss(count, kept.spans) for file, (count, kept) in found.items()}
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
+        """How far each source file is applied here, and what is left of those that lost bytes."""
+        lost = self._ledger.salvage.losses(files)  # before what is applied: a loss in between may take some of it back
+        applied = self._ledger.landing.applied_prefix(files, keeps_tables=self._keeps_tables())
+        found = {}
+        for file, end in applied.items():
+            losses, there = lost.get(file, (0, Ranges.of((FILE_HEADER_BYTES, end))))
+            found[file] = FileStatus(reported(there, end), losses)
+        return found
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is here, by whatever route it came; and whether replay is silent."""
@@ -135,7 +138,8 @@ class Reception:
         self._close_ended(hello, declared)
         self._forget_former(hello)
         refused = self._open_routes(hello, declared)
-        lost = self.lost([file for file, _ in hello.files])
+        found = self._ledger.salvage.losses([file for file, _ in hello.files])
+        lost = {file: FileStatus(reported(there), losses) for file, (losses, there) in found.items()}
         generation = max((route.generation for route in hello.routes), default=0)
         files = self._resume(hello, lost, generation)
         _log.info("stream_opened", source=str(hello.source), routes=len(hello.routes), files=len(files))
@@ -240,14 +244,14 @@ class Reception:
                 refused[route.spec.uuid, route.group] = replace(Refusal.of(error), table=route.spec.uuid)
         return refused
 
-    def _resume(self, hello: Hello, lost: Mapping[FileId, Loss], generation: int) -> dict[FileId, tuple[Span, ...]]:
+    def _resume(self, hello: Hello, lost: Mapping[FileId, FileStatus], generation: int) -> dict[FileId, FileStatus]:
         """What need not come again of the files that were asked about."""
         received = self._landing.received
         received.forget_former(hello.former)
-        received.forget_lost({file: loss.count for file, loss in lost.items()})
+        received.forget_lost({file: left.losses for file, left in lost.items()})
         if hello.files:
             self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
-        return {file: received.complete(file, generation).spans for file, _ in hello.files}
+        return {file: FileStatus(reported(received.complete(file, generation))) for file, _ in hello.files}
 
     def _open_route(self, source: ClusterId, route: Route, declared: Mapping[tuple[UUID, str], InboundRoute]) -> None:
         if route.closed:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from replication.core.coverage import Ranges, Span
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import ClosedFileError
 
 
@@ -44,8 +45,14 @@ class ReplicationStatus:
         return self.shipped.missing(self.begin, self.needed).total
 
 
+def reported(shipped: Ranges, applied: int = 0) -> ReplicationStatus:
+    """What a peer says that it has of a file, which it knows to be at least that long."""
+    needed = max(FILE_HEADER_BYTES, shipped.end, applied)
+    return ReplicationStatus(FileState.OPEN, FILE_HEADER_BYTES, needed, shipped, applied)
+
+
 def combine(one: ReplicationStatus, two: ReplicationStatus) -> ReplicationStatus:
-    """What both say together; commutative, associative, idempotent.
+    """Both together; commutative, associative, idempotent.
 
     Raises:
         ClosedFileError: one is CLOSED at fewer bytes than the other needs: something grew after it was closed.

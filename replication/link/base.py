@@ -21,6 +21,7 @@ from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
 from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach
+from replication.core.status import ReplicationStatus
 from replication.errors import PeerRefusedError
 
 PROTOCOL = 2
@@ -126,26 +127,29 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """A peer salvaged landing files: the how manieth time, and all that it has of the sender's file since then."""
+class FileStatus:
+    """What a peer has of one of the sender's files, and how often it lost durable bytes of it.
 
-    count: int
-    kept: tuple[Span, ...]
+    If it ever did, ``status.shipped`` is all that it has.
+    """
+
+    status: ReplicationStatus
+    losses: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OpenReply:
-    """The peer's answer: who it is, what it has of the files asked for, and the routes it keeps closed.
+    """The peer's answer: who it is, what need not come again of the files asked for, and the routes it keeps closed.
 
     Of files in ``lost`` the peer has no more than that, whatever was acked before. ``newest``: the highest file of the
-    sender that it has heard of, of each host slot; a sender that has not got so far yet is an older copy.
+    sender that it knows, of each host slot; a sender that has not got so far yet is an older copy.
     """
 
     cluster: ClusterId
     version: str
-    files: Mapping[FileId, tuple[Span, ...]] = field(default_factory=dict)
+    files: Mapping[FileId, FileStatus] = field(default_factory=dict)
     refused: Mapping[tuple[UUID, str], Refusal] = field(default_factory=dict)
-    lost: Mapping[FileId, Loss] = field(default_factory=dict)
+    lost: Mapping[FileId, FileStatus] = field(default_factory=dict)
     term_history: TermHistory = ()
     newest: tuple[FileId, ...] = ()
 
@@ -254,11 +258,8 @@ class PeerLink(Protocol):
     def get_table(self, name: str) -> TableSpec | None:
         """The definition of the table of that name there, when there is one."""
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
-        """How far each of the caller's files is applied there, as a prefix."""
-
-    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
-        """Those of the caller's files of which bytes that were durable there are so no more."""
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
+        """How far each of the caller's files is applied there, and what was lost of it."""
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is there, by whatever route it came."""
@@ -312,11 +313,8 @@ class ReceiverService(Protocol):
     def get_table(self, name: str) -> TableSpec | None:
         """The definition of the table of that name; None when there is none."""
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
-        """How far each source file is applied here."""
-
-    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
-        """Those source files of which bytes that were durable here are so no more."""
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
+        """How far each source file is applied here, and what was lost of it."""
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is here, by whatever route it came."""

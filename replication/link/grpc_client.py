@@ -22,7 +22,19 @@ from replication.core.routes.freshness import Reach
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, TransferError
 from replication.link import channel, ranges, wire
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import PROTOCOL, Data, Description, Hello, Known, Loss, OpenReply, Refusal, Reply, Route
+from replication.link.base import (
+    PROTOCOL,
+    Data,
+    Description,
+    FileStatus,
+    Hello,
+    Known,
+    OpenReply,
+    Refusal,
+    Reply,
+    Route,
+)
+from replication.link.statuses import decode_progress
 from replication.link.tls import LinkTls, check_plaintext
 
 COMPARE_S_MAX = 3600.0
@@ -77,16 +89,10 @@ class GrpcLink:
         """The definition of the table of that name there, when there is one."""
         return wire.decode_table(self._call(channel.GET_TABLE, pb.GetTableRequest(name=name).SerializeToString()))
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
-        """How far each of the caller's files is applied there, as a prefix."""
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
+        """How far each of the caller's files is applied there, and what was lost of it."""
         asked = pb.ProgressRequest(files=[str(file) for file in files]).SerializeToString()
-        answer = pb.ProgressReply.FromString(self._call(channel.PROGRESS, asked))
-        return {FileId.parse(file): applied for file, applied in answer.applied.items()}
-
-    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
-        """Those of the caller's files of which bytes that were durable there are so no more."""
-        asked = pb.ProgressRequest(files=[str(file) for file in files]).SerializeToString()
-        return wire.decode_lost(self._call(channel.LOST, asked))
+        return decode_progress(self._call(channel.PROGRESS, asked))
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is there, by whatever route it came."""

@@ -53,7 +53,6 @@ class LinkServer:
             "GetSchema": unary(servicer.GetSchema),
             "GetTable": unary(servicer.GetTable),
             "Progress": unary(servicer.Progress),
-            "Lost": unary(servicer.Lost),
             "Reached": unary(servicer.Reached),
             "OpenRoute": unary(servicer.OpenRoute),
             "Compare": both(servicer.Compare),

@@ -30,6 +30,7 @@ from replication.link.base import (
     Refusal,
     Reply,
 )
+from replication.link.statuses import encode_progress
 
 Caller = Callable[[grpc.ServicerContext], frozenset[str] | None]
 
@@ -66,15 +67,9 @@ class LinkServicer:
         return wire.encode_table(self._answer(context, lambda: self._service.get_table(name)))
 
     def Progress(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        """How far files of the caller are applied here."""
+        """How far files of the caller are applied here, and what was lost of them."""
         files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
-        applied = self._answer(context, lambda: self._service.progress(files))
-        return bytes(pb.ProgressReply(applied={str(f): n for f, n in applied.items()}).SerializeToString())
-
-    def Lost(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
-        """Which files of the caller lost bytes here that were durable before."""
-        files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
-        return wire.encode_lost(self._answer(context, lambda: self._service.lost(files)))
+        return encode_progress(self._answer(context, lambda: self._service.progress(files)))
 
     def Reached(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Whether sequences of streams are here."""

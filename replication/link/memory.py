@@ -18,7 +18,18 @@ from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach
 from replication.errors import PeerUnavailableError
 from replication.link import ranges, wire
-from replication.link.base import Conversation, Data, Description, Hello, Known, Loss, ReceiverService, Reply, Route
+from replication.link.base import (
+    Conversation,
+    Data,
+    Description,
+    FileStatus,
+    Hello,
+    Known,
+    ReceiverService,
+    Reply,
+    Route,
+)
+from replication.link.statuses import decode_progress, encode_progress
 
 
 @dataclass
@@ -66,15 +77,10 @@ class MemoryLink:
         self._check()
         return wire.decode_table(wire.encode_table(self._service.get_table(name)))
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
-        """How far each of the caller's files is applied there."""
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
+        """How far each of the caller's files is applied there, and what was lost of it."""
         self._check()
-        return self._service.progress(files)
-
-    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
-        """Those of the caller's files of which bytes that were durable there are so no more."""
-        self._check()
-        return wire.decode_lost(wire.encode_lost(self._service.lost(files)))
+        return decode_progress(encode_progress(self._service.progress(files)))
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is there."""

@@ -6,12 +6,12 @@ whatever the size, frames are copied once on the way out and not at all on the w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
-from replication.core.coverage import Ranges, Span
+from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
@@ -20,7 +20,8 @@ from replication.core.routes.forks import TermHistory
 from replication.core.routes.freshness import Reach
 from replication.errors import FormatError
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import Ack, Data, Description, Hello, Known, Loss, OpenReply, Reason, Refusal, Reply, Route
+from replication.link.base import Ack, Data, Description, Hello, Known, OpenReply, Reason, Refusal, Reply, Route
+from replication.link.statuses import decode_files, decode_spans, encode_files, encode_spans
 
 _FRAMES_TAG = (pb.ShipRequest.FRAMES_FIELD_NUMBER << 3) | 2
 _EMPTY = memoryview(b"")
@@ -110,7 +111,7 @@ def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
 def encode_reply(reply: Reply | OpenReply) -> bytes:
     """One ShipReply."""
     if isinstance(reply, Ack):
-        message = pb.ShipReply(ack=pb.Ack(file=str(reply.file), ranges=_ranges(reply.spans)))
+        message = pb.ShipReply(ack=pb.Ack(file=str(reply.file), ranges=encode_spans(reply.spans)))
     elif isinstance(reply, Refusal):
         message = pb.ShipReply(refusal=encode_refusal(reply))
     else:
@@ -118,12 +119,12 @@ def encode_reply(reply: Reply | OpenReply) -> bytes:
             opened=pb.Opened(
                 cluster=str(reply.cluster),
                 version=reply.version,
-                files=[pb.FileRanges(file=str(f), ranges=_ranges(spans)) for f, spans in reply.files.items()],
+                files=encode_files(reply.files),
                 refused=[
                     pb.RouteRefusal(table=table.bytes, group=group, refusal=encode_refusal(refusal))
                     for (table, group), refusal in reply.refused.items()
                 ],
-                lost=_losses(reply.lost),
+                lost=encode_files(reply.lost),
                 term_history=_term_history(reply.term_history),
                 newest=map(str, reply.newest),
             )
@@ -137,16 +138,16 @@ def decode_reply(raw: bytes) -> Reply | OpenReply:
         message = pb.ShipReply.FromString(raw)
         kind = message.WhichOneof("reply")
         if kind == "ack":
-            return Ack(FileId.parse(message.ack.file), _spans(message.ack.ranges))
+            return Ack(FileId.parse(message.ack.file), decode_spans(message.ack.ranges))
         if kind == "refusal":
             return decode_refusal(message.refusal)
         opened = message.opened
         return OpenReply(
             ClusterId.parse(opened.cluster),
             opened.version,
-            {FileId.parse(f.file): _spans(f.ranges) for f in opened.files},
+            decode_files(opened.files),
             {(UUID(bytes=r.table), r.group): decode_refusal(r.refusal) for r in opened.refused},
-            _read_losses(opened.lost),
+            decode_files(opened.lost),
             _read_term_history(opened.term_history),
             tuple(map(FileId.parse, opened.newest)),
         )
@@ -207,7 +208,7 @@ def encode_route(route: Route) -> pb.Route:
         bootstrap_bytes=route.bootstrap_bytes,
         closed=route.closed,
         acknowledged=[
-            pb.Acknowledged(wal=str(wal), sequences=_ranges(gaps)) for wal, gaps in route.acknowledged.items()
+            pb.Acknowledged(wal=str(wal), sequences=encode_spans(gaps)) for wal, gaps in route.acknowledged.items()
         ],
     )
 
@@ -231,7 +232,7 @@ def decode_route(message: pb.Route) -> Route:
             Phase(message.phase or Phase.LIVE),
             message.bootstrap_bytes,
             message.closed,
-            {FileId.parse(w.wal): Ranges.of(*_spans(w.sequences)) for w in message.acknowledged},
+            {FileId.parse(w.wal): Ranges.of(*decode_spans(w.sequences)) for w in message.acknowledged},
         )
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise FormatError(f"a route cannot be read: {error}") from None
@@ -305,16 +306,6 @@ def decode_reached(raw: bytes) -> dict[StreamId, Reach]:
     }
 
 
-def encode_lost(losses: Mapping[FileId, Loss]) -> bytes:
-    """A LostReply."""
-    return bytes(pb.LostReply(files=_losses(losses)).SerializeToString())
-
-
-def decode_lost(raw: bytes) -> dict[FileId, Loss]:
-    """Read a LostReply."""
-    return _read_losses(pb.LostReply.FromString(raw).files)
-
-
 def encode_schema(version: SchemaVersion | None) -> bytes:
     """A Schema; empty for None."""
     return bytes(_schema(version).SerializeToString()) if version else b""
@@ -339,28 +330,12 @@ def decode_table(raw: bytes) -> TableSpec | None:
         raise FormatError(f"a table's definition cannot be read: {error}") from None
 
 
-def _losses(losses: Mapping[FileId, Loss]) -> list[pb.FileRanges]:
-    return [pb.FileRanges(file=str(f), ranges=_ranges(loss.kept), losses=loss.count) for f, loss in losses.items()]
-
-
-def _read_losses(files: Iterable[pb.FileRanges]) -> dict[FileId, Loss]:
-    return {FileId.parse(f.file): Loss(f.losses, _spans(f.ranges)) for f in files}
-
-
 def _schema(version: SchemaVersion) -> pb.Schema:
     return pb.Schema(table=version.table.bytes, group=version.group, hash=version.hash, body=version.body)
 
 
 def _read_schema(message: pb.Schema) -> SchemaVersion:
     return SchemaVersion.load(UUID(bytes=message.table), message.group, message.hash, message.body)
-
-
-def _ranges(spans: Iterable[Span]) -> list[pb.Range]:
-    return [pb.Range(begin=begin, end=end) for begin, end in spans]
-
-
-def _spans(ranges: Sequence[pb.Range]) -> tuple[Span, ...]:
-    return tuple((r.begin, r.end) for r in ranges)
 
 
 def _term_history(term_history: TermHistory) -> list[pb.TermNonce]:

@@ -17,14 +17,15 @@ from replication.core.definition.schema import SchemaVersion
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import Reach
+from replication.core.status import reported
 from replication.errors import PeerUnavailableError
 from replication.link import ranges
 from replication.link.base import (
     Ack,
     Data,
     Description,
+    FileStatus,
     Hello,
-    Loss,
     OpenReply,
     Reason,
     Refusal,
@@ -48,7 +49,7 @@ ROUTE = Route(
     acknowledged={FILE: Ranges.of((7, 9), (12, 13))},
 )
 REACH = Reach(True, True, False, "quarantined", comes=False, dropped=True)
-LOSS = Loss(2, ((256, 300), (1 << 40, 1 << 41)))
+THERE = FileStatus(reported(Ranges.of((256, 300), (1 << 40, 1 << 41)), 280), 2)
 HELLO = Hello(EAST, WEST, 4, "1.2", (ROUTE,), ((FILE, 9),), generation=7, former=(ClusterId("east", UUID(int=77)),))
 
 
@@ -78,11 +79,8 @@ class Service:
     def get_schema(self, name: bytes) -> SchemaVersion | None:
         return VERSION if name == VERSION.hash else None
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, int]:
-        return {file: 1 << 40 for file in files}
-
-    def lost(self, files: Sequence[FileId]) -> dict[FileId, Loss]:
-        return {file: LOSS for file in files if file == FILE}
+    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
+        return dict.fromkeys(files, THERE)
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         return {stream: REACH if last == 1 << 40 else Reach(False, False, False) for stream, last in sequences.items()}
@@ -100,8 +98,8 @@ class Service:
         self.opened.append(hello)
         time.sleep(self.opens_after_s)
         refused = {(SPEC.uuid, "default"): Refusal(Reason.TABLE_CONFLICT, "taken", "rename", table=SPEC.uuid)}
-        files = {FILE: ((256, 300), (400, 500))}
-        return OpenReply(WEST, "1.0", files, refused, {FILE: LOSS}), Inbound(self, reply)
+        files = {FILE: FileStatus(reported(Ranges.of((256, 300), (400, 500))))}
+        return OpenReply(WEST, "1.0", files, refused, {FILE: THERE}), Inbound(self, reply)
 
     def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
         def contents() -> Iterator[bytes]:

@@ -11,7 +11,8 @@ from typing import NoReturn
 
 import pytest
 
-from replication.core.ids import FileId, StreamId
+from replication.core.coverage import Ranges
+from replication.core.ids import StreamId
 from replication.core.routes.freshness import Reach
 from replication.errors import (
     ConfigError,
@@ -36,10 +37,10 @@ from tests.contract.link_service import (
     EAST,
     FILE,
     HELLO,
-    LOSS,
     REACH,
     ROUTE,
     SPEC,
+    THERE,
     VERSION,
     WEST,
     Service,
@@ -77,7 +78,7 @@ def session(link: PeerLink) -> Iterator[ShipSession]:
 
 def test_says_who_is_there_and_how_far_files_are_applied(link: PeerLink, service: Service) -> None:
     assert link.describe() == service.describe()
-    assert link.progress([FILE]) == {FILE: 1 << 40}
+    assert link.progress([FILE]) == {FILE: THERE}
 
 
 def test_a_peer_far_away_is_reached_at_the_first_attempt(service: Service) -> None:
@@ -93,8 +94,8 @@ def test_a_peer_far_away_is_reached_at_the_first_attempt(service: Service) -> No
 
 
 def test_says_what_was_lost_when_asked_and_when_a_stream_opens(link: PeerLink, session: ShipSession) -> None:
-    assert link.lost([FileId(EAST, "h0", 8), FILE]) == {FILE: LOSS} == session.opened.lost
-    assert link.lost([]) == {}
+    assert link.progress([FILE]) == {FILE: THERE} == session.opened.lost
+    assert link.progress([]) == {}
 
 
 def test_says_what_is_reached_of_streams(link: PeerLink) -> None:
@@ -128,7 +129,7 @@ def test_a_refused_route_or_stream_names_reason_and_remedy(link: PeerLink, servi
 def test_a_stream_opens_with_resume_ranges_and_closed_routes(session: ShipSession, service: Service) -> None:
     assert service.opened == [HELLO]
     assert session.opened.cluster == WEST
-    assert session.opened.files == {FILE: ((256, 300), (400, 500))}
+    assert session.opened.files[FILE].status.shipped == Ranges.of((256, 300), (400, 500))
     assert session.opened.refused[SPEC.uuid, "default"].reason is Reason.TABLE_CONFLICT
 
 
@@ -335,7 +336,7 @@ def test_streams_leave_room_for_other_calls_and_one_too_many_is_refused(service:
         with pytest.raises(PeerRefusedError, match=r"2 streams open already.*\[receiver\] streams_max") as caught:
             link.ship(HELLO)
         assert caught.value.reason == "NOT_READY"
-        assert link.progress([FILE]) == {FILE: 1 << 40}
+        assert link.progress([FILE]) == {FILE: THERE}
         first.close()
 
         def opened() -> ShipSession | None:
@@ -356,7 +357,7 @@ def test_a_receiver_whose_ledger_fails_says_so_whatever_is_asked(
     def failing(*_: object) -> NoReturn:
         raise CoordinationError("the ledger at /west failed: disk I/O error", "Look at its disk")
 
-    for name in ("ship", "open_route", "compare", "lost"):
+    for name in ("ship", "open_route", "compare", "progress"):
         monkeypatch.setattr(service, name, failing)
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
@@ -365,7 +366,7 @@ def test_a_receiver_whose_ledger_fails_says_so_whatever_is_asked(
         lambda: link.ship(HELLO),
         lambda: link.open_route(EAST, WEST, ROUTE),
         lambda: link.compare(EAST, WEST),
-        lambda: link.lost([FILE]),
+        lambda: link.progress([FILE]),
     ]
     try:
         for call in calls:

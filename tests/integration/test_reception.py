@@ -16,10 +16,11 @@ from peer.status.members import Host, Members
 from peer.status.replay_report import ReplayReport
 from replication.core.coverage import Ranges
 from replication.core.frame import read_frame
+from replication.core.status import reported
 from replication.errors import LockedFileError, NoSpaceError, PeerRefusedError
 from replication.files.base import AppendFile
 from replication.files.local import LocalFiles
-from replication.link.base import Ack, Data, Reason, Refusal
+from replication.link.base import Ack, Data, FileStatus, Reason, Refusal
 from shell.cli.render import Printer
 from shell.status.page import show_status
 from tests.integration.receiving import Pair, answer, refused
@@ -53,7 +54,7 @@ def test_a_repeated_message_is_acked_without_effect(pair: Pair, receiver: Receiv
     for _ in range(3):
         assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
     again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
-    assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
+    assert again.opened.files == {pair.wal.file: FileStatus(reported(Ranges.of((256, pair.ends[0]))))}
     assert isinstance(answer(again, pair.data(256, pair.ends[0])), Ack)
     assert pair.landed == pair.sealed[:1]
 
@@ -67,7 +68,7 @@ def test_after_a_new_rule_the_same_bytes_land_again_but_claim_only_what_is_new(p
     narrow = pair.ship(receiver)
     assert isinstance(answer(narrow, replace(pair.data(256, end), frames=pair.content[256:begin])), Ack)
     wide = pair.ship(receiver, pair.hello(pair.route(), pair.route(2, other), files=(pair.wal.file,)))
-    assert wide.opened.files == {pair.wal.file: ()}
+    assert wide.opened.files == {pair.wal.file: FileStatus(reported(Ranges()))}
     assert isinstance(answer(wide, pair.data(256, end)), Ack)
     coverage = {stream.table: ranges.spans for stream, ranges in pair.west.ledger.landing.coverage().items()}
     assert coverage == {pair.spec.uuid: ((0, 3),), other.uuid: ((0, 1),)}
@@ -105,7 +106,7 @@ def test_chunks_in_any_order_and_any_number_of_times_come_to_the_same(tmp_path: 
         known = Ranges()
         for part in (sent[:5], sent[5:]):  # each by a stream of its own
             session = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
-            assert session.opened.files == {pair.wal.file: known.spans}
+            assert session.opened.files == {pair.wal.file: FileStatus(reported(known))}
             for begin, until_there in part:
                 reply = answer(session, replace(pair.data(begin, until_there), chunk_begin=begin))
                 assert isinstance(reply, Ack) and reply.spans == ((begin, until_there),)
@@ -236,7 +237,7 @@ def test_a_second_history_of_which_no_copy_could_be_kept_is_asked_for_again(
         patch.setattr(LocalFiles, "create", full)
         assert refused(pair.ship(receiver), message).reason is Reason.NOT_READY
     again = pair.ship(receiver, pair.hello(files=(file,)))
-    assert again.opened.files[file] == ()
+    assert again.opened.files[file].status.shipped == Ranges()
     assert refused(again, message).reason is Reason.DIVERGENCE
     (kept,) = pair.west.ledger.replay.quarantined()
     assert Path(kept.copy).read_bytes() == other

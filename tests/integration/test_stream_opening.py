@@ -11,11 +11,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from peer.receive.receiver import Receiver
+from replication.core.coverage import Ranges
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
+from replication.core.status import reported
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Divergence, Landed
-from replication.link.base import Ack, Hello, PeerLink, Reason, ShipSession
+from replication.link.base import Ack, FileStatus, Hello, PeerLink, Reason, ShipSession
 from replication.worker.report.progress import ProgressLog
 from replication.worker.ship.limits import ShippingLimits
 from replication.worker.ship.opening import Destination, open_shipment
@@ -43,7 +45,7 @@ def test_a_stream_that_opens_while_bytes_of_the_one_before_land_is_told_of_them(
     assert registering.wait(20)
     session.close()
     again = pair.ship(receiver, pair.hello(files=(pair.wal.file,)))
-    assert again.opened.files == {pair.wal.file: ((256, pair.ends[0]),)}
+    assert again.opened.files == {pair.wal.file: FileStatus(reported(Ranges.of((256, pair.ends[0]))))}
 
 
 @pytest.mark.parametrize("wrong", ["expected", "self", "clash", "protocol", "epoch"])

@@ -148,9 +148,9 @@ class Worker:
         name = peer.id.name
         link = self.link(peer)
         known = {progress.file: progress for progress in self.cluster.ledger.files.progress(name)}
-        for file, applied in link.progress(list(known)).items():
-            if applied > known[file].applied:
-                self.progress.report(replace(known[file], applied=applied, shipped=Ranges()))
+        for file, there in link.progress(list(known)).items():
+            if there.status.applied > known[file].applied:
+                self.progress.report(replace(known[file], applied=there.status.applied, shipped=Ranges()))
 
     def link(self, peer: Cluster) -> MemoryLink:
         """A new connection; PeerUnavailableError when nobody listens."""

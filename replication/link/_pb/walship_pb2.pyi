@@ -50,6 +50,38 @@ class Range(_message.Message):
     end: int
     def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
+class ReplicationStatus(_message.Message):
+    __slots__ = ("state", "begin", "needed", "finished", "applied", "ranges")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OPEN: _ClassVar[ReplicationStatus.State]
+        CLOSED: _ClassVar[ReplicationStatus.State]
+    OPEN: ReplicationStatus.State
+    CLOSED: ReplicationStatus.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    NEEDED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    state: ReplicationStatus.State
+    begin: int
+    needed: int
+    finished: int
+    applied: int
+    ranges: _containers.RepeatedCompositeFieldContainer[Range]
+    def __init__(self, state: _Optional[_Union[ReplicationStatus.State, str]] = ..., begin: _Optional[int] = ..., needed: _Optional[int] = ..., finished: _Optional[int] = ..., applied: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ...) -> None: ...
+
+class FileStatus(_message.Message):
+    __slots__ = ("file", "status", "losses")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
+    file: str
+    status: ReplicationStatus
+    losses: int
+    def __init__(self, file: _Optional[str] = ..., status: _Optional[_Union[ReplicationStatus, _Mapping]] = ..., losses: _Optional[int] = ...) -> None: ...
+
 class ShipRequest(_message.Message):
     __slots__ = ("open", "data", "schemas", "frames")
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -213,22 +245,12 @@ class Opened(_message.Message):
     NEWEST_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     version: str
-    files: _containers.RepeatedCompositeFieldContainer[FileRanges]
+    files: _containers.RepeatedCompositeFieldContainer[FileStatus]
     refused: _containers.RepeatedCompositeFieldContainer[RouteRefusal]
-    lost: _containers.RepeatedCompositeFieldContainer[FileRanges]
+    lost: _containers.RepeatedCompositeFieldContainer[FileStatus]
     term_history: _containers.RepeatedCompositeFieldContainer[TermNonce]
     newest: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RouteRefusal, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ..., term_history: _Optional[_Iterable[_Union[TermNonce, _Mapping]]] = ..., newest: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class FileRanges(_message.Message):
-    __slots__ = ("file", "ranges", "losses")
-    FILE_FIELD_NUMBER: _ClassVar[int]
-    RANGES_FIELD_NUMBER: _ClassVar[int]
-    LOSSES_FIELD_NUMBER: _ClassVar[int]
-    file: str
-    ranges: _containers.RepeatedCompositeFieldContainer[Range]
-    losses: int
-    def __init__(self, file: _Optional[str] = ..., ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., losses: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster: _Optional[str] = ..., version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileStatus, _Mapping]]] = ..., refused: _Optional[_Iterable[_Union[RouteRefusal, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[FileStatus, _Mapping]]] = ..., term_history: _Optional[_Iterable[_Union[TermNonce, _Mapping]]] = ..., newest: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RouteRefusal(_message.Message):
     __slots__ = ("table", "group", "refusal")
@@ -329,17 +351,10 @@ class ProgressRequest(_message.Message):
     def __init__(self, files: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProgressReply(_message.Message):
-    __slots__ = ("applied",)
-    class AppliedEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: int
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
-    APPLIED_FIELD_NUMBER: _ClassVar[int]
-    applied: _containers.ScalarMap[str, int]
-    def __init__(self, applied: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    __slots__ = ("files",)
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    files: _containers.RepeatedCompositeFieldContainer[FileStatus]
+    def __init__(self, files: _Optional[_Iterable[_Union[FileStatus, _Mapping]]] = ...) -> None: ...
 
 class Sequences(_message.Message):
     __slots__ = ("stream", "last")
@@ -394,12 +409,6 @@ class RouteReply(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     refusal: Refusal
     def __init__(self, refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
-
-class LostReply(_message.Message):
-    __slots__ = ("files",)
-    FILES_FIELD_NUMBER: _ClassVar[int]
-    files: _containers.RepeatedCompositeFieldContainer[FileRanges]
-    def __init__(self, files: _Optional[_Iterable[_Union[FileRanges, _Mapping]]] = ...) -> None: ...
 
 class CompareRequest(_message.Message):
     __slots__ = ("open", "question")

@@ -90,32 +90,32 @@ class AppliedPoll:
         bootstraps = {f for f in asked if rows[f].kind is FileKind.BOOTSTRAP}
         arrived = False  # a bootstrap, whose end somebody awaits
         for some in _chunks(asked):
-            arrived |= not bootstraps.isdisjoint(self._ask_applied(link, peer, some, known))
-            self._ask_lost(link, peer, some, known)
+            arrived |= not bootstraps.isdisjoint(self._ask_about(link, peer, some, known))
         if (self._has_loss or arrived) and self._progress.flush() and self._has_loss:
             self._has_loss = False
             for call in self._on_loss:
                 call()
         return any(known[f].applied < rows[f].needed for f in bootstraps)
 
-    def _ask_applied(
+    def _ask_about(
         self, link: PeerLink, peer: str, files: Sequence[FileId], known: dict[FileId, PeerProgress]
     ) -> set[FileId]:
         """The files of which more is applied than was known."""
-        applied = {file: end for file, end in link.progress(files).items() if end > known[file].applied}
-        for file, end in applied.items():
-            report = PeerProgress(file, peer, Ranges(), end, losses=known[file].losses, tells_error=False)
-            self._progress.report(report)
-        return set(applied)
-
-    def _ask_lost(self, link: PeerLink, peer: str, files: Sequence[FileId], known: dict[FileId, PeerProgress]) -> None:
-        for file, loss in link.lost(files).items():
-            if loss.count > known[file].losses:
+        answers = link.progress(files)
+        arrived = set()
+        for file in filter(answers.__contains__, files):
+            before, there = known[file], answers[file]
+            applied, kept = there.status.applied, there.status.shipped
+            if there.losses > before.losses:
                 self._has_loss = True
-                kept = Ranges.of(*loss.kept)
-                _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=loss.count, kept=str(kept))
-                report = PeerProgress(file, peer, Ranges(), 0, losses=loss.count, kept=kept, tells_error=False)
+                _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=there.losses, kept=str(kept))
+                report = PeerProgress(file, peer, Ranges(), 0, losses=there.losses, kept=kept, tells_error=False)
                 self._progress.report(report)
+            if applied > before.applied:
+                arrived.add(file)
+                losses = max(there.losses, before.losses)
+                self._progress.report(PeerProgress(file, peer, Ranges(), applied, losses=losses, tells_error=False))
+        return arrived
 
 
 def _chunks(files: Sequence[FileId]) -> Iterator[Sequence[FileId]]:

@@ -13,7 +13,7 @@ from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import Tail
 from replication.errors import PeerRefusedError
 from replication.ledger.base import Ledger, PeerProgress, Phase, Rule
-from replication.link.base import Hello, Loss, OpenReply, PeerLink, Reason, Route, ShipSession, id_clash
+from replication.link.base import FileStatus, Hello, OpenReply, PeerLink, Reason, Route, ShipSession, id_clash
 from replication.worker.ship.routes import routes_of
 from replication.worker.ship.schemas import PeerSchemas
 from replication.worker.ship.selection import FrameFilter
@@ -31,15 +31,14 @@ _log = structlog.get_logger(__name__)
 class Resume:
     """What the peer has of the files that were asked about, and those of which it lost something."""
 
-    have: Mapping[FileId, Ranges]
-    lost: Mapping[FileId, Loss]
+    have: Mapping[FileId, FileStatus]
+    lost: Mapping[FileId, FileStatus]
 
     def durable(self, file: FileId, shipped: Ranges) -> Ranges:
         """What is durable there of a file of which ``shipped`` was once."""
-        loss = self.lost.get(file)
-        if loss is not None:
-            shipped = shipped.intersect(Ranges.of(*loss.kept))
-        return shipped.union(self.have.get(file, Ranges()))
+        if file in self.lost:
+            shipped = shipped.intersect(self.lost[file].status.shipped)
+        return shipped.union(self.have[file].status.shipped) if file in self.have else shipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,12 @@ def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequen
     selection = _accepted(sender, to, opened)
     known = [version.hash for route in routes for version in route.schemas]
     schemas = PeerSchemas(sender.ledger, selection.rules, known)
-    losses = {file: loss.count for file, loss in opened.lost.items()}
+    losses = {file: left.losses for file, left in opened.lost.items()}
     shipment = Shipment(session, to.peer, sender, selection, schemas, to.term, losses)
-    for file, loss in opened.lost.items():
-        kept = Ranges.of(*loss.kept)
-        sender.progress.report(PeerProgress(file, to.peer, Ranges(), 0, losses=loss.count, kept=kept))
-    return shipment, Resume({file: Ranges.of(*spans) for file, spans in opened.files.items()}, opened.lost)
+    for file, left in opened.lost.items():
+        report = PeerProgress(file, to.peer, Ranges(), 0, losses=left.losses, kept=left.status.shipped)
+        sender.progress.report(report)
+    return shipment, Resume(opened.files, opened.lost)
 
 
 def _accepted(sender: Sender, to: Destination, opened: OpenReply) -> FrameFilter:

@@ -10,16 +10,19 @@ import grpc
 import grpc_testing
 import pytest
 
+from replication.core.coverage import Ranges
+from replication.core.status import reported
 from replication.errors import PeerRefusedError, PeerUnavailableError
 from replication.link import ranges, wire
 from replication.link._pb import walship_pb2 as pb
-from replication.link.base import PROTOCOL, Ack, OpenReply, Reason, Refusal
+from replication.link.base import PROTOCOL, Ack, FileStatus, OpenReply, Reason, Refusal
 from replication.link.grpc_client import GrpcLink
+from replication.link.statuses import encode_progress
 from tests.contract.link_service import EAST, FILE, HELLO, ROUTE, WEST, Service, data
 
 LINK = pb.DESCRIPTOR.services_by_name["Link"]
 WRONG = Refusal(Reason.WRONG_CLUSTER, "this is north", "look at the map")
-OPENED = OpenReply(WEST, "1.0", {FILE: ((256, 300),)})
+OPENED = OpenReply(WEST, "1.0", {FILE: FileStatus(reported(Ranges.of((256, 300))))})
 
 
 class Peer:
@@ -64,8 +67,9 @@ def test_a_call_is_sent_as_the_protocol_says_and_its_answer_read(peer: Peer) -> 
     assert peer.unary("Describe", wire.encode_description(service.describe()), OK) == b""
     assert described.result(10) == service.describe()
     progress = peer.asked(lambda: peer.link.progress([FILE]))
-    asked = peer.unary("Progress", pb.ProgressReply(applied={str(FILE): 7}).SerializeToString(), OK)
-    assert list(pb.ProgressRequest.FromString(asked).files) == [str(FILE)] and progress.result(10) == {FILE: 7}
+    there = {FILE: FileStatus(reported(Ranges.of((256, 300)), 280))}
+    asked = peer.unary("Progress", encode_progress(there), OK)
+    assert list(pb.ProgressRequest.FromString(asked).files) == [str(FILE)] and progress.result(10) == there
 
 
 def test_a_route_is_opened_or_refused(peer: Peer) -> None:

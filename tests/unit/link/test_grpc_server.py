@@ -14,7 +14,8 @@ from replication.link import wire
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import PROTOCOL, Ack, OpenReply, Reason, Refusal
 from replication.link.grpc_servicer import LinkServicer
-from tests.contract.link_service import EAST, FILE, HELLO, LOSS, ROUTE, SPEC, VERSION, WEST, Service, data
+from replication.link.statuses import decode_progress
+from tests.contract.link_service import EAST, FILE, HELLO, ROUTE, SPEC, THERE, VERSION, WEST, Service, data
 
 LINK = pb.DESCRIPTOR.services_by_name["Link"]
 CALLER = frozenset({"east"})
@@ -71,8 +72,7 @@ def test_single_calls_answer_what_the_service_says(server: grpc_testing.Server, 
     known = pb.GetSchemaRequest(hash=VERSION.hash).SerializeToString()
     assert wire.decode_schema(call(server, "GetSchema", known)[0]) == VERSION
     assert call(server, "GetSchema", pb.GetSchemaRequest(hash=bytes(32)).SerializeToString())[0] == b""
-    assert pb.ProgressReply.FromString(call(server, "Progress", files)[0]).applied == {str(FILE): 1 << 40}
-    assert wire.decode_lost(call(server, "Lost", files)[0]) == {FILE: LOSS}
+    assert decode_progress(call(server, "Progress", files)[0]) == {FILE: THERE}
 
 
 def test_a_route_opens_without_a_refusal_and_the_service_learns_who_called(

@@ -1,0 +1,71 @@
+"""ReplicationStatus as a message of ``proto/walship.proto``, and back; what a peer says of its caller's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from google.protobuf.message import DecodeError
+
+from replication.core.coverage import Ranges, Span
+from replication.core.ids import FileId
+from replication.core.status import FileState, ReplicationStatus
+from replication.errors import FormatError
+from replication.link._pb import walship_pb2 as pb
+from replication.link.base import FileStatus
+
+
+def encode_status(status: ReplicationStatus) -> pb.ReplicationStatus:
+    """As a message."""
+    return pb.ReplicationStatus(
+        state=pb.ReplicationStatus.State.Value(status.state.value),
+        begin=status.begin,
+        needed=status.needed,
+        finished=status.finished,
+        applied=status.applied,
+        ranges=encode_spans(status.shipped),
+    )
+
+
+def decode_status(message: pb.ReplicationStatus) -> ReplicationStatus:
+    """Read one; a state from a newer version counts as OPEN."""
+    is_closed = message.state == pb.ReplicationStatus.CLOSED
+    return ReplicationStatus(
+        FileState.CLOSED if is_closed else FileState.OPEN,
+        message.begin,
+        message.needed,
+        Ranges.of(*decode_spans(message.ranges)),
+        message.applied,
+    )
+
+
+def encode_files(files: Mapping[FileId, FileStatus]) -> list[pb.FileStatus]:
+    """One message a file."""
+    return [pb.FileStatus(file=str(f), status=encode_status(s.status), losses=s.losses) for f, s in files.items()]
+
+
+def decode_files(messages: Iterable[pb.FileStatus]) -> dict[FileId, FileStatus]:
+    """Read them."""
+    return {FileId.parse(each.file): FileStatus(decode_status(each.status), each.losses) for each in messages}
+
+
+def encode_progress(files: Mapping[FileId, FileStatus]) -> bytes:
+    """A ProgressReply."""
+    return bytes(pb.ProgressReply(files=encode_files(files)).SerializeToString())
+
+
+def decode_progress(raw: bytes) -> dict[FileId, FileStatus]:
+    """Read a ProgressReply; FormatError when it is none."""
+    try:
+        return decode_files(pb.ProgressReply.FromString(raw).files)
+    except (DecodeError, ValueError) as error:
+        raise FormatError(f"a peer's progress cannot be read: {error}") from None
+
+
+def encode_spans(spans: Iterable[Span]) -> list[pb.Range]:
+    """One Range a span."""
+    return [pb.Range(begin=begin, end=end) for begin, end in spans]
+
+
+def decode_spans(ranges: Sequence[pb.Range]) -> tuple[Span, ...]:
+    """As they came: in any order, perhaps empty."""
+    return tuple((each.begin, each.end) for each in ranges)
