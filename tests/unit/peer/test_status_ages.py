@@ -12,7 +12,7 @@ from replication.core.routes.freshness import ClosedNotice
 from tests import sites
 from tests.deriving import DerivingSite
 from tests.replaying import TableSite
-from tests.unit.peer.test_derived import PUBLIC, people, rows
+from tests.unit.peer.derive.test_derived import PUBLIC, people, rows
 
 
 def test_what_another_clock_dates_after_now_is_not_younger_than_now() -> None:

@@ -19,7 +19,7 @@ from replication.ledger.sql.parts.replay import SqlReplay
 from tests.deriving import DerivingSite, Killed
 from tests.sites import Wal
 from tests.tables_made import uuids
-from tests.unit.peer.test_derived import KILLS, PUBLIC, SCHEMA, rows, shown
+from tests.unit.peer.derive.test_derived import KILLS, PUBLIC, SCHEMA, rows, shown
 
 
 @pytest.fixture
