@@ -273,7 +273,8 @@ def _at_peer(
     others = {reason for table, reason in held.items() if table != rule.table}
     for file, status in statuses:
         known = progress.get((file, peer.name))
-        error = error or (known.error if known and known.error not in others else "")
+        if known is not None and known.error not in others:
+            error = error or known.error or ""
         behind = status.remaining + fresh.get(file, 0)
         if behind:
             lag_bytes += behind

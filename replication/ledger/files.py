@@ -67,27 +67,26 @@ class FileRow:
 
 @dataclass(frozen=True, slots=True)
 class PeerProgress:
-    """What the worker learnt about one file at one peer; joined by union and max.
+    """What the worker learnt about one file at one peer; ``decisions/progress.py`` joins reports.
 
     ``generation`` is that of the newest rule for the peer which the worker knew when it skipped what no rule names.
     Where a newer rule begins, bytes reported under an older generation do not count as shipped. None = all rules in
     force. ``losses`` is how often the peer had lost bytes of the file when this was learnt: what was learnt before an
     older loss counts no more, and of what was known then only ``kept`` does. ``withheld`` names bytes of the file that
-    hold only frames of one table, which is withheld: the file's other tables need not wait for them. With
-    ``tells_error`` False nothing is said of how shipping goes, and the last error stays.
+    hold only frames of one table, which is withheld: the file's other tables need not wait for them. ``error`` is the
+    last error, "" when the last attempt went well, None when the report says nothing of attempts: the last error stays.
     """
 
     file: FileId
     peer: str
-    shipped: Ranges  # durable at the peer, skipped bytes included
-    applied: int  # prefix the peer reports as applied
+    shipped: Ranges = Ranges()  # durable at the peer, skipped bytes included
+    applied: int = 0  # prefix the peer reports as applied
     commit: int = 0  # commit time of the newest frame known durable there
-    error: str = ""  # last error, "" when the last attempt went well
+    error: str | None = ""
     generation: int | None = None
     losses: int = 0
     kept: Ranges = Ranges()
     withheld: Mapping[UUID, Ranges] = field(default_factory=dict)
-    tells_error: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from replication.errors import (
     UnknownTableError,
 )
 from replication.ledger.base import FileKind, Ledger, Peer, PeerProgress
-from replication.worker.report.progress import join
+from replication.ledger.decisions.progress import join
 from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,
@@ -160,7 +160,7 @@ def test_the_last_error_stays_until_somebody_tells_that_shipping_goes_well(sendi
     enable(sending)
     file = own_wal(sending, 9)
     told = PeerProgress(file, "north", Ranges(), HEADER, error="timed out")
-    applied = PeerProgress(file, "north", Ranges(), HEADER + 100, tells_error=False)
+    applied = PeerProgress(file, "north", Ranges(), HEADER + 100, error=None)
     well = PeerProgress(file, "north", Ranges.of((HEADER, HEADER + 200)), HEADER)
     for reports, error in (
         ([told, applied], "timed out"),

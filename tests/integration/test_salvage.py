@@ -25,7 +25,7 @@ from replication.core.frame import scan
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.errors import LedgerBusyError, LockedFileError, RequestError
 from replication.ledger.base import FileKind, FileRow, PeerProgress, ReplayCheckpoint
-from replication.worker.report.progress import join
+from replication.ledger.decisions.progress import join
 from shell.main import run
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
 from tests.sites import SCHEMA, Site, Wal, rows, table

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import structlog
 
-from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
@@ -109,12 +108,11 @@ class AppliedPoll:
             if there.losses > before.losses:
                 self._has_loss = True
                 _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=there.losses, kept=str(kept))
-                report = PeerProgress(file, peer, Ranges(), 0, losses=there.losses, kept=kept, tells_error=False)
-                self._progress.report(report)
+                self._progress.report(PeerProgress(file, peer, losses=there.losses, kept=kept, error=None))
             if applied > before.applied:
                 arrived.add(file)
                 losses = max(there.losses, before.losses)
-                self._progress.report(PeerProgress(file, peer, Ranges(), applied, losses=losses, tells_error=False))
+                self._progress.report(PeerProgress(file, peer, applied=applied, losses=losses, error=None))
         return arrived
 
 

@@ -131,7 +131,7 @@ class ChunkStep:
         """Record the error with the file that was to go first."""
         if log:
             _log.warning("chunk_interrupted", peer=tail.peer, failures=failures, error=str(error))
-        self._sender.progress.report(PeerProgress(self._todo[0].file, tail.peer, Ranges(), 0, error=str(error)))
+        self._sender.progress.report(PeerProgress(self._todo[0].file, tail.peer, error=str(error)))
 
     def _rows(self) -> dict[FileId, FileRow]:
         """The ledger's rows of the files; chunks of a file that was retired are done."""

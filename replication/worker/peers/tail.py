@@ -100,7 +100,7 @@ class TailStep:
         if log:
             _log.warning("tail_interrupted", peer=tail.peer, failures=failures, error=str(error))
         for file in sorted(self._following, reverse=True)[:_ERRORS_MAX]:
-            self.sender.progress.report(PeerProgress(file, tail.peer, Ranges(), 0, error=str(error)))
+            self.sender.progress.report(PeerProgress(file, tail.peer, error=str(error)))
 
     def _succeeded(self, tail: Tail, *work: str) -> None:
         """A stream is open, or there is nothing to send any more: what stood in its way is over."""
@@ -118,7 +118,7 @@ class TailStep:
         here = {source.file for source in self.host_files.poll()}.difference(tail.elsewhere)
         for known in self.sender.ledger.files.progress(tail.peer):
             if known.error and known.file in here and not self.skipped.knows(known.file):
-                self.sender.progress.report(PeerProgress(known.file, tail.peer, Ranges(), 0, losses=known.losses))
+                self.sender.progress.report(PeerProgress(known.file, tail.peer, losses=known.losses))
 
     def _close_ended_routes(self, link: PeerLink, tail: Tail) -> None:
         """Close what routes a peer to which nothing goes any more may have open: nobody else does.

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from uuid import UUID
 
 import structlog
 
-from replication.core.coverage import Ranges
-from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger, PeerProgress
+from replication.ledger.decisions.progress import join
 
 _WAITING_MAX = 100_000
 _log = structlog.get_logger(__name__)
@@ -58,42 +55,3 @@ class ProgressLog:
                     self._waiting[progress.file, progress.peer] = join(progress, later) if later else progress
             return False
         return True
-
-
-def join(earlier: PeerProgress, later: PeerProgress) -> PeerProgress:
-    """Both together; the error is the later one's.
-
-    After a loss at the peer, of earlier reports only that counts which the peer kept.
-    """
-    old, new = (earlier, later) if earlier.losses <= later.losses else (later, earlier)
-    shipped, applied, kept = old.shipped, old.applied, new.kept
-    if old.losses == new.losses:
-        kept = old.kept.union(new.kept)
-    else:
-        shipped = shipped.intersect(new.kept)
-        applied = min(applied, shipped.prefix(FILE_HEADER_BYTES))
-    return PeerProgress(
-        earlier.file,
-        earlier.peer,
-        shipped.union(new.shipped),
-        max(applied, new.applied),
-        max(earlier.commit, later.commit),
-        later.error if later.tells_error else earlier.error,
-        _older(earlier.generation, later.generation),
-        new.losses,
-        kept,
-        _both(earlier.withheld, later.withheld),
-        earlier.tells_error or later.tells_error,
-    )
-
-
-def _both(one: Mapping[UUID, Ranges], two: Mapping[UUID, Ranges]) -> Mapping[UUID, Ranges]:
-    if not one or not two:
-        return one or two
-    return {table: one.get(table, Ranges()).union(two.get(table, Ranges())) for table in (*one, *two)}
-
-
-def _older(one: int | None, two: int | None) -> int | None:
-    if one is None or two is None:
-        return two if one is None else one
-    return min(one, two)

@@ -82,8 +82,7 @@ def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequen
     losses = {file: left.losses for file, left in opened.lost.items()}
     shipment = Shipment(session, to.peer, sender, selection, schemas, to.term, losses)
     for file, left in opened.lost.items():
-        report = PeerProgress(file, to.peer, Ranges(), 0, losses=left.losses, kept=left.status.shipped)
-        sender.progress.report(report)
+        sender.progress.report(PeerProgress(file, to.peer, losses=left.losses, kept=left.status.shipped))
     return shipment, Resume(opened.files, opened.lost)
 
 

@@ -337,11 +337,10 @@ class Shipment:
                 file,
                 self._peer,
                 spans,
-                0,
-                commit,
-                error or self.selection.trouble,
-                self.selection.generation,
-                self._losses.get(file, 0),
+                commit=commit,
+                error=error or self.selection.trouble,
+                generation=self.selection.generation,
+                losses=self._losses.get(file, 0),
                 withheld=withheld,
             )
         )

@@ -18,6 +18,7 @@ from replication.core.shipping.retention import FileFacts, RetentionPolicy, held
 from replication.core.status import ReplicationStatus
 from replication.errors import ClosedFileError, RequestError
 from replication.ledger.base import KEEP, Backlog, FileKind, FileRow, PeerProgress, Released, Rule
+from replication.ledger.decisions.progress import join
 from replication.ledger.sql.queries.files import NewFile, add_file, drop_file, next_number
 from replication.ledger.sql.queries.replay import advance, is_held
 from replication.ledger.sql.queries.retention import facts, lacked_files, release
@@ -142,31 +143,21 @@ class SqlFileRecords:
         for table, ranges in report.withheld.items():
             keep_withheld(connection, key, str(table), ranges)
         row = connection.execute(sa.select(sending.progress).where(here)).one_or_none()
-        shipped = report.shipped
         if report.generation is not None:
-            shipped = shipped.within(0, begins.of_newer(key, report.peer, report.generation, shipped.end))
-        values: dict[str, Any] = {
-            "shipped": shipped.to_json(),
-            "applied": report.applied,
-            "commit": report.commit,
-            "error": report.error,
-            "losses": report.losses,
+            end = begins.of_newer(key, report.peer, report.generation, report.shipped.end)
+            report = replace(report, shipped=report.shipped.within(0, end))
+        both = report if row is None else join(_progress(report.file, row), report)
+        values = {
+            "shipped": both.shipped.to_json(),
+            "applied": both.applied,
+            "commit": both.commit,
+            "error": both.error or "",
+            "losses": both.losses,
         }
         if row is None:
             connection.execute(sending.progress.insert().values(file_id=key, peer=report.peer, **values))
-            return
-        before, passed = Ranges.from_json(row.shipped), row.applied
-        if not report.tells_error:
-            values["error"] = row.error
-        if report.losses < row.losses:  # learnt before the peer lost bytes: nothing follows from it any more
-            shipped, values["applied"], values["losses"] = Ranges(), 0, row.losses
-        elif report.losses > row.losses:
-            before = before.intersect(report.kept)
-            passed = min(passed, before.prefix(FILE_HEADER_BYTES))
-        values["shipped"] = before.union(shipped).to_json()
-        values["applied"] = max(passed, values["applied"])
-        values["commit"] = max(row.commit, report.commit)
-        connection.execute(sending.progress.update().where(here).values(values))
+        else:
+            connection.execute(sending.progress.update().where(here).values(values))
 
     def progress(self, peer: str | None = None) -> list[PeerProgress]:
         """See ``FileRecords``."""
@@ -177,12 +168,7 @@ class SqlFileRecords:
             wanted = wanted.where(_p.peer == peer)
         with self._store.read() as connection:
             rows = connection.execute(wanted.order_by(_f.file, _p.peer)).all()
-        return [
-            PeerProgress(
-                file_id(r.file), r.peer, Ranges.from_json(r.shipped), r.applied, r.commit, r.error, losses=r.losses
-            )
-            for r in rows
-        ]
+        return [_progress(file_id(row.file), row) for row in rows]
 
     def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
         """See ``FileRecords``."""
@@ -290,6 +276,11 @@ class SqlFileRecords:
         """See ``FileRecords``."""
         with self._store.read() as connection:
             return counter(connection, "retired_bytes")
+
+
+def _progress(file: FileId, row: Any) -> PeerProgress:
+    shipped = Ranges.from_json(row.shipped)
+    return PeerProgress(file, row.peer, shipped, row.applied, row.commit, row.error, losses=row.losses)
 
 
 def _closed_bytes(known: Mapping[int, KnownStatuses]) -> int:
