@@ -15,8 +15,10 @@ from uuid import uuid4
 import pyarrow as pa
 
 from peer.receive.receiver import Receiver
+from peer.repair.salvage import SalvageSite
 from replication import config as configuration
 from replication.coordination.memory import MemoryEnsemble
+from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.frame import (
@@ -261,3 +263,8 @@ def flip(wal: Wal, at: int) -> None:
         (byte,) = file.read(1)
         file.seek(at)
         file.write(bytes([byte ^ 0x10]))
+
+
+def site_of(site: Site, coordination: Coordination | None = None) -> SalvageSite:
+    """Where files of a cluster are salvaged."""
+    return SalvageSite(site.config, site.ledger, site.files, coordination)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from peer.repair.salvage import claim_of, is_whole
+from peer.repair.readable import claim_of, is_whole
 from peer.repair.saved_copy import copied
 from replication.config import Config
 from replication.core.frame import check_payload, read_frame

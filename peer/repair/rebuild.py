@@ -16,8 +16,8 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.engine import make_url
 
-from peer.repair.readable import find_readable
-from peer.repair.salvage import claim_of, keep_remains
+from peer.repair.readable import claim_of, find_readable
+from peer.repair.remains import keep_remains
 from peer.repair.saved_copy import SENT_AGAIN, copied
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import Folded, MergeQuery
@@ -234,7 +234,7 @@ def save_whole(
             stem = PurePath(path).stem
             named = FileId(nobody, host, int(stem) if stem.isdigit() else 0)
             row = FileRow(named, FileKind.LANDING, host, path, False, 0, "", "", 0, 0, 0)
-            readable = [each for each in find_readable(row, 0).frames.values() if each[0].header.kind not in SENT_AGAIN]
+            readable = find_readable(row, 0).frames.values()
             whole = [each for each in readable if wanted(each[0].header.table)]
             if whole:
                 with copied(config, ledger, files, None, whole) as made:

@@ -80,7 +80,7 @@ def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> No
     else:
         if row.is_stored or files.exists(row.path):
             return
-    ledger.salvage.salvage_own(row.file, ledger.terms.current(), Readable(row.needed))
+    ledger.salvage.carry_out(row.file, ledger.terms.current(), Readable(row.needed))
 
 
 def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[str, ...]]:

@@ -20,7 +20,7 @@ from replication.ledger.landing import LandingRecords
 from replication.ledger.registration import Claim, Divergence, Landed, Registration
 from replication.ledger.replay import Pending, Quarantined, Replay, ReplayCheckpoint
 from replication.ledger.rules import Gap, PatternRule, Peer, Rule, Rules
-from replication.ledger.salvage import AcknowledgedLoss, AtRisk, OwnLoss, Readable, Salvage, Salvaged
+from replication.ledger.salvage import AcknowledgedLoss, Readable, Salvage, SalvagePlan, SenderKeeps
 from replication.ledger.sending import Attempt, HeldTable, Sending
 from replication.ledger.tables import TableRecords
 from replication.ledger.terms import Terms
@@ -29,7 +29,6 @@ from replication.ledger.time import AheadClock, Grown, Time, WriterEntry, Writer
 __all__ = [
     "KEEP",
     "AheadClock",
-    "AtRisk",
     "Attempt",
     "Backlog",
     "BatchPart",
@@ -45,14 +44,14 @@ __all__ = [
     "FileRecords",
     "Gap",
     "Salvage",
-    "Salvaged",
+    "SalvagePlan",
+    "SenderKeeps",
     "Grown",
     "HeldTable",
     "Landed",
     "LandingRecords",
     "Ledger",
     "Released",
-    "OwnLoss",
     "PassedOn",
     "Peer",
     "Pending",

@@ -16,7 +16,6 @@ from shell.cli.render import Printer, bytes_text, moment_text
 if TYPE_CHECKING:
     from peer.client.cluster import Cluster
     from peer.frames.check import WalView
-    from replication.coordination.session import Coordination
     from replication.core.frame import FrameView
     from replication.ledger.base import FileRow
 
@@ -148,94 +147,30 @@ def wal_salvage(
     """Salvage a missing or damaged file: save what can be read, and go on without the rest.
 
     The sender of a landing file sends the rest again. The rest of a file that was written here is lost where it has not
-    arrived: without --yes this shows what that is, and which tables need a bootstrap at which peers.
+    arrived. Without --yes this shows what would be saved, sent again and lost, and changes nothing.
     """
+    from peer.repair.describe import as_json, lines
+    from peer.repair.salvage import SalvageSite, plan_salvage, salvage
+    from replication.files.local import LocalFiles
+
     with invocation.connect() as (cluster, printer):
         row = _find(cluster, file)
         if isinstance(row, Path):
             raise MissingFileError(f"The ledger has no file {file}", "See walship wal list")
         coordination = cluster.coordination if cluster.config.shares_ledger else None
-        if row.source is None:
-            _salvage_own(cluster, printer, row, coordination, yes=yes)
-        else:
-            _salvage_landed(cluster, printer, row, coordination, yes=yes)
-
-
-def _salvage_landed(
-    cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
-) -> None:
-    from peer.repair.salvage import give_up, missing_lines
-    from replication.files.local import LocalFiles
-
-    if not yes:
-        risk = cluster.ledger.salvage.at_risk(row.file)
-        frames = sum(ranges.total for ranges in risk.sequences.values())
-        raise RequestError(
-            f"{row.file.local} holds {frames} frames that are not in tables here; those that cannot be saved "
-            f"are asked for again from {row.source.cluster.name if row.source else 'nobody'}; a peer that lacks some "
-            "which it may have let go of will need a bootstrap",
-            "Say --yes to accept that",
-        )
-    done = give_up(cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
-    salvaged = done.salvaged
-    names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
-    told = {
-        "file": row.file.local,
-        "source": str(salvaged.source) if salvaged.source else "",
-        "again": [list(span) for span in salvaged.again],
-        "again_bytes": salvaged.again.total,
-        "frames_saved": sum(ranges.total for ranges in salvaged.saved.values()),
-        "frames_dropped": sum(ranges.total for ranges in salvaged.dropped.values()),
-        "needs_bootstrap": {
-            peer: {names.get(table, str(table)): count for table, count in tables.items()}
-            for peer, tables in salvaged.lacking.items()
-        },
-        "copies": done.copies.local if done.copies else "",
-        "remains": done.remains,
-    }
-    printer.value(told)
-    if salvaged.again:
-        printer.line("its sender is told, and ships again what it has of these ranges; replicated time waits for them")
-    for line in missing_lines(salvaged.lacking, names):
-        printer.line(line)
-
-
-def _salvage_own(
-    cluster: Cluster, printer: Printer, row: FileRow, coordination: Coordination | None, *, yes: bool
-) -> None:
-    from peer.repair.salvage_own import by_table, own_loss, salvage_own, told
-    from replication.files.local import LocalFiles
-
-    where = (cluster.config, cluster.ledger, LocalFiles(), row.file, coordination)
-    done = salvage_own(*where) if yes else None
-    loss = own_loss(*where) if done is None else done.loss
-    names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
-    printer.value(
-        {
-            "file": row.file.local,
-            "frames_saved": len(loss.wanted),
-            "frames_lost": sum(ranges.total for ranges in loss.lost.values()),
-            "lost": by_table(loss.lost, names),
-            "at_peers": {peer: by_table(found, names) for peer, found in loss.at_peers.items()},
-            "needs_bootstrap": {
-                peer: {names.get(table, str(table)): count for table, count in tables.items()}
-                for peer, tables in loss.lacking.items()
-            },
-            "unreadable_bytes": loss.unreadable_bytes,
-            "unknown_bytes": loss.untold_bytes,
-            "copies": done.copies.local if done and done.copies else "",
-            "remains": done.remains if done else "",
-        }
-    )
-    for line in told(loss, names):
-        printer.line(line)
-    if done is None and row.is_redundant:
-        raise RequestError(f"{row.file.local} is still in the ledger", "Nothing was changed; say --yes to salvage it")
-    if done is None:
-        raise RequestError(
-            f"{row.file.local} was written here, so what cannot be read of it is lost for those who do not have it",
-            "Nothing was changed. Restore the file if you can; else say --yes to accept what is said above",
-        )
+        site = SalvageSite(cluster.config, cluster.ledger, LocalFiles(), coordination)
+        done = salvage(site, row.file) if yes else None
+        plan = plan_salvage(site, row.file) if done is None else done.plan
+        names = {spec.uuid: spec.name for spec in cluster.ledger.tables.all()}
+        copies, remains = (done.copies, done.remains) if done else (None, "")
+        printer.value(as_json(plan, names) | {"copies": copies.local if copies else "", "remains": remains})
+        for line in lines(plan, names):
+            printer.line(line)
+        if done is None:
+            raise RequestError(
+                f"{row.file.local} is still in the ledger: nothing was changed",
+                "Restore the file if you can; else say --yes to accept what is listed above",
+            )
 
 
 def _chosen(cluster: Cluster, files: list[str]) -> Iterator[tuple[Path, FileRow | None]]:

@@ -12,7 +12,7 @@ from replication.core.ids import ClusterId, FileId
 from replication.core.phase import Phase
 from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import StaleTermError
-from replication.ledger.base import FileKind, Ledger, PeerProgress
+from replication.ledger.base import FileKind, Ledger, PeerProgress, Readable
 from tests.contract.ledger_stores import FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
@@ -112,7 +112,7 @@ def again(ledger: Ledger, *, bootstrap: bool = False) -> FileId:
     first.land(claims(stream(WEATHER, wal()), 0, 1, 0))  # not applied here, so that the sender has its file
     shipped(ledger, "south", first.file)
     ledger.files.close(first.file, first.at)
-    ledger.salvage.salvage_landing(first.file, 0)
+    ledger.salvage.carry_out(first.file, 0, Readable(0))
     if bootstrap:
         for spec in (FLIGHTS, WEATHER):
             ledger.rules.begin_bootstrap("north", spec.uuid, 0)
@@ -131,7 +131,7 @@ def test_what_came_again_for_a_peer_is_let_go_only_with_its_table(sending: Ledge
 
 def test_what_came_again_for_a_peer_and_is_given_up_too_needs_a_bootstrap(sending: Ledger) -> None:
     file = again(sending)
-    assert sending.salvage.salvage_landing(file, 0).lacking == {"north": {FLIGHTS.uuid: 2}}
+    assert sending.salvage.carry_out(file, 0, Readable(0)).lacking == {"north": {FLIGHTS.uuid: 2}}
     assert phases(sending) == {("north", "ops.flights")}
 
 

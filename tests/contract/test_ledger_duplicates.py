@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replication.core.coverage import Ranges
-from replication.ledger.base import FileKind, Ledger
+from replication.ledger.base import FileKind, Ledger, Readable
 from tests.contract.ledger_stores import FRAME, HEADER, Route, applied, claims, peer, stream, table, wal
 
 FLIGHTS, WEATHER = table(), table("ops.weather", 2)
@@ -83,8 +83,8 @@ def test_a_file_of_duplicates_stays_until_then(ledger: Ledger, routes: tuple[Rou
         ledger.files.close(route.file, route.at)
     ledger.rules.define(peer(), 0)
     assert ledger.files.retirable("h0") == []
-    salvaged = ledger.salvage.salvage_landing(first.file, 0)
-    assert salvaged.dropped == {S: Ranges.of((0, 2))}, "its copies were not asked for"
+    salvaged = ledger.salvage.carry_out(first.file, 0, Readable(0))
+    assert salvaged.lost == {S: Ranges.of((0, 2))}, "its copies were not asked for"
     assert [row.file for row in ledger.files.retirable("h0") if row.kind is FileKind.LANDING] == [again.file]
 
 

@@ -8,7 +8,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import StreamId
 from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
-from replication.ledger.base import Claim, Ledger, Quarantined
+from replication.ledger.base import Claim, Ledger, Quarantined, Readable
 from tests.contract.ledger_stores import EAST, FRAME, HEADER, NORTH, Route, applied, claims, table, wal
 
 FLIGHTS = table()
@@ -91,7 +91,7 @@ def test_frames_that_are_claimed_elsewhere_are_spare_until_their_sender_lost_som
     assert ledger.landing.duplicates(two.file, HEADER + 2 * FRAME, end) == Ranges()
     ledger.files.close(one.file, one.at)
     term = ledger.terms.raise_to_next()
-    again = ledger.salvage.salvage_landing(one.file, term).again
+    again = ledger.salvage.carry_out(one.file, term, Readable(0)).again
     assert again
     later = Route(ledger)
     later.land(claims(S, 0, 3, 0))

@@ -14,7 +14,7 @@ from replication.core.definition.define import typed_table
 from replication.core.ids import FileId
 from replication.core.phase import Phase
 from replication.errors import MissingFileError, RequestError, StaleTermError
-from replication.ledger.base import Claim, FileKind, Ledger, PeerProgress, Quarantined
+from replication.ledger.base import Claim, FileKind, Ledger, PeerProgress, Quarantined, Readable, SalvagePlan
 from tests.contract.ledger_stores import (
     FRAME,
     HEADER,
@@ -56,6 +56,15 @@ def copies(ledger: Ledger, *frames: tuple[Claim, ...]) -> tuple[FileId, tuple[Cl
     return made.file, made.group(*frames).claims
 
 
+def nothing(route: Route) -> Readable:
+    """Of a file that is gone."""
+    return Readable(route.at)
+
+
+def plan(ledger: Ledger, route: Route, *, keeps_tables: bool = True) -> SalvagePlan:
+    return ledger.salvage.plan(route.file, nothing(route), keeps_tables=keeps_tables)
+
+
 def pending(ledger: Ledger) -> dict[FileId, int]:
     return {p.row.file: (p.end - p.begin - p.duplicates.total) // FRAME for p in ledger.replay.pending()}
 
@@ -70,10 +79,10 @@ def test_what_is_applied_stays_and_the_rest_is_needed_again(ledger: Ledger, rout
     applied(ledger, FLIGHTS, {route.file: at(2)})
     close(ledger, route)
     assert ledger.salvage.losses([wal()]) == {}
-    assert ledger.salvage.at_risk(route.file).sequences == {S: Ranges.of((2, 4))}
-    salvaged = ledger.salvage.salvage_landing(route.file, 0)
-    assert salvaged.again == Ranges.of((at(2), at(4))) and salvaged.source == wal()
-    assert salvaged.dropped == {S: Ranges.of((2, 4))} and salvaged.saved == {}
+    assert plan(ledger, route).lost == {S: Ranges.of((2, 4))}
+    salvaged = ledger.salvage.carry_out(route.file, 0, nothing(route))
+    assert salvaged.again == Ranges.of((at(2), at(4))) and salvaged.row.source == wal()
+    assert salvaged.lost == {S: Ranges.of((2, 4))} and salvaged.saved == {}
     assert ledger.landing.coverage() == {S: Ranges.of((0, 2))}
     assert ledger.landing.received(wal()) == Ranges.of((HEADER, at(2)))
     assert ledger.salvage.losses([wal(), wal(7)]) == {wal(): (1, Ranges.of((HEADER, at(2))))}
@@ -89,8 +98,9 @@ def test_frames_that_were_copied_are_claimed_there_and_not_asked_for_again(ledge
     route.land(claims(S, 0, 3, 0))
     close(ledger, route)
     into, saved = copies(ledger, claims(S, 0, 3, 0))
-    salvaged = ledger.salvage.salvage_landing(route.file, 0, (), into, saved)
-    assert not salvaged.again and salvaged.saved == {S: Ranges.of((0, 3))} and not salvaged.dropped
+    readable = Readable(route.at, claims(S, 0, 3, HEADER))
+    salvaged = ledger.salvage.carry_out(route.file, 0, readable, into, saved)
+    assert not salvaged.again and salvaged.saved == {S: Ranges.of((0, 3))} and not salvaged.lost
     assert ledger.salvage.losses([wal()]) == {} and pending(ledger) == {into: 3}
     assert ledger.landing.received(wal()) == Ranges.of((HEADER, at(3)))
     assert ledger.landing.applied_prefix([wal()]) == {wal(): HEADER}, "landed is not applied"
@@ -103,11 +113,12 @@ def test_a_landed_duplicate_is_named_as_the_place_to_copy_from(ledger: Ledger, r
     other = Route(ledger, source=wal(1))
     other.land(claims(S, 1, 2, 0))
     close(ledger, route)
-    (duplicates,) = ledger.salvage.at_risk(route.file).duplicates
+    (duplicates,) = ledger.salvage.duplicates(route.file, plan(ledger, route).lost)
     assert (duplicates[0].file, duplicates[1], duplicates[2]) == (other.file, HEADER, HEADER + FRAME)
     into, saved = copies(ledger, claims(S, 1, 2, 0))
-    salvaged = ledger.salvage.salvage_landing(route.file, 0, (), into, saved)
-    assert salvaged.dropped == {S: Ranges.of((0, 1), (2, 3))} and salvaged.saved == {S: Ranges.of((1, 2))}
+    readable = Readable(route.at, elsewhere=claims(S, 1, 2, HEADER))
+    salvaged = ledger.salvage.carry_out(route.file, 0, readable, into, saved)
+    assert salvaged.lost == {S: Ranges.of((0, 1), (2, 3))} and salvaged.saved == {S: Ranges.of((1, 2))}
     assert salvaged.again == Ranges.of((HEADER, at(3)))
     anew = Route(ledger)
     anew.land(claims(S, 0, 3, 0))
@@ -122,8 +133,8 @@ def test_of_a_registration_applied_in_part_only_the_rest_comes_again(ledger: Led
         applied(ledger, spec, {made.file: at(1)})
         close(ledger, made)
         done = claims(of, 0, 1, HEADER)
-        salvaged = ledger.salvage.salvage_landing(made.file, 0, done)
-        assert salvaged.dropped == {of: Ranges.of((1, 4))}
+        salvaged = ledger.salvage.carry_out(made.file, 0, Readable(made.at, done))
+        assert salvaged.lost == {of: Ranges.of((1, 4))}
         assert ledger.landing.coverage(spec.uuid) == {of: Ranges.of((0, 1))}
 
 
@@ -131,8 +142,8 @@ def test_a_table_without_key_is_never_given_rows_twice(ledger: Ledger, route: Ro
     route.land(claims(K, 0, 4, 0))
     applied(ledger, KEYLESS, {route.file: at(1)})
     close(ledger, route)
-    with pytest.raises(RequestError, match="which cannot be told without the file"):
-        ledger.salvage.salvage_landing(route.file, 0)
+    with pytest.raises(RequestError, match="how much cannot be told"):
+        ledger.salvage.carry_out(route.file, 0, nothing(route))
     assert ledger.landing.coverage() == {K: Ranges.of((0, 4))} and ledger.files.get(route.file) is not None
 
 
@@ -150,9 +161,9 @@ def test_what_a_peer_after_this_cluster_lacks_comes_again_though_it_is_applied_h
     landed = replace(later.group(claims(S, 4, 5, 0)), source_begin=at(4), source_end=at(5))
     ledger.registration.register([landed])  # and not applied, so that the sender has its file
     ledger.files.record([PeerProgress(later.file, "north", Ranges.of((HEADER, later.at)), HEADER)])
-    salvaged = ledger.salvage.salvage_landing(route.file, 0)
+    salvaged = ledger.salvage.carry_out(route.file, 0, nothing(route))
     assert salvaged.again == Ranges.of((HEADER, at(4))), "exact to within a row, and applied rows are joined"
-    assert not salvaged.dropped and not salvaged.lacking and phases(ledger) == {Phase.LIVE}
+    assert not salvaged.lost and not salvaged.lacking and phases(ledger) == {Phase.LIVE}
     anew = Route(ledger)
     anew.land(claims(S, 0, 4, 0))
     assert pending(ledger) == {later.file: 1}, "here it is known"
@@ -172,8 +183,8 @@ def lagging(ledger: Ledger, route: Route) -> None:
 
 def test_a_peer_lacks_what_the_sender_may_have_let_go_so_it_needs_a_bootstrap(ledger: Ledger, route: Route) -> None:
     lagging(ledger, route)
-    salvaged = ledger.salvage.salvage_landing(route.file, 0)
-    assert salvaged.again == Ranges.of((HEADER, at(4))) and not salvaged.dropped
+    salvaged = ledger.salvage.carry_out(route.file, 0, nothing(route))
+    assert salvaged.again == Ranges.of((HEADER, at(4))) and not salvaged.lost
     assert salvaged.lacking == {"north": {FLIGHTS.uuid: 4}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
     assert ledger.landing.coverage() == {S: Ranges.of((0, 4))} and pending(ledger) == {}
 
@@ -182,14 +193,14 @@ def test_what_a_peer_lacks_and_can_be_read_goes_from_the_copies_and_is_not_appli
     ledger: Ledger, route: Route
 ) -> None:
     lagging(ledger, route)
-    assert ledger.salvage.at_risk(route.file).lacked == {(FLIGHTS.uuid, "default"): Ranges.of((at(2), at(4)))}
-    found = claims(S, 0, 4, HEADER)
+    found = Readable(at(4), claims(S, 0, 4, HEADER))
+    assert ledger.salvage.plan(route.file, found).wanted == found.frames[2:]
     into, saved = copies(ledger, claims(S, 2, 3, 0))
     with pytest.raises(RequestError, match="more of .* is needed"):
-        ledger.salvage.salvage_landing(route.file, 0, found, into, saved)
+        ledger.salvage.carry_out(route.file, 0, found, into, saved)
     into, saved = copies(ledger, claims(S, 2, 4, 0))
-    salvaged = ledger.salvage.salvage_landing(route.file, 0, found, into, saved)
-    assert not salvaged.again and not salvaged.dropped and not salvaged.lacking
+    salvaged = ledger.salvage.carry_out(route.file, 0, found, into, saved)
+    assert not salvaged.again and not salvaged.lost and not salvaged.lacking
     assert salvaged.saved == {S: Ranges.of((2, 4))} and phases(ledger) == {Phase.LIVE}
     assert pending(ledger) == {} and ledger.landing.coverage() == {S: Ranges.of((0, 4))}
     found_at = {f: status.remaining for f, _, status in ledger.files.statuses("north") if status.remaining}
@@ -199,9 +210,9 @@ def test_what_a_peer_lacks_and_can_be_read_goes_from_the_copies_and_is_not_appli
 
 def test_of_what_a_peer_lacks_only_the_damaged_frames_are_lost_for_it(ledger: Ledger, route: Route) -> None:
     lagging(ledger, route)
-    readable = (*claims(S, 0, 2, HEADER), *claims(S, 3, 4, at(3)))
+    readable = Readable(at(4), (*claims(S, 0, 2, HEADER), *claims(S, 3, 4, at(3))))
     into, saved = copies(ledger, claims(S, 3, 4, 0))
-    salvaged = ledger.salvage.salvage_landing(route.file, 0, readable, into, saved)
+    salvaged = ledger.salvage.carry_out(route.file, 0, readable, into, saved)
     assert salvaged.lacking == {"north": {FLIGHTS.uuid: 1}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
 
 
@@ -212,7 +223,7 @@ def test_a_rule_begins_among_the_copies_where_it_began_in_the_file(ledger: Ledge
     route.land(claims(S, 2, 4, 0))
     close(ledger, route)
     into, saved = copies(ledger, claims(S, 1, 4, 0))
-    ledger.salvage.salvage_landing(route.file, 0, claims(S, 1, 4, at(1)), into, saved)
+    ledger.salvage.carry_out(route.file, 0, Readable(at(4), claims(S, 1, 4, at(1))), into, saved)
     begins = {f: (status.begin, status.remaining) for f, _, status in ledger.files.statuses("north")}
     assert begins[into] == (at(1), 2 * FRAME)
 
@@ -224,7 +235,7 @@ def test_a_peer_is_owed_nothing_that_it_wrote(ledger: Ledger, route: Route) -> N
     route.land(claims(s, 0, 2, 0))
     applied(ledger, FLIGHTS, {route.file: at(2)})
     close(ledger, route)
-    assert not ledger.salvage.salvage_landing(route.file, 0).lacking and phases(ledger) == {Phase.LIVE}
+    assert not ledger.salvage.carry_out(route.file, 0, nothing(route)).lacking and phases(ledger) == {Phase.LIVE}
 
 
 def test_on_a_cluster_without_tables_what_has_landed_counts_for_the_sender(ledger: Ledger, route: Route) -> None:
@@ -232,9 +243,9 @@ def test_on_a_cluster_without_tables_what_has_landed_counts_for_the_sender(ledge
     ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
     route.land(claims(S, 0, 2, 0))
     close(ledger, route)
-    assert not ledger.salvage.at_risk(route.file, keeps_tables=False).sequences
-    salvaged = ledger.salvage.salvage_landing(route.file, 0, keeps_tables=False)
-    assert salvaged.again == Ranges.of((HEADER, at(2))) and not salvaged.dropped
+    assert not plan(ledger, route, keeps_tables=False).lost
+    salvaged = ledger.salvage.carry_out(route.file, 0, nothing(route), keeps_tables=False)
+    assert salvaged.again == Ranges.of((HEADER, at(2))) and not salvaged.lost
     assert salvaged.lacking == {"north": {FLIGHTS.uuid: 2}} and phases(ledger) == {Phase.NEEDS_BOOTSTRAP}
 
 
@@ -242,25 +253,21 @@ def test_a_host_that_replays_waits_for_what_has_landed_though_zookeeper_forgot_i
     ledger.replay.note_replayer("h1", True)
     route.land(claims(S, 0, 2, 0))
     close(ledger, route)
-    assert ledger.salvage.at_risk(route.file, keeps_tables=False).sequences == {S: Ranges.of((0, 2))}
-    salvaged = ledger.salvage.salvage_landing(route.file, 0, keeps_tables=False)
-    assert salvaged.dropped == {S: Ranges.of((0, 2))} and salvaged.again == Ranges.of((HEADER, at(2)))
+    assert plan(ledger, route, keeps_tables=False).lost == {S: Ranges.of((0, 2))}
+    salvaged = ledger.salvage.carry_out(route.file, 0, nothing(route), keeps_tables=False)
+    assert salvaged.lost == {S: Ranges.of((0, 2))} and salvaged.again == Ranges.of((HEADER, at(2)))
 
 
-def test_only_closed_landing_files_can_be_given_up_and_under_the_current_term(ledger: Ledger, route: Route) -> None:
+def test_only_closed_landing_files_are_salvaged_and_under_the_current_term(ledger: Ledger, route: Route) -> None:
     route.land(claims(S, 0, 1, 0))
     with pytest.raises(RequestError, match="still OPEN"):
-        ledger.salvage.salvage_landing(route.file, 0)
-    own = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
-    ledger.files.close(own, HEADER)
-    with pytest.raises(RequestError, match="may exist nowhere else"):
-        ledger.salvage.at_risk(own)
+        ledger.salvage.carry_out(route.file, 0, nothing(route))
     with pytest.raises(MissingFileError):
-        ledger.salvage.salvage_landing(wal(99), 0)
+        ledger.salvage.carry_out(wal(99), 0, nothing(route))
     close(ledger, route)
     ledger.terms.raise_to_next()
     with pytest.raises(StaleTermError):
-        ledger.salvage.salvage_landing(route.file, 0)
+        ledger.salvage.carry_out(route.file, 0, nothing(route))
     assert ledger.landing.coverage() == {S: Ranges.of((0, 1))}
 
 
@@ -273,7 +280,7 @@ def test_quarantined_frames_of_the_file_are_kept_when_passed_and_judged_anew_whe
         ledger.replay.quarantine(Quarantined(route.file, at(n), at(n + 1), FLIGHTS.uuid, "bad", f"/q/{n}", 1))
     applied(ledger, FLIGHTS, {route.file: at(2)})
     close(ledger, route)
-    ledger.salvage.salvage_landing(route.file, 0)
+    ledger.salvage.carry_out(route.file, 0, nothing(route))
     assert [frame.copy for frame in ledger.replay.quarantined()] == ["/q/1"]
 
 

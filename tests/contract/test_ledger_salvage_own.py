@@ -18,7 +18,7 @@ from replication.core.phase import Phase
 from replication.core.routes.freshness import ClosedNotice
 from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import MissingFileError, RequestError, StaleTermError
-from replication.ledger.base import BatchPart, Claim, FileKind, Grown, Ledger, OwnLoss, PeerProgress, Readable
+from replication.ledger.base import BatchPart, Claim, FileKind, Grown, Ledger, PeerProgress, Readable, SalvagePlan
 from tests.contract.ledger_stores import (
     FLIGHTS,
     FRAME,
@@ -64,14 +64,14 @@ def shipped(ledger: Ledger, file: FileId, frames: int) -> None:
     ledger.files.record([PeerProgress(file, "north", Ranges.of((HEADER, at(frames))), HEADER)])
 
 
-def give_up(ledger: Ledger, file: FileId, end: int, found: tuple[Claim, ...], last: int | None = None) -> OwnLoss:
+def salvage(ledger: Ledger, file: FileId, end: int, found: tuple[Claim, ...], last: int | None = None) -> SalvagePlan:
     """As a person's word does it: what is wanted of ``found`` is copied; the file of copies is ``copies``."""
     ends = None if last is None else {stream(FLIGHTS, file): last}
     readable = Readable(end, found, ends)
-    loss = ledger.salvage.own_loss(file, readable)
+    loss = ledger.salvage.plan(file, readable)
     into = ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot").file if loss.wanted else None
     saved = [replace(claim, begin=at(n), end=at(n + 1)) for n, claim in enumerate(loss.wanted)]
-    done = ledger.salvage.salvage_own(file, 0, readable, into, saved)
+    done = ledger.salvage.carry_out(file, 0, readable, into, saved)
     assert done == loss, "it does what it said"
     assert ledger.files.get(file) is None
     return done
@@ -102,9 +102,9 @@ def test_what_can_be_read_is_copied_the_rest_is_lost_and_nobody_waits_for_it(sen
     file = closed(sending, 4)
     s = stream(FLIGHTS, file)
     sending.time.note_closed(WEST, ClosedNotice(10, ((s, 3),)))
-    loss = give_up(sending, file, at(4), readable_frames(file, (0, 1, 3)))
+    loss = salvage(sending, file, at(4), readable_frames(file, (0, 1, 3)))
     assert loss.lost == {s: Ranges.of((2, 3))} and len(loss.wanted) == 3 and loss.unreadable_bytes == FRAME
-    assert not loss.lacking and not loss.at_peers and not loss.untold_bytes
+    assert not loss.lacking and not loss.at_peers and not loss.unknown_bytes
     assert sending.landing.coverage() == {s: Ranges.of((0, 2), (3, 4))}
     assert pending(sending) == {copies(sending): (0, 3)} and own_time(sending) == 0
     applied(sending, FLIGHTS, {copies(sending): at(3)})
@@ -118,7 +118,7 @@ def test_what_can_be_read_is_copied_the_rest_is_lost_and_nobody_waits_for_it(sen
 
 def test_what_is_lost_counts_when_it_comes_back(sending: Ledger) -> None:
     file = closed(sending, 3)
-    give_up(sending, file, at(3), ())
+    salvage(sending, file, at(3), ())
     assert len(sending.salvage.acknowledged_losses()) == 1
     route = Route(sending, source=wal(0, NORTH))
     route.land(claims(stream(FLIGHTS, file), 0, 3, 0))
@@ -130,7 +130,7 @@ def test_of_a_file_that_is_applied_and_everywhere_nothing_is_lost(sending: Ledge
     file = closed(sending, 3)
     applied(sending, FLIGHTS, {file: at(3)})
     shipped(sending, file, 3)
-    loss = give_up(sending, file, at(3), readable_frames(file, (0, 2)))
+    loss = salvage(sending, file, at(3), readable_frames(file, (0, 2)))
     assert not loss.lost and not loss.wanted and not loss.lacking
     assert phases(sending) == {"ops.flights": Phase.LIVE}
     assert sending.landing.coverage() == {stream(FLIGHTS, file): Ranges.of((0, 3))}
@@ -147,7 +147,7 @@ def test_a_peer_that_lacks_what_is_lost_needs_a_bootstrap_of_those_tables_only(s
     applied(sending, FLIGHTS, {file: at(3)})
     shipped(sending, file, 1)
     found = (*readable_frames(file, (0, 1)), *claims(other, 0, 1, at(3)))
-    loss = give_up(sending, file, at(4), found)
+    loss = salvage(sending, file, at(4), found)
     assert loss.lacking == {"north": {FLIGHTS.uuid: 1}} and not loss.lost
     assert [claim.sequence for claim in loss.wanted] == [1, 0], "what north lacks, and what replay waits for"
     assert phases(sending) == {"ops.flights": Phase.NEEDS_BOOTSTRAP, "ops.weather": Phase.LIVE}
@@ -163,7 +163,7 @@ def test_what_is_applied_here_and_lacked_by_a_peer_goes_from_the_copy_and_is_not
     file = closed(sending, 4)
     applied(sending, FLIGHTS, {file: at(2)})
     shipped(sending, file, 1)
-    loss = give_up(sending, file, at(4), readable_frames(file, range(4)))
+    loss = salvage(sending, file, at(4), readable_frames(file, range(4)))
     assert not loss.lost and not loss.lacking and [claim.sequence for claim in loss.wanted] == [1, 2, 3]
     made = copies(sending)
     assert pending(sending) == {made: (1, 3)} and phases(sending) == {"ops.flights": Phase.LIVE}
@@ -188,7 +188,7 @@ def test_what_a_peer_has_is_named_and_a_batch_that_is_lost_may_be_repeated(sendi
     file = closed(sending, 3)
     shipped(sending, file, 2)
     names = [batch(sending, FLIGHTS, file, n) for n in range(3)]
-    loss = give_up(sending, file, at(3), readable_frames(file, (0, 2)))
+    loss = salvage(sending, file, at(3), readable_frames(file, (0, 2)))
     lost = {stream(FLIGHTS, file): Ranges.of((1, 2))}
     assert loss.lost == lost and loss.at_peers == {"north": lost} and not loss.lacking
     assert phases(sending) == {"ops.flights": Phase.LIVE}
@@ -204,7 +204,7 @@ def test_a_lost_batch_of_a_table_without_key_is_not_repeated_where_a_peer_may_ha
         sending.files.close(file, at(2))
         shipped(sending, file, there)
         names = [batch(sending, KEYLESS, file, n) for n in range(2)]
-        loss = give_up(sending, file, at(2), ())
+        loss = salvage(sending, file, at(2), ())
         assert loss.lacking == {"north": {KEYLESS.uuid: 2}} and not loss.at_peers
         assert [bool(sending.batches.parts(KEYLESS.uuid, name)) for name in names] == kept
         sending.rules.disable("north", KEYLESS.uuid, ["default"], 0)
@@ -215,25 +215,25 @@ def test_what_was_never_registered_is_saved_and_told(sending: Ledger) -> None:
     file = own_wal(sending, 2)
     applied(sending, FLIGHTS, {file: at(2)})
     sending.files.close(file, at(6))
-    loss = give_up(sending, file, at(6), readable_frames(file, (0, 1, 3, 4)), last=5)
+    loss = salvage(sending, file, at(6), readable_frames(file, (0, 1, 3, 4)), last=5)
     s = stream(FLIGHTS, file)
-    assert loss.lost == {s: Ranges.of((2, 3), (5, 6))} and not loss.untold_bytes
+    assert loss.lost == {s: Ranges.of((2, 3), (5, 6))} and not loss.unknown_bytes
     assert sending.landing.coverage() == {s: Ranges.of((0, 2), (3, 5))}
     assert pending(sending) == {copies(sending): (0, 2)}
     assert sending.time.grown(2, {}) == {copies(sending): Grown(at(2), {s: 4})}, "closed time may pass them now"
     other = own_wal(sending)
     sending.files.close(other, at(3))
-    loss = give_up(sending, other, at(3), ())
-    assert not loss.lost and loss.untold_bytes == 3 * FRAME
+    loss = salvage(sending, other, at(3), ())
+    assert not loss.lost and loss.unknown_bytes == 3 * FRAME
 
 
 def test_an_open_file_of_a_dead_writer_holds_closed_time_no_more(sending: Ledger) -> None:
     sending.time.register_writer("writer", "h0", 1, "boot", 1)
     first, second = own_wal(sending, 1), own_wal(sending, 1)
     assert sending.time.raise_closed("h0", {}, 1000) < 1000
-    give_up(sending, first, at(1), ())
+    salvage(sending, first, at(1), ())
     assert len(sending.time.writers()) == 1, "it has another file that is OPEN"
-    give_up(sending, second, at(1), readable_frames(second, (0,)))
+    salvage(sending, second, at(1), readable_frames(second, (0,)))
     assert sending.time.writers() == [] and sending.time.raise_closed("h0", {}, 1000) == 1000
 
 
@@ -241,7 +241,7 @@ def test_a_bootstrap_under_way_waits_for_what_was_copied(sending: Ledger) -> Non
     file = closed(sending, 2)
     enable(sending, bootstrap=True)
     assert "has not applied" in sending.bootstraps.wanted()[0].waits_for
-    give_up(sending, file, at(2), readable_frames(file, (0, 1)))
+    salvage(sending, file, at(2), readable_frames(file, (0, 1)))
     (wanted,) = sending.bootstraps.wanted()
     assert "has not applied" in wanted.waits_for and phases(sending) == {"ops.flights": Phase.BOOTSTRAPPING}
     applied(sending, FLIGHTS, {copies(sending): at(2)})
@@ -256,32 +256,27 @@ def test_a_table_without_key_of_which_it_cannot_be_told_what_is_applied_holds_th
     ledger.files.close(file, at(4))
     applied(ledger, KEYLESS, {file: at(2)})
     some = Readable(at(4), readable_frames(file, (0, 3), KEYLESS))
-    assert ledger.salvage.own_loss(file, some).doubtful == {KEYLESS.uuid}
+    assert ledger.salvage.plan(file, some).doubtful == {KEYLESS.uuid}
     with pytest.raises(RequestError, match="how much cannot be told"):
         made = Route(ledger)
-        ledger.salvage.salvage_own(
-            file, 0, some, made.file, made.group(ledger.salvage.own_loss(file, some).wanted).claims
-        )
+        ledger.salvage.carry_out(file, 0, some, made.file, made.group(ledger.salvage.plan(file, some).wanted).claims)
     assert ledger.landing.coverage() == {s: Ranges.of((0, 4))}
-    ledger.salvage.salvage_own(file, 0, Readable(at(4), readable_frames(file, (0, 1, 2, 3), KEYLESS)[:2]))
+    ledger.salvage.carry_out(file, 0, Readable(at(4), readable_frames(file, (0, 1, 2, 3), KEYLESS)[:2]))
     assert ledger.landing.coverage() == {s: Ranges.of((0, 2))}
 
 
-def test_it_is_a_decision_about_files_that_were_written_here(sending: Ledger) -> None:
+def test_a_file_is_salvaged_only_as_planned_and_under_the_current_term(sending: Ledger) -> None:
     file = closed(sending, 2)
     readable = Readable(at(2), readable_frames(file, (0, 1)))
     made = Route(sending)
     some = made.group(readable_frames(file, (0,))).claims
     with pytest.raises(RequestError, match="more of .* is needed"):
-        sending.salvage.salvage_own(file, 0, readable, made.file, some)
-    landed = Route(sending, source=wal(3))
-    with pytest.raises(RequestError, match="can send it again"):
-        sending.salvage.own_loss(landed.file, Readable(HEADER))
+        sending.salvage.carry_out(file, 0, readable, made.file, some)
     with pytest.raises(MissingFileError):
-        sending.salvage.own_loss(wal(99), Readable(HEADER))
+        sending.salvage.plan(wal(99), Readable(HEADER))
     sending.terms.raise_to_next()
     with pytest.raises(StaleTermError):
-        sending.salvage.salvage_own(file, 0, Readable(at(2)))
+        sending.salvage.carry_out(file, 0, Readable(at(2)))
     assert sending.files.get(file) is not None and sending.salvage.acknowledged_losses() == []
 
 
@@ -292,9 +287,9 @@ def test_with_a_control_log_nothing_is_lost(sending: Ledger, is_open: bool) -> N
     sending.registration.register_own(file, HEADER, at(3), claims(StreamId(file, NIL_UUID, ""), 0, 3, HEADER))
     if not is_open:
         sending.files.close(file, at(4))
-    assert sending.salvage.own_loss(file, Readable(at(3))).lost == {}
-    loss = sending.salvage.salvage_own(file, 0, Readable(at(3)))
-    assert (loss.lost, loss.lacking, loss.doubtful, loss.untold_bytes) == ({}, {}, frozenset(), 0)
+    assert sending.salvage.plan(file, Readable(at(3))).lost == {}
+    loss = sending.salvage.carry_out(file, 0, Readable(at(3)))
+    assert (loss.lost, loss.lacking, loss.doubtful, loss.unknown_bytes) == ({}, {}, frozenset(), 0)
     assert (
         sending.files.get(file) is None
         and sending.replay.pending() == []
@@ -308,7 +303,7 @@ def test_a_bootstrap_that_is_given_up_is_wanted_again(sending: Ledger) -> None:
     (wanted,) = sending.bootstraps.wanted()
     file = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot").file
     sending.bootstraps.finish_file(file, at(3))
-    loss = sending.salvage.salvage_own(file, 0, Readable(at(3)))
+    loss = sending.salvage.carry_out(file, 0, Readable(at(3)))
     assert (loss.lost, loss.lacking) == ({}, {}) and sending.files.get(file) is None
     assert sending.bootstraps.wanted() == [wanted]
 
@@ -318,7 +313,7 @@ def test_of_a_frame_that_is_damaged_the_hashes_around_it_are_kept(sending: Ledge
     s = stream(FLIGHTS, file)
     applied(sending, FLIGHTS, {file: at(4)})
     enable(sending, bootstrap=True)
-    give_up(sending, file, at(4), readable_frames(file, (0, 3)))
+    salvage(sending, file, at(4), readable_frames(file, (0, 3)))
     (found,) = sending.bootstraps.coverage(FLIGHTS.uuid, ["default"])
     ((interval,),) = found.intervals
     assert (interval.begin, interval.end, interval.last) == (0, 4, frame_hash(s, 3))

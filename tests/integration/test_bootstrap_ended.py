@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from peer.repair.salvage_own import salvage_own
+from peer.repair.salvage import salvage
 from peer.replay.loop import alone
 from peer.status.unreadable import unreadable
 from replication.core.definition.schema import TableSpec
 from replication.ledger.base import FileKind, FileRow, Phase
 from tests.replaying import TableSite
-from tests.sites import Wal, rows, table
+from tests.sites import Wal, rows, site_of, table
 from tests.tables_made import grouped
 from tests.waiting import wait_until
 
@@ -158,7 +158,7 @@ def test_a_bootstrap_file_that_is_lost_under_way_is_given_up_and_written_anew(tm
     (found,) = unreadable(east.ledger, east.ledger.files.all(), "h0", east.config.data_dir, None)
     assert found.remedy == f"It is written anew after: walship wal salvage {lost.file.local} --yes"
     with alone(east.config.run_dir):  # the own replay
-        salvage_own(east.config, east.ledger, east.files, lost.file)
+        salvage(site_of(east), lost.file)
     east.ledger.rules.set_rate("west", 0, east.term)
     world.receive()
     stack.enter_context(east.worker())

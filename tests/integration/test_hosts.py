@@ -15,7 +15,8 @@ from peer.frames.decode import FrameRef, plan_decode
 from peer.frames.host_watch import HostWatch
 from peer.frames.hosts import HostReader
 from peer.frames.quarantine import Quarantine
-from peer.repair.salvage_own import salvage_own, told
+from peer.repair.describe import lines
+from peer.repair.salvage import salvage
 from peer.replay.context import ReplayContext
 from peer.replay.election import await_turn
 from peer.replay.rounds import Replayer
@@ -46,7 +47,7 @@ from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from tests.integration.test_link_tls import Authority
-from tests.sites import Site, rows, table
+from tests.sites import Site, rows, site_of, table
 from tests.waiting import wait_until
 
 
@@ -334,13 +335,13 @@ def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up
     assert one.coordination.campaign("w1", Election.REPLAYERS).leads(), "which need not stop"
     for file, why in ((lost.file, "which is up"), (mine.file, "the worker of this host writes")):
         with pytest.raises(RequestError, match=why):
-            salvage_own(one.config, one.ledger, one.files, file, one.coordination)
+            salvage(site_of(one, one.coordination), file)
     member.leave()
     operations = Operations(one.ledger, one.coordination)
     with pytest.raises(RequestError, match="1 files of this cluster lie on host w2"):
         operations.remove_host("w2")
-    done = salvage_own(one.config, one.ledger, one.files, lost.file, one.coordination)
-    assert list(told(done.loss, {})) == ["nothing is lost with it: later control logs say what it says"]
+    done = salvage(site_of(one, one.coordination), lost.file)
+    assert list(lines(done.plan, {})) == ["nothing is lost with it: later control logs repeat it"]
     operations.remove_host("w2")
     assert [host.slot for host in one.coordination.hosts()] == ["w1"]
     logs[one].close()
@@ -349,5 +350,5 @@ def test_a_host_whose_disk_is_lost_is_forgotten_once_its_control_log_is_given_up
         each.remedy for each in unreadable(one.ledger, one.ledger.files.all(), "w1", one.config.data_dir, None)
     )
     assert remedy == f"Nothing is lost with it: walship wal salvage {mine.file.local} --yes"
-    salvage_own(one.config, one.ledger, one.files, mine.file, one.coordination)
+    salvage(site_of(one, one.coordination), mine.file)
     assert one.ledger.files.all() == [] and not Path(mine.path).exists()

@@ -11,8 +11,7 @@ import pytest
 
 from peer.frames.host_watch import HostWatch
 from peer.frames.quarantine import Quarantine
-from peer.repair.salvage import give_up
-from peer.repair.salvage_own import own_loss, salvage_own
+from peer.repair.salvage import SalvageSite, plan_salvage, salvage
 from peer.replay.context import ReplayContext
 from peer.replay.rounds import Replayer
 from peer.status.collect import collect
@@ -177,14 +176,14 @@ def test_what_landed_on_a_host_that_is_gone_for_good_is_sent_again_to_another(cl
         stack.enter_context(clusters.w1.receiver())
         with clusters.w2.receiver(), pytest.raises(RequestError, match="lies on host w2, which is up"):
             wait_until(lambda: "w2" in {member.name for member in session.members(MemberKind.RECEIVERS)})
-            give_up(config, ledger, LocalFiles(), lost.file, session)
+            salvage(SalvageSite(config, ledger, LocalFiles(), session), lost.file)
         candidate = session.campaign("w1", Election.REPLAYERS)
         assert candidate.leads()
         with pytest.raises(LockedFileError, match="running on host w1"):
-            give_up(config, ledger, LocalFiles(), lost.file, session)
+            salvage(SalvageSite(config, ledger, LocalFiles(), session), lost.file)
         candidate.withdraw()
         wait_until(lambda: "w2" not in {member.name for member in session.members(MemberKind.RECEIVERS)})
-        assert give_up(config, ledger, LocalFiles(), lost.file, session).salvaged.again
+        assert salvage(SalvageSite(config, ledger, LocalFiles(), session), lost.file).plan.again
         wal.append(clusters.spec, rows(30, 10))
         wait_until(lambda: clusters.shown() == list(range(40)), timeout_s=90, what="all rows, by the host that is left")
         assert [row.host for row in clusters.w1.ledger.files.all() if row.source == wal.file] == ["w1"]
@@ -203,12 +202,12 @@ def test_a_wal_of_a_host_that_is_gone_for_good_is_given_up_from_another(clusters
             wait_until(lambda: clusters.e1.ledger.landing.coverage(clusters.spec.uuid), what="the claims")
             wait_until(lambda: "e1" in {member.name for member in session.members(MemberKind.WORKERS)})
             with pytest.raises(RequestError, match="lies on host e1, which is up"):
-                own_loss(config, ledger, LocalFiles(), gone.file, session)
+                plan_salvage(SalvageSite(config, ledger, LocalFiles(), session), gone.file)
         Path(gone.path).unlink()
         wait_until(lambda: "e1" not in {member.name for member in session.members(MemberKind.WORKERS)})
-        done = salvage_own(config, ledger, LocalFiles(), gone.file, session)
+        done = salvage(SalvageSite(config, ledger, LocalFiles(), session), gone.file)
         assert done.copies is None and not done.remains
-        assert done.loss.lacking == {"west": {clusters.spec.uuid: 1}}
+        assert done.plan.lacking == {"west": {clusters.spec.uuid: 1}}
         assert ledger.files.get(gone.file) is None
         stack.enter_context(clusters.w1.receiver())
         stack.enter_context(clusters.e2.worker())

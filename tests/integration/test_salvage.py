@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from peer.repair.quarantine_actions import discard
-from peer.repair.salvage import give_up
+from peer.repair.salvage import salvage
 from peer.replay.commit import TableReplay
 from peer.replay.loop import alone
 from peer.status.collect import collect
@@ -23,12 +23,12 @@ from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.frame import scan
 from replication.core.shipping.chunk import ChunkAssignment
-from replication.errors import LedgerBusyError, LockedFileError, RequestError
+from replication.errors import LedgerBusyError, LockedFileError
 from replication.ledger.base import FileKind, FileRow, PeerProgress, ReplayCheckpoint
 from replication.ledger.decisions.progress import join
 from shell.main import run
 from tests.bootstrap_pair import Pair, bootstraps, ids, other_pair
-from tests.sites import SCHEMA, Site, Wal, rows, table
+from tests.sites import SCHEMA, Site, Wal, rows, site_of, table
 from tests.waiting import wait_until
 
 
@@ -100,8 +100,8 @@ def test_a_missing_landing_file_that_is_given_up_comes_again_by_itself(world: Wo
     row = world.landed(wal)
     Path(row.path).unlink()
     assert world.covered() == [Ranges.of((0, 3))], "the ledger does not know yet"
-    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert done.salvaged.again == Ranges.of((256, wal.length)) and done.copies is None
+    done = salvage(site_of(world.west), row.file)
+    assert done.plan.again == Ranges.of((256, wal.length)) and done.copies is None
     assert world.covered() == [] and not world.west.ledger.landing.received(wal.file)
     wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     wait_until(lambda: world.arrived(wal))
@@ -135,7 +135,7 @@ def test_what_a_peer_lost_comes_again_when_the_ledger_did_not_take_the_news_at_o
 
     monkeypatch.setattr(world.east.ledger.files, "record", busy)
     Path(row.path).unlink()
-    give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+    salvage(site_of(world.west), row.file)
     wait_until(lambda: recorded, what="the ledger to know of the loss")
     wait_until(lambda: world.whole(wal), timeout_s=10, what="the file to come again")
 
@@ -149,8 +149,8 @@ def test_what_can_be_read_of_a_damaged_file_is_saved_and_its_remains_are_kept(wo
     second = [frame for frame in scan(bytes(content[: row.length]), 256)][1]
     content[second.begin : second.begin + 8] = b"ruined!!"
     path.write_bytes(bytes(content))
-    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert [list(ranges) for ranges in done.salvaged.saved.values()] == [[(0, 1)]]
+    done = salvage(site_of(world.west), row.file)
+    assert [list(ranges) for ranges in done.plan.saved.values()] == [[(0, 1), (2, 3)]]
     assert not path.exists() and Path(done.remains).read_bytes() == bytes(content)
     wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
@@ -170,15 +170,15 @@ def test_a_landed_duplicate_is_used_and_nothing_is_sent_again(world: World) -> N
 
     def spared() -> int:
         """How many frames of the file landed by way of north too."""
-        found = 0
-        for duplicates, begin, end in world.west.ledger.salvage.at_risk(row.file).duplicates:
+        found, streams = 0, world.west.ledger.landing.coverage()
+        for duplicates, begin, end in world.west.ledger.salvage.duplicates(row.file, streams):
             found += len(list(scan(Path(duplicates.path).read_bytes()[:end], begin)))
         return found
 
     wait_until(lambda: spared() == 3)
     Path(row.path).unlink()
-    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert not done.salvaged.again and done.copies is not None
+    done = salvage(site_of(world.west), row.file)
+    assert not done.plan.again and done.copies is not None
     assert world.pending() == [(str(wal.file), n) for n in range(3)]
     assert world.whole(wal)
 
@@ -194,7 +194,7 @@ def test_a_chunk_that_was_done_is_shipped_again(world: World) -> None:
     wait_until(lambda: all(row.closed for row in world.of(wal)))
     for row in world.of(wal):
         Path(row.path).unlink()
-        give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+        salvage(site_of(world.west), row.file)
     wait_until(lambda: world.whole(wal), timeout_s=30, what="the chunk to come again")
 
 
@@ -206,7 +206,7 @@ def test_a_file_lost_while_its_sender_was_away_comes_when_it_is_back(tmp_path: P
             world.east.assign(world.west.cluster, world.port)
             row = world.landed(wal)
         Path(row.path).unlink()
-        give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+        salvage(site_of(world.west), row.file)
         with world.east.worker():
             wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
 
@@ -215,7 +215,7 @@ def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
     world.east.assign(world.west.cluster, world.port)
     row = world.landed(world.east.wal())
     with alone(world.west.config.run_dir), pytest.raises(LockedFileError, match="own replay is running.*walship down"):
-        give_up(world.west.config, world.west.ledger, world.west.files, row.file)
+        salvage(site_of(world.west), row.file)
     assert world.covered() == [Ranges.of((0, 3))] and Path(row.path).exists()
 
 
@@ -225,8 +225,8 @@ def test_what_is_applied_is_not_asked_for_again(world: World) -> None:
     row = world.landed(wal)
     world.west.ledger.replay.checkpoint_applied(ReplayCheckpoint(world.spec.uuid, 1, 1, 1, {row.file: row.length}))
     Path(row.path).unlink()
-    done = give_up(world.west.config, world.west.ledger, world.west.files, row.file)
-    assert not done.salvaged.again and world.covered() == [Ranges.of((0, 3))]
+    done = salvage(site_of(world.west), row.file)
+    assert not done.plan.again and world.covered() == [Ranges.of((0, 3))]
 
 
 def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,16 +241,15 @@ def test_the_shell_asks_first_and_then_says_what_comes_again(world: World, capsy
     assert alarm.file == row.file.local and f"walship wal salvage {alarm.file} --yes" in alarm.remedy
     verb = ["wal", "salvage", row.file.local, "--cluster", str(home / "walship.toml"), "--json"]
     assert run(verb) == 4
-    assert "3 frames that are not in tables here" in capsys.readouterr().err
+    asked = capsys.readouterr()
+    assert json.loads(asked.out.splitlines()[-1])["frames_again"] == 3 and "nothing was changed" in asked.err
     assert world.covered() == [Ranges.of((0, 3))]
     assert run([*verb, "--yes"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["again"] == [[256, wal.length]] and said["frames_dropped"] == 3
+    assert said["again"] == [[256, wal.length]] and said["frames_again"] == 3
     wait_until(lambda: world.whole(wal), timeout_s=30, what="the file to come again")
     own = [found for found in world.west.ledger.files.all() if found.kind is not FileKind.LANDING]
     assert not own
-    with pytest.raises(RequestError, match="still OPEN|written here"):
-        world.east.ledger.salvage.at_risk(wal.file)
 
 
 def damage(row: FileRow, at: int) -> None:
@@ -289,8 +288,8 @@ def test_a_frame_that_is_damaged_before_replay_is_not_applied_and_comes_again(tm
         assert west.ledger.landing.applied_prefix([pair.wal.file])[pair.wal.file] < pair.wal.length
         west.restart()
         assert west.replay().held[pair.spec.name] == held
-        done = give_up(west.config, west.ledger, west.files, row.file)
-        assert done.salvaged.again and [ranges.total for ranges in done.salvaged.saved.values()] == [1]
+        done = salvage(site_of(west), row.file)
+        assert done.plan.again and [ranges.total for ranges in done.plan.saved.values()] == [1]
         west.restart()
         pair.level()
         assert len(ids(west, pair.spec)) == 50 and west.versions(pair.spec) == east.versions(pair.spec)
@@ -346,8 +345,8 @@ def test_a_landed_bootstrap_that_is_given_up_comes_again_and_its_rows_are_taken(
             (held,) = west.replay().held.values()
             assert "SHA-256" in held and (damaged or "walship wal salvage" in held)
             west.restart()
-        done = give_up(west.config, west.ledger, west.files, row.file)
-        assert done.salvaged.again == Ranges.of((256, sent.length))
+        done = salvage(site_of(west), row.file)
+        assert done.plan.again == Ranges.of((256, sent.length))
         pair.finish()
         pair.level()
         assert len(west.shown(pair.spec)) == 30 and not west.ledger.replay.pending()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from peer.repair.salvage import give_up
+from peer.repair.salvage import salvage
 from replication import config as configuration
 from replication.ledger.base import FileRow, Phase
 from shell.main import run
 from tests.bootstrap_pair import ids
 from tests.replaying import TableSite
-from tests.sites import rows, table
+from tests.sites import rows, site_of, table
 from tests.waiting import wait_until
 
 TIMES = {"heartbeat_interval_s": 0.1, "retry_min_s": 0.05, "retry_max_s": 0.5}
@@ -66,8 +66,8 @@ def chain(tmp_path: Path) -> Iterator[Chain]:
 
 
 def test_what_can_be_read_goes_on_from_the_copies(chain: Chain) -> None:
-    done = give_up(chain.west.config, chain.west.ledger, chain.west.files, chain.row.file)
-    assert not done.salvaged.again and not done.salvaged.lacking
+    done = salvage(site_of(chain.west), chain.row.file)
+    assert not done.plan.again and not done.plan.lacking
     chain.connect()
     wait_until(chain.level, what="the same rows at south")
     assert chain.south.versions(chain.spec) == chain.west.versions(chain.spec)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.repair.salvage_own import own_loss, salvage_own
+from peer.repair.salvage import plan_salvage, salvage
 from peer.replay.loop import alone
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import Members
@@ -28,7 +28,7 @@ from shell.cli.render import Printer
 from shell.main import run
 from shell.status.page import show_status
 from tests.replaying import TableSite
-from tests.sites import Site, flip, rows, table
+from tests.sites import Site, flip, rows, site_of, table
 from tests.waiting import wait_until
 
 SETTINGS = {"worker": {"retry_min_s": 0.05, "retry_max_s": 0.2, "heartbeat_interval_s": 0.1}}
@@ -58,8 +58,8 @@ class World:
         self.stack.enter_context(self.east.worker())
         self.east.assign(self.west.cluster, receiver.port)
 
-    def give_up(self) -> None:
-        salvage_own(self.east.config, self.east.ledger, self.east.files, self.wal.file)
+    def salvage(self) -> None:
+        salvage(site_of(self.east), self.wal.file)
 
     def status(self) -> ClusterStatus:
         return collect(self.east.config, self.east.ledger, Members())
@@ -111,7 +111,7 @@ def test_later_files_of_the_writer_go_on_and_a_bootstrap_brings_what_home_has(wo
     wait_until(lambda: world.state(world.spec) == "failing", what="the damage in the status")
     assert not west.ledger.landing.received(later.file)
     before = east.ledger.landing.coverage(world.spec.uuid)
-    world.give_up()
+    world.salvage()
     assert east.ledger.landing.coverage(world.spec.uuid) == before, "home has applied everything"
     wait_until(lambda: west.received(later.file, later.length), what="the writer's later file")
     wait_until(lambda: west.replay() and ids(west, world.other) == tens(0), what="the other table")
@@ -135,9 +135,9 @@ def test_frames_before_and_after_the_damage_are_saved_for_both(
     east.ledger.time.note_closed(east.cluster, ClosedNotice(50, ((world.stream, 2),)))
     flip(world.wal, world.ends[1] + 6 if part == "head" else world.ends[2] - 20)
     world.connect()
-    done = salvage_own(east.config, east.ledger, east.files, world.wal.file)
-    assert done.loss.lost == {world.stream: Ranges.of((1, 2))} and done.copies is not None
-    assert done.loss.lacking == {"west": {world.spec.uuid: 1}}
+    done = salvage(site_of(east), world.wal.file)
+    assert done.plan.lost == {world.stream: Ranges.of((1, 2))} and done.copies is not None
+    assert done.plan.lacking == {"west": {world.spec.uuid: 1}}
     assert not Path(world.wal.path).exists() and Path(done.remains).exists()
     east.replay()
     assert ids(east, world.spec) == tens(0, 20)
@@ -165,9 +165,9 @@ def test_rows_that_only_a_peer_has_are_named_and_come_back_by_its_bootstrap(worl
     wait_until(lambda: west.replay() and ids(west, world.spec) == tens(0, 10, 20))
     wait_until(lambda: not [s for f, _, s in east.ledger.files.statuses("west") if f == world.wal.file and s.remaining])
     Path(world.wal.path).unlink()
-    loss = own_loss(east.config, east.ledger, east.files, world.wal.file)
+    loss = plan_salvage(site_of(east), world.wal.file)
     assert loss.at_peers == {"west": {world.stream: Ranges.of((0, 3))}} and not loss.lacking
-    world.give_up()
+    world.salvage()
     assert east.replay().held == {} and ids(east, world.spec) == []
     assert world.state(world.spec) == "level"
     back = world.stack.enter_context(east.receiver())
@@ -187,13 +187,13 @@ def test_an_open_file_of_a_dead_writer_is_given_up_and_closed_time_goes_on(world
     lock = east.files.create(lock_path(str(east.config.wal_dir), "w0"))
     lock.lock()
     with pytest.raises(RequestError, match="is still written by w0"):
-        world.give_up()
+        world.salvage()
     lock.close()
     world.connect()
     wait_until(lambda: east.ledger.time.closed() > 0, what="closed time, up to what the writer promised")
     now = time.time_ns() // 1000
     assert len(east.ledger.time.writers()) == 1
-    world.give_up()
+    world.salvage()
     wait_until(lambda: east.ledger.time.closed() > now, what="closed time")
     assert east.ledger.time.writers() == []
     east.replay()
@@ -219,7 +219,7 @@ def test_what_was_given_up_is_waived_by_clusters_that_pass_it_on(tmp_path: Path)
             stack.enter_context(source.worker())
             source.assign(peer.cluster, receiver.port)
         wait_until(lambda: a.ledger.landing.coverage(spec.uuid), what="the WAL to be registered")
-        salvage_own(a.config, a.ledger, a.files, wal.file)
+        salvage(site_of(a), wal.file)
         gap = {wal.file: Ranges.of((1, 2))}
         wait_until(
             lambda: any(route.acknowledged == gap for route in c.ledger.landing.routes()),
@@ -231,7 +231,7 @@ def test_while_replay_runs_nothing_is_given_up(world: World) -> None:
     world.wal.finish()
     world.east.register()
     with alone(world.east.config.run_dir), pytest.raises(LockedFileError, match="own replay is running"):
-        world.give_up()
+        world.salvage()
     assert world.east.ledger.files.get(world.wal.file) is not None
 
 
@@ -247,11 +247,11 @@ def test_the_shell_says_what_would_be_lost_and_does_it_when_told(
     assert run([*verb, "--json"]) == 4
     said = capsys.readouterr()
     assert json.loads(said.out)["lost"] == {"ops.flights": 1}
-    assert "was written here" in said.err and world.east.ledger.files.get(world.wal.file) is not None
+    assert "nothing was changed" in said.err and world.east.ledger.files.get(world.wal.file) is not None
     assert run(verb) == 4
     said = capsys.readouterr()
     assert "1 frames of ops.flights are lost here" in said.out
-    assert "west will not get up to 1 frames of ops.flights" in said.out
+    assert "west may not get up to 1 frames of ops.flights" in said.out
     assert run([*verb, "--json", "--yes"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["needs_bootstrap"] == {"west": {"ops.flights": 1}} and told["frames_saved"] == 2

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from peer.repair.salvage_own import own_loss, salvage_own
+from peer.repair.salvage import plan_salvage, salvage
 from peer.status.collect import ClusterStatus, collect
 from peer.status.members import members_of
 from replication.core.coverage import Ranges
@@ -26,7 +26,7 @@ from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
 from replication.master.retire import Sweeper, retire
 from replication.worker.files.reading import FrameReader, frame_start
 from replication.worker.files.spill import Spiller
-from tests.sites import Site, Wal, rows, table
+from tests.sites import Site, Wal, rows, site_of, table
 from tests.waiting import wait_until
 
 RELAY = RetentionPolicy(keeps_tables=False)
@@ -247,9 +247,9 @@ def test_a_file_that_the_store_lost_is_given_up_and_the_others_go_on(tmp_path: P
             damaged[-300:] = bytes(300)  # the end record, and of the last frame's payload the end
             damaged[300] ^= 1  # in the first frame
             kept.write_bytes(damaged)
-        loss = own_loss(world.east.config, world.east.ledger, world.east.files, row.file)
+        loss = plan_salvage(site_of(world.east), row.file)
         assert loss.lacking["west"][world.spec.uuid] >= 1 and kept.exists() is (how == "damaged")
-        done = salvage_own(world.east.config, world.east.ledger, world.east.files, row.file)
+        done = salvage(site_of(world.east), row.file)
         assert not kept.exists() and bool(done.remains) is (how == "damaged")
         assert world.east.ledger.files.get(row.file) is None
         assert not list(world.east.config.run_dir.glob("salvage-*"))
@@ -273,7 +273,7 @@ def test_a_store_that_does_not_answer_is_no_reason_to_give_a_file_up(tmp_path: P
         kept.rename(tmp_path / "aside")
         kept.mkdir()  # reading it fails otherwise than by its absence
         with pytest.raises(StorageError, match="the store at"):
-            salvage_own(world.east.config, world.east.ledger, world.east.files, wal.file)
+            salvage(site_of(world.east), wal.file)
         assert world.stored(wal)
 
 

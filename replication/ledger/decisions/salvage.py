@@ -1,26 +1,33 @@
 """What salvaging a file means for the frames that are claimed in it. Pure.
 
 Frames that can be read and that somebody still needs are copied. The others stay claimed when they are applied here.
-What is neither is lost here, unless its sender still has it; what a peer lacks of that, or of what is applied, is lost
-for the peer.
+What is neither is lost here, and comes again when a sender has it. What a peer lacks of what cannot be read, and no
+sender certainly has, may never reach that peer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from replication.core.coverage import UNKNOWN_HASH, Ranges
-from replication.core.ids import StreamId
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
+from replication.ledger.decisions.claiming import by_stream
+from replication.ledger.files import FileRow
 from replication.ledger.registration import Claim
+from replication.ledger.salvage import Readable, SalvagePlan, SenderKeeps
+
+Place = tuple[StreamId, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimRange:
     """Sequences ``[seq_begin, seq_end)`` of a stream, claimed somewhere in the file's bytes ``[begin, end)``.
 
-    ``upto``: what of it ends up to there is applied here, or nobody here waits for it.
+    ``key`` is its row of the ledger. What of it ends by ``upto`` is applied here, or nobody here waits for it.
     """
 
     stream: StreamId
@@ -31,6 +38,8 @@ class ClaimRange:
     previous: bytes
     last: bytes
     upto: int
+    key: int = 0
+    stream_key: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +51,67 @@ class Requirement:
     first: int
 
 
-class ReadableFrames:
-    """Whole frames of one stream that can be read, by sequence, with their places in the file; of a repeat the first.
+@dataclass(frozen=True, slots=True)
+class GroupRequirement:
+    """What a rule requires of a (table, group): sequences of each WAL, from those in ``first`` or 0 on."""
+
+    peer: str
+    cluster: ClusterId
+    lacks: Ranges
+    first: Mapping[FileId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What peers require of a file, per (table, group)."""
+
+    groups: Mapping[tuple[UUID, str], Sequence[GroupRequirement]]
+
+    def of(self, stream: StreamId) -> list[Requirement]:
+        """What peers require of a stream; the cluster that wrote it has it."""
+        rules = self.groups.get((stream.table, stream.group), ())
+        others = (rule for rule in rules if rule.cluster != stream.wal.cluster)
+        return [Requirement(rule.peer, rule.lacks, rule.first.get(stream.wal, 0)) for rule in others]
+
+    def lacked(self) -> Ranges:
+        """The file's bytes that some peer lacks."""
+        return Ranges.union_of(span for rules in self.groups.values() for rule in rules for span in rule.lacks)
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedRange:
+    """Bytes ``[source_begin, source_end)`` of a source, received in ``[begin, end)``; ``key`` is its row."""
+
+    key: int
+    source: int
+    source_begin: int
+    source_end: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageFacts:
+    """What the ledger knows of a file.
+
+    ``claims`` are what is claimed in it, ``repeated`` what is claimed elsewhere and required from here. ``keyless`` are
+    the tables without a key. Somebody here waits for frames of the tables in ``awaited``. ``claimed_up_to`` is of the
+    streams of the file's own WAL.
+    """
+
+    row: FileRow
+    sender_keeps: SenderKeeps
+    claims: Sequence[ClaimRange] = ()
+    repeated: Sequence[ClaimRange] = ()
+    received: Sequence[ReceivedRange] = ()
+    requirements: Requirements = Requirements({})
+    keyless: frozenset[UUID] = frozenset()
+    awaited: frozenset[UUID] = frozenset()
+    claimed_up_to: Mapping[StreamId, int] = field(default_factory=dict)
+
+
+class FramesOfStream:
+    """Whole frames of one stream, by sequence, with their places in the file; of a repeat the first.
 
     Args:
         claims: the frames, in any order.
@@ -58,11 +126,10 @@ class ReadableFrames:
         self._found = found
         self._order = sorted(found)
 
-    def of(self, claim_range: ClaimRange) -> list[Claim]:
-        """Those of a claim range, where it says that it lies."""
-        low, high = bisect_left(self._order, claim_range.seq_begin), bisect_left(self._order, claim_range.seq_end)
-        some = [self._found[n] for n in self._order[low:high]]
-        return [claim for claim in some if claim_range.begin <= claim.begin and claim.end <= claim_range.end]
+    def between(self, begin: int, end: int) -> list[Claim]:
+        """Those of the sequences ``[begin, end)``, in order."""
+        low, high = bisect_left(self._order, begin), bisect_left(self._order, end)
+        return [self._found[n] for n in self._order[low:high]]
 
     def edges(self, claim_range: ClaimRange, begin: int, end: int) -> tuple[bytes, bytes]:
         """The hash before sequence ``begin`` of a claim range and the one of ``end - 1``, unknown ones included."""
@@ -76,17 +143,23 @@ class ReadableFrames:
         )
 
 
+_NO_FRAMES = FramesOfStream()
+
+
 @dataclass(slots=True)
 class SalvageDecision:
-    """What becomes of a claim range.
+    """What becomes of a claim range, or of frames that were never registered.
 
-    ``wanted`` can be read and somebody needs it, with whether it is applied here; ``kept`` is applied here and nobody
-    needs a copy; ``lost`` is neither. ``lacking`` counts frames that a peer may not get, ``at_peers`` which of the lost
-    ones a peer has, ``somewhere`` which of them any peer may have. ``doubtful`` are lost ones of which it cannot be
-    told whether they are applied.
+    ``wanted`` can be read and somebody needs it, with whether it is applied here; ``elsewhere`` can be read in another
+    file; ``kept`` is applied here and nobody needs a copy; ``lost`` is neither. ``lacking`` counts frames that a peer
+    may never get, ``at_peers`` says which of the lost ones a peer has, ``somewhere`` which of them any peer may have.
+    ``doubtful`` are those of which it cannot be told whether they are applied.
     """
 
+    stream: StreamId
+    claim_range: ClaimRange | None = None
     wanted: list[tuple[Claim, bool]] = field(default_factory=list)
+    elsewhere: list[Claim] = field(default_factory=list)
     kept: Ranges = Ranges()
     lost: Ranges = Ranges()
     doubtful: Ranges = Ranges()
@@ -94,62 +167,78 @@ class SalvageDecision:
     at_peers: dict[str, Ranges] = field(default_factory=dict)
     somewhere: Ranges = Ranges()
 
+    def leaving(self) -> Ranges:
+        """The sequences that the file's tables had not applied, and that are not in it any more."""
+        copied = [claim for claim, is_applied in self.wanted if not is_applied] + self.elsewhere
+        return self.lost.union(Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in copied))
 
-def decide(
-    claim_range: ClaimRange,
-    readable_frames: ReadableFrames,
-    requirements: Sequence[Requirement],
-    unreadable: Ranges,
-    *,
-    comes_again: bool = False,
-) -> SalvageDecision:
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What is known of the bytes that cannot be read: whose they are, who can send them, who requires them."""
+
+    unreadable: Ranges
+    requirements: Sequence[Requirement]
+    sender_keeps: SenderKeeps = SenderKeeps.NOTHING
+    elsewhere: FramesOfStream = _NO_FRAMES
+
+
+def decide(claim_range: ClaimRange, frames: FramesOfStream, unread: Unread) -> SalvageDecision:
     """Decide about one claim range.
 
     Args:
         claim_range: what is claimed.
-        readable_frames: the whole frames of its stream.
-        requirements: the peers that a rule sends the stream to.
-        unreadable: the file's bytes that are in no whole frame.
-        comes_again: whether what is not applied here is sent again, and goes on to the peers from there.
+        frames: the whole frames of its stream in the file.
+        unread: about the rest of the file.
     """
-    decision = SalvageDecision()
-    is_applied = claim_range.end <= claim_range.upto
+    decision = SalvageDecision(claim_range.stream, claim_range)
     sequence, at = claim_range.seq_begin, claim_range.begin
-    for claim in readable_frames.of(claim_range):
-        if claim.begin < at or claim.sequence < sequence:
+    for claim in frames.between(claim_range.seq_begin, claim_range.seq_end):
+        if claim.begin < at or claim.end > claim_range.end or claim.sequence < sequence:
             continue  # not where it can be: something else that looks like a frame
-        _hole(
-            decision, claim_range, (sequence, claim.sequence), (at, claim.begin), requirements, unreadable, comes_again
-        )
-        done = is_applied or claim.end <= claim_range.upto
-        if not done or any(_lacks(each, claim) for each in requirements):
-            decision.wanted.append((claim, done))
+        _decide_hole(decision, claim_range, (sequence, claim.sequence), (at, claim.begin), unread)
+        is_applied = claim.end <= claim_range.upto
+        if not is_applied or any(_lacks(each, claim) for each in unread.requirements):
+            decision.wanted.append((claim, is_applied))
         else:
             decision.kept = decision.kept.add(claim.sequence, claim.sequence + 1)
         sequence, at = claim.sequence + 1, claim.end
-    _hole(
-        decision,
-        claim_range,
-        (sequence, claim_range.seq_end),
-        (at, claim_range.end),
-        requirements,
-        unreadable,
-        comes_again,
-    )
+    _decide_hole(decision, claim_range, (sequence, claim_range.seq_end), (at, claim_range.end), unread)
     return decision
 
 
-def missing_at(
+def _decide_hole(
     decision: SalvageDecision,
+    claim_range: ClaimRange,
     sequences: tuple[int, int],
     place: tuple[int, int],
-    requirements: Sequence[Requirement],
-    unreadable: Ranges,
+    unread: Unread,
 ) -> None:
-    """Count what of unreadable ``sequences``, somewhere in the bytes of ``place``, peers lack, and what they have."""
+    """Decide about sequences that cannot be read and lie somewhere in ``place``."""
+    if sequences[0] >= sequences[1]:
+        return
+    if place[1] <= claim_range.upto:
+        decision.kept = decision.kept.add(*sequences)
+        if unread.sender_keeps is not SenderKeeps.EVERYTHING:
+            _count_missing(decision, sequences, place, unread)
+        return
+    if place[0] < claim_range.upto:
+        decision.doubtful = decision.doubtful.add(*sequences)
+    found = unread.elsewhere.between(*sequences)
+    decision.elsewhere += found
+    for span in Ranges.of(sequences).subtract(Ranges.union_of((c.sequence, c.sequence + 1) for c in found)):
+        decision.lost = decision.lost.add(*span)
+        if unread.sender_keeps is SenderKeeps.NOTHING:
+            _count_missing(decision, span, place, unread)
+
+
+def _count_missing(
+    decision: SalvageDecision, sequences: tuple[int, int], place: tuple[int, int], unread: Unread
+) -> None:
+    """Count what peers lack of unreadable ``sequences``, somewhere in the bytes of ``place``, and what they have."""
     begin, end = sequences
-    within = unreadable.within(*place)
-    for each in requirements:
+    within = unread.unreadable.within(*place)
+    for each in unread.requirements:
         due = max(begin, each.first)
         if due >= end:
             continue
@@ -162,33 +251,132 @@ def missing_at(
             decision.at_peers[each.peer] = decision.at_peers.get(each.peer, Ranges()).union(there)
 
 
-def _hole(
-    decision: SalvageDecision,
-    claim_range: ClaimRange,
-    sequences: tuple[int, int],
-    place: tuple[int, int],
-    requirements: Sequence[Requirement],
-    unreadable: Ranges,
-    comes_again: bool,
-) -> None:
-    """Sequences that cannot be read and lie somewhere in ``place``."""
-    if sequences[0] >= sequences[1]:
-        return
-    if claim_range.end <= claim_range.upto or place[1] <= claim_range.upto:
-        decision.kept = decision.kept.add(*sequences)
-    else:
-        decision.lost = decision.lost.add(*sequences)
-        if place[0] < claim_range.upto:
-            decision.doubtful = decision.doubtful.add(*sequences)
-        if comes_again:
-            return
-    missing_at(decision, sequences, place, requirements, unreadable)
-
-
-def _lacks(requirements: Requirement, claim: Claim) -> bool:
-    return claim.sequence >= requirements.first and bool(requirements.lacks.within(claim.begin, claim.end))
+def _lacks(requirement: Requirement, claim: Claim) -> bool:
+    return claim.sequence >= requirement.first and bool(requirement.lacks.within(claim.begin, claim.end))
 
 
 def unreadable_in(begin: int, end: int, found: Iterable[Claim]) -> Ranges:
     """The bytes of ``[begin, end)`` that are in no whole frame."""
     return Ranges.union_of((claim.begin, claim.end) for claim in found).missing(begin, end)
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageDecisions:
+    """What becomes of a whole file: of what is claimed in it, claimed elsewhere, and was never registered."""
+
+    facts: SalvageFacts
+    readable: Readable
+    frames: Mapping[StreamId, FramesOfStream]
+    claimed: Sequence[SalvageDecision] = ()
+    repeated: Sequence[SalvageDecision] = ()
+    fresh: Sequence[SalvageDecision] = ()
+    unreadable: Ranges = Ranges()
+    unknown_bytes: int = 0
+
+    def every(self) -> Iterator[SalvageDecision]:
+        """All decisions."""
+        yield from self.claimed
+        yield from self.repeated
+        yield from self.fresh
+
+    def applied(self) -> dict[Place, bool]:
+        """Whether what is copied is applied here. Frames that are claimed elsewhere say nothing about that."""
+        wanted = (each for decision in (*self.claimed, *self.fresh) for each in decision.wanted)
+        return {(claim.stream, claim.sequence): is_applied for claim, is_applied in wanted}
+
+    def gone(self) -> Ranges:
+        """The file's bytes that its sender is asked for again, exact to a claim range."""
+        lost = Ranges.union_of(
+            (d.claim_range.begin, d.claim_range.end) for d in self.claimed if d.lost and d.claim_range
+        )
+        return lost.union(self.facts.requirements.lacked().intersect(self.unreadable))
+
+    def moved(self) -> Ranges:
+        """The file's bytes with frames that are applied from their copy only, exact to a claim range."""
+        with_copies = (d.claim_range for d in self.claimed if d.leaving().subtract(d.lost))
+        return Ranges.union_of((at.begin, at.end) for at in with_copies if at)
+
+    def plan(self) -> SalvagePlan:
+        """The same for those who decide."""
+        lost: dict[StreamId, Ranges] = {}
+        at_peers: dict[str, dict[StreamId, Ranges]] = {}
+        lacking: dict[str, dict[UUID, int]] = {}
+        for decision in self.every():
+            stream = decision.stream
+            if decision.lost:
+                lost[stream] = lost.get(stream, Ranges()).union(decision.lost)
+            for peer, sequences in decision.at_peers.items():
+                if sequences:
+                    of_peer = at_peers.setdefault(peer, {})
+                    of_peer[stream] = of_peer.get(stream, Ranges()).union(sequences)
+            for peer, count in decision.lacking.items():
+                of_tables = lacking.setdefault(peer, {})
+                of_tables[stream.table] = of_tables.get(stream.table, 0) + count
+        gone = self.gone()
+        taken_back = (r for r in self.facts.received if gone.within(r.begin, r.end))
+        doubtful = {decision.stream.table for decision in self.every() if decision.doubtful}
+        return SalvagePlan(
+            self.facts.row,
+            self.facts.sender_keeps,
+            tuple(sorted((c for d in self.every() for c, _ in d.wanted), key=lambda claim: claim.begin)),
+            tuple(claim for decision in self.every() for claim in decision.elsewhere),
+            lost,
+            Ranges.union_of((r.source_begin, r.source_end) for r in taken_back),
+            at_peers,
+            lacking,
+            self.unreadable.total,
+            self.unknown_bytes,
+            self.facts.keyless & doubtful,
+        )
+
+
+def decide_file(facts: SalvageFacts, readable: Readable) -> SalvageDecisions:
+    """Decide about a whole file. Of a redundant one nothing is needed."""
+    if facts.row.is_redundant:
+        return SalvageDecisions(facts, readable, {})
+    end = max(facts.row.needed, readable.end)
+    unreadable = unreadable_in(FILE_HEADER_BYTES, end, readable.frames)
+    frames = {stream: FramesOfStream(claims) for stream, claims in by_stream(readable.frames).items()}
+    elsewhere = {stream: FramesOfStream(claims) for stream, claims in by_stream(readable.elsewhere).items()}
+
+    def about(stream: StreamId) -> Unread:
+        found = elsewhere.get(stream, _NO_FRAMES)
+        return Unread(unreadable, facts.requirements.of(stream), facts.sender_keeps, found)
+
+    def decided(claim_ranges: Iterable[ClaimRange]) -> list[SalvageDecision]:
+        return [decide(each, frames.get(each.stream, _NO_FRAMES), about(each.stream)) for each in claim_ranges]
+
+    past = unreadable.within(facts.row.length, end)
+    return SalvageDecisions(
+        facts,
+        readable,
+        frames,
+        decided(facts.claims),
+        decided(facts.repeated),
+        _decide_fresh(facts, readable, past),
+        unreadable,
+        past.total if readable.last is None else 0,
+    )
+
+
+def _decide_fresh(facts: SalvageFacts, readable: Readable, unreadable: Ranges) -> list[SalvageDecision]:
+    """Decide about what lies past the registered length: durable, and not in the ledger yet."""
+    row, decisions = facts.row, []
+    end = max(row.needed, readable.end)
+    found = by_stream(claim for claim in readable.frames if claim.begin >= row.length)
+    last = {stream: sequence for stream, sequence in (readable.last or {}).items() if stream.wal == row.file}
+    for stream in sorted(found.keys() | last.keys()):
+        claims = found.get(stream, [])
+        decision, unread = SalvageDecision(stream), Unread(unreadable, facts.requirements.of(stream))
+        is_awaited = stream.table in facts.awaited
+        if is_awaited or unread.requirements:
+            decision.wanted = [(claim, not is_awaited) for claim in claims]
+        past = max(last.get(stream, -1), *(claim.sequence for claim in claims), -1) + 1
+        sequences = Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in claims)
+        gone = sequences.missing(facts.claimed_up_to.get(stream, 0), past)
+        if stream.wal == row.file and gone and stream.table != NIL_UUID:
+            decision.lost = gone if is_awaited else Ranges()
+            for span in gone:
+                _count_missing(decision, span, (row.length, end), unread)
+        decisions.append(decision)
+    return decisions

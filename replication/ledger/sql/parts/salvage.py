@@ -2,50 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId, StreamId
-from replication.errors import RequestError
+from replication.ledger.decisions.salvage import decide_file
 from replication.ledger.files import FileRow
 from replication.ledger.registration import Claim
-from replication.ledger.salvage import AcknowledgedLoss, AtRisk, OwnLoss, Readable, Salvaged
+from replication.ledger.salvage import AcknowledgedLoss, Readable, SalvagePlan, SenderKeeps
 from replication.ledger.sql.queries.claims import coverage
 from replication.ledger.sql.queries.files import drop_file
 from replication.ledger.sql.queries.freshness import acknowledged
 from replication.ledger.sql.queries.moving import fill
-from replication.ledger.sql.queries.replay import advance, awaits_replay
-from replication.ledger.sql.queries.requirements import Requirements, carry_over, need_bootstraps
+from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.queries.rules import RuleCache
-from replication.ledger.sql.queries.salvage_landed import (
-    AppliedHere,
-    ask_again,
-    claims_of,
-    duplicate_row,
-    holds,
-    is_kept,
-    landing_file,
-    release_quarantined,
-    settle,
-)
-from replication.ledger.sql.queries.salvage_own import (
+from replication.ledger.sql.queries.salvage import (
     acknowledge,
+    carry_over,
     claim_rest,
     end_writer,
     forget_batches,
-    move,
-    plan_own,
-    refuse_doubtful,
+    move_claims,
+    need_bootstraps,
+    refuse,
+    release_quarantined,
+    take_back_received,
 )
+from replication.ledger.sql.queries.salvage_facts import SalvagedFile, duplicates_elsewhere, load_salvage_facts
 from replication.ledger.sql.schema import tables as schema
-from replication.ledger.sql.store.keys import KeyCache, check_term, file_id, file_row, stream_id
-from replication.ledger.sql.store.store import SqlStore, chunked, execute_many
+from replication.ledger.sql.store.keys import KeyCache, check_term, file_id, stream_id
+from replication.ledger.sql.store.store import SqlStore, chunked
 
-_d, _o, _r = schema.duplicates.c, schema.sources.c, schema.received.c
+_o, _r = schema.sources.c, schema.received.c
 _s, _v = schema.streams.c, schema.acknowledged.c
 
 
@@ -70,75 +64,25 @@ class SqlSalvage:
                     found[FileId.parse(row.file)] = (row.losses, kept)
         return found
 
-    def at_risk(self, file: FileId, *, keeps_tables: bool = True) -> AtRisk:
-        """See ``Salvage``."""
-        with self._store.read() as connection:
-            keeps_tables = awaits_replay(connection, keeps_tables)
-            key, row = landing_file(connection, file)
-            reached = AppliedHere.load(connection, key, row, keeps_tables=keeps_tables)
-            sequences: dict[StreamId, Ranges] = {}
-            stream_keys: set[int] = set()
-            for claim in claims_of(connection, key):
-                if reached.lacks(claim):
-                    stream = stream_id(claim.wal, claim.table_uuid, claim.grp)
-                    sequences[stream] = sequences.get(stream, Ranges()).add(claim.seq_begin, claim.seq_end)
-                    stream_keys.add(claim.stream_id)
-            duplicates: list[tuple[FileRow, int, int]] = []
-            for ids in chunked(sorted(stream_keys)):
-                wanted = sa.select(schema.files, _d.begin.label("low"), _d.end.label("high")).join(schema.duplicates)
-                rows = connection.execute(wanted.where(_d.stream_id.in_(ids), _d.file_id != key).order_by(_d.id))
-                duplicates += [(file_row(found), found.low, found.high) for found in rows]
-            lacked = Requirements.load(connection, self._rules_cache, key, row, row.needed).lacked()
-        positions = {UUID(table): reached.of(table) for table in {str(stream.table) for stream in sequences}}
-        return AtRisk(row, sequences, positions, tuple(duplicates), lacked)
-
-    def salvage_landing(
+    def plan(
         self,
         file: FileId,
-        term: int,
-        readable: Sequence[Claim] = (),
-        into: FileId | None = None,
-        saved: Sequence[Claim] = (),
+        readable: Readable,
         *,
         keeps_tables: bool = True,
-    ) -> Salvaged:
-        """See ``Salvage``."""
-        assert bool(saved) == (into is not None), "copies and the file of copies come together"
-        copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # of one sequence the first
-        with self._store.write() as connection:
-            check_term(connection, term)
-            keeps_tables = awaits_replay(connection, keeps_tables)
-            names = self._names.session(connection)
-            key, row = landing_file(connection, file)
-            target = fill(connection, names, into, saved) if into is not None else None
-            reached = AppliedHere.load(connection, key, row, keeps_tables=keeps_tables)
-            requirements = Requirements.load(connection, self._rules_cache, key, row, row.needed)
-            made = settle(connection, key, row, reached, requirements, readable, copies, target)
-            if target is not None:
-                duplicates = [claim for claim in saved if not holds(made.saved, claim)]
-                rows = [duplicate_row(target, names.stream(claim.stream), claim) for claim in duplicates]
-                execute_many(connection, schema.duplicates.insert(), rows)
-                carry_over(connection, key, target, made.done, copies, readable)
-            release_quarantined(connection, file, reached, made.left)
-            readable_frames = Ranges.union_of((claim.begin, claim.end) for claim in readable)
-            lacked = Ranges.union_of(span for ranges in requirements.lacked().values() for span in ranges)
-            gone = made.gone.union(lacked.subtract(readable_frames))
-            end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
-            lacking = {} if keeps_tables and is_kept(connection, row.source) else made.lacking
-            again = ask_again(connection, key, gone, made.moved, target, end)
-            drop_file(connection, key)
-            if target is not None:
-                advance(connection, target)
-            need_bootstraps(connection, lacking)
-        names.keep()
-        return Salvaged(file, row.source, again, made.dropped, made.saved, lacking)
-
-    def own_loss(self, file: FileId, readable: Readable, *, keeps_tables: bool = True) -> OwnLoss:
+        applied: Mapping[UUID, int] = MappingProxyType({}),
+    ) -> SalvagePlan:
         """See ``Salvage``."""
         with self._store.read() as connection:
-            return plan_own(connection, self._rules_cache, file, readable, keeps_tables).loss()
+            found = self._load(connection, file, readable, keeps_tables, applied)
+        return decide_file(found.facts, readable).plan()
 
-    def salvage_own(
+    def duplicates(self, file: FileId, streams: Iterable[StreamId]) -> list[tuple[FileRow, int, int]]:
+        """See ``Salvage``."""
+        with self._store.read() as connection:
+            return duplicates_elsewhere(connection, file, streams)
+
+    def carry_out(
         self,
         file: FileId,
         term: int,
@@ -147,33 +91,46 @@ class SqlSalvage:
         saved: Sequence[Claim] = (),
         *,
         keeps_tables: bool = True,
-    ) -> OwnLoss:
+    ) -> SalvagePlan:
         """See ``Salvage``."""
         assert bool(saved) == (into is not None), "copies and the file of copies come together"
+        copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # of one sequence the first
+        end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
         with self._store.write() as connection:
             check_term(connection, term)
-            plan = plan_own(connection, self._rules_cache, file, readable, keeps_tables)
-            loss = plan.loss()
-            refuse_doubtful(loss)
-            copies = {(claim.stream, claim.sequence): claim for claim in saved}
-            if any((claim.stream, claim.sequence) not in copies for claim in loss.wanted):
-                raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
+            found = self._load(connection, file, readable, keeps_tables, {})
+            decisions = decide_file(found.facts, readable)
+            plan = decisions.plan()
+            refuse(plan, copies)
             names = self._names.session(connection)
-            target = None if into is None else fill(connection, names, into, saved)
-            left = move(connection, plan, copies, target)
+            target = fill(connection, names, into, saved) if into is not None else None
+            left = move_claims(connection, decisions, copies, target)
             if target is not None:
-                claim_rest(connection, names, plan, target, copies)
-                carry_over(connection, plan.key, target, plan.done(), copies, readable.frames)
-            release_quarantined(connection, file, plan.reached, left)
-            drop_file(connection, plan.key)
+                claim_rest(connection, names, decisions, target, copies)
+                carry_over(connection, decisions, found.key, target, copies)
+            release_quarantined(connection, file, found.applied, left)
+            take_back_received(connection, decisions, target, end)
+            drop_file(connection, found.key)
             if target is not None:
                 advance(connection, target)
-            acknowledge(connection, names, loss)
-            forget_batches(connection, plan)
-            need_bootstraps(connection, loss.lacking)
-            end_writer(connection, plan.row)
+            if plan.sender_keeps is SenderKeeps.NOTHING:
+                acknowledge(connection, names, plan)
+                forget_batches(connection, decisions)
+                end_writer(connection, plan.row)
+            need_bootstraps(connection, plan.lacking)
         names.keep()
-        return loss
+        return plan
+
+    def _load(
+        self,
+        connection: Connection,
+        file: FileId,
+        readable: Readable,
+        keeps_tables: bool,
+        applied: Mapping[UUID, int],
+    ) -> SalvagedFile:
+        rules, end = self._rules_cache, readable.end
+        return load_salvage_facts(connection, rules, file, end, keeps_tables=keeps_tables, applied=applied)
 
     def acknowledged_losses(self) -> list[AcknowledgedLoss]:
         """See ``Salvage``."""

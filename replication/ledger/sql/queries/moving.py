@@ -34,16 +34,16 @@ class Piece:
     last: bytes
 
 
-def replace_claim(connection: Connection, row: Any, pieces: Sequence[Piece]) -> None:
-    """Put ``pieces`` in the place of one row of claims; sequences in none of them are claimed no more."""
-    connection.execute(schema.claims.delete().where(_c.id == row.id))
+def replace_claim(connection: Connection, key: int, stream: int, pieces: Sequence[Piece]) -> None:
+    """Put ``pieces`` in the place of one row of claims of a stream; sequences in none of them are claimed no more."""
+    connection.execute(schema.claims.delete().where(_c.id == key))
     execute_many(
         connection,
         schema.claims.insert(),
         [
             {
                 "file_id": piece.file,
-                "stream_id": row.stream_id,
+                "stream_id": stream,
                 "seq_begin": piece.seq_begin,
                 "seq_end": piece.seq_end,
                 "begin": piece.begin,
@@ -94,7 +94,7 @@ def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: 
         raise RequestError(f"{what} is in another file by now, and applied from there", "Discard this frame")
     target = fill(connection, names, into, [claim])
     copy = Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash)
-    replace_claim(connection, row, [*_around(row, held, claim), copy])
+    replace_claim(connection, row.id, row.stream_id, [*_around(row, held, claim), copy])
     if source is not None:  # should replay of that file ever come by again
         duplicates = {"file_id": source, "stream_id": stream, "seq_begin": n, "seq_end": n + 1}
         connection.execute(schema.duplicates.insert().values(**duplicates, begin=held.begin, end=held.end))
@@ -107,7 +107,7 @@ def release(connection: Connection, names: KeysInTransaction, held: Any, claim: 
     _, row = _claimed(connection, held, stream, claim.sequence)
     if row is None:  # in another file by now, or another history
         return
-    replace_claim(connection, row, _around(row, held, claim))
+    replace_claim(connection, row.id, row.stream_id, _around(row, held, claim))
     gap = {"seq_begin": claim.sequence, "seq_end": claim.sequence + 1, "file": held.file, "at": at}
     connection.execute(schema.acknowledged.insert().values(stream_id=stream, **gap))
 

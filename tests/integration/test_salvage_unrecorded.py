@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.repair.salvage import settle
+from peer.repair.unrecorded import unrecorded_of
 from replication.errors import RequestError
 from replication.tables.layout import UNSYNCED_TAG, landing_name
 from replication.tables.memory import MemoryTables
@@ -33,7 +33,7 @@ def site(tmp_path: Path, tables: MemoryTables) -> Site:
     return made
 
 
-def unmarked(site: Site, tables: MemoryTables) -> None:
+def uncheckpointed(site: Site, tables: MemoryTables) -> None:
     """One more commit, whose replayer dies before it marks it."""
 
     def die(step: str) -> None:
@@ -48,8 +48,10 @@ def unmarked(site: Site, tables: MemoryTables) -> None:
 
 
 def test_what_was_committed_and_not_marked_is_marked(site: Site, tables: MemoryTables) -> None:
-    unmarked(site, tables)
-    settle(tables, site.ledger, site.spec.uuid)
+    uncheckpointed(site, tables)
+    for checkpoint in unrecorded_of(tables, site.ledger, site.spec.uuid):
+        assert not site.applied(), "asking records nothing"
+        site.ledger.replay.checkpoint_applied(checkpoint)
     assert site.applied()
 
 
@@ -61,7 +63,7 @@ def test_of_a_table_that_was_rolled_back_nothing_is_marked(site: Site, tables: M
     assert kept is not None
     tables.rollback(name, kept)
     with pytest.raises(RequestError, match="rolled back") as refused:
-        settle(tables, site.ledger, site.spec.uuid)
+        unrecorded_of(tables, site.ledger, site.spec.uuid)
     assert refused.value.hint == "Run walship replay first"
 
 
@@ -69,8 +71,8 @@ def test_of_what_the_disk_may_have_lost_nothing_is_marked(site: Site, tables: Me
     name = landing_name(site.spec)
     kept = tables.history(name).current
     assert kept is not None
-    unmarked(site, tables)
+    uncheckpointed(site, tables)
     tables.tag(name, UNSYNCED_TAG, kept)
     with pytest.raises(RequestError, match="the disk failed"):
-        settle(tables, site.ledger, site.spec.uuid)
+        unrecorded_of(tables, site.ledger, site.spec.uuid)
     assert not site.applied()

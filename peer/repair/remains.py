@@ -1,0 +1,60 @@
+"""What is left of a salvaged file: made available to read, and kept afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from replication.config import Config
+from replication.errors import MissingFileError
+from replication.files.base import Files
+from replication.files.store import store_of
+from replication.ledger.base import FileRow
+from replication.writer.wal.durable_length import len_path
+
+
+@contextmanager
+def available(config: Config, row: FileRow) -> Iterator[FileRow]:
+    """A file with the path at which what is left of it can be read: of one in the store that of a copy for the while.
+
+    Raises:
+        StorageError: the store does not answer, so what it has is not known.
+    """
+    if not row.is_stored or row.host != config.cluster.host:
+        yield row
+        return
+    copy = config.run_dir / f"salvage-{os.getpid()}.wal"
+    try:
+        with suppress(MissingFileError):
+            store_of(row.path).get(row.path, str(copy))
+        yield replace(row, path=str(copy))
+    finally:
+        copy.unlink(missing_ok=True)
+
+
+def keep_remains(config: Config, files: Files, row: FileRow, path: str) -> str:
+    """Move what is left of a file, durably, to where quarantined frames are; where it lies then, "" when it is gone.
+
+    Args:
+        config: this host's.
+        files: this host's.
+        row: the file; its object goes, where it is in a store.
+        path: where it is available.
+    """
+    kept = ""
+    if row.is_redundant:
+        files.remove(path)
+    elif files.exists(path):
+        directory = str(config.data_dir / "quarantine")
+        files.make_directory(directory)
+        kept = f"{directory}/{row.file.slot}-{row.file.number:012d}.wal"
+        files.rename(path, kept)
+        files.sync_directory(directory)
+        files.sync_directory(str(Path(path).parent))
+    if row.is_stored:
+        store_of(row.path).remove(row.path)
+    files.remove(len_path(path))
+    return kept

@@ -1,0 +1,220 @@
+"""Salvaging a file (rule 2), over SQL: what is copied, kept, asked for again or lost, by the decisions about it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.coverage import Ranges
+from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.ids import FileId
+from replication.core.phase import Phase
+from replication.errors import RequestError
+from replication.ledger.base import Claim, FileRow, SalvagePlan
+from replication.ledger.decisions.claiming import by_stream, judge
+from replication.ledger.decisions.salvage import FramesOfStream, Place, SalvageDecision, SalvageDecisions
+from replication.ledger.sql.queries.claims import nearby
+from replication.ledger.sql.queries.moving import Piece, replace_claim
+from replication.ledger.sql.queries.salvage_facts import AppliedHere
+from replication.ledger.sql.schema import sending
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.keys import KeysInTransaction
+from replication.ledger.sql.store.store import execute_many
+
+_b, _f, _o, _q, _r = (t.c for t in (schema.batches, schema.files, schema.sources, schema.quarantined, schema.received))
+_rule, _start, _w = sending.rules.c, sending.starts.c, schema.writers.c
+
+
+def refuse(plan: SalvagePlan, copies: Mapping[Place, Claim]) -> None:
+    """RequestError when a plan cannot be carried out with these copies."""
+    file = plan.row.file
+    if plan.row.source is not None and not plan.row.closed:
+        raise RequestError(f"{file} is still OPEN", "Its receiver closes it when it restarts, or after an idle minute")
+    for table in sorted(plan.doubtful):
+        raise RequestError(
+            f"table {table} has applied some of what cannot be read of {file}, and how much cannot be told",
+            "It has no key, so a row that is applied twice would show: restore the file, or drop the table",
+        )
+    if any((claim.stream, claim.sequence) not in copies for claim in (*plan.wanted, *plan.elsewhere)):
+        raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
+
+
+def move_claims(
+    connection: Connection, decisions: SalvageDecisions, copies: Mapping[Place, Claim], target: int | None
+) -> dict[int, Ranges]:
+    """Claim what was copied in its new file, keep what is applied, and claim the rest no more.
+
+    Returns:
+        By stream key, the sequences that were not applied from the file.
+    """
+    left: dict[int, Ranges] = {}
+    for decision in decisions.claimed:
+        claim_range, leaving = decision.claim_range, decision.leaving()
+        if claim_range is None or not (leaving or decision.wanted):
+            continue
+        pieces = _kept_pieces(decision, decisions.frames.get(decision.stream, FramesOfStream()))
+        applied = [claim for claim, is_applied in decision.wanted if is_applied]
+        waiting = [claim for claim, is_applied in decision.wanted if not is_applied]
+        for claims in (applied, [*waiting, *decision.elsewhere]):
+            pieces += _moved_pieces(target, (copies[claim.stream, claim.sequence] for claim in claims))
+        replace_claim(connection, claim_range.key, claim_range.stream_key, pieces)
+        left[claim_range.stream_key] = left.get(claim_range.stream_key, Ranges()).union(leaving)
+    return left
+
+
+def _kept_pieces(decision: SalvageDecision, frames: FramesOfStream) -> list[Piece]:
+    """What of a claim range stays claimed as applied, wherever it was."""
+    at = decision.claim_range
+    if at is None:
+        return []
+    return [Piece(None, begin, end, at.begin, at.end, *frames.edges(at, begin, end)) for begin, end in decision.kept]
+
+
+def _moved_pieces(target: int | None, copies: Iterable[Claim]) -> list[Piece]:
+    """What is claimed in the file of copies: runs that follow one another in sequence, hash and file."""
+    runs: list[list[Claim]] = []
+    for claim in sorted(copies, key=lambda claim: claim.sequence):
+        last = runs[-1][-1] if runs else None
+        if last is None or (claim.sequence, claim.previous) != (last.sequence + 1, last.hash) or claim.begin < last.end:
+            runs.append([])
+        runs[-1].append(claim)
+    return [
+        Piece(target, run[0].sequence, run[-1].sequence + 1, run[0].begin, run[-1].end, run[0].previous, run[-1].hash)
+        for run in runs
+    ]
+
+
+def claim_rest(
+    connection: Connection,
+    names: KeysInTransaction,
+    decisions: SalvageDecisions,
+    target: int,
+    copies: Mapping[Place, Claim],
+) -> None:
+    """Claim copies that were claimed nowhere; those that are claimed already are duplicates."""
+    moved = {(c.stream, c.sequence) for d in decisions.claimed for c in (*(w for w, _ in d.wanted), *d.elsewhere)}
+    rest = by_stream(claim for place, claim in copies.items() if place not in moved)
+    keys = {stream: names.stream(stream) for stream in rest}
+    held = nearby(connection, [(keys[stream], claims) for stream, claims in rest.items()])
+    for stream, claims in rest.items():
+        verdict = judge(claims, held.get(keys[stream], []))
+        place = {"file_id": target, "stream_id": keys[stream]}
+        rows = [
+            place
+            | {"seq_begin": run.seq_begin, "seq_end": run.seq_end, "begin": run.begin, "end": run.end}
+            | {"previous": run.previous, "last": run.last, "divergent": False}
+            for run in verdict.claimed
+        ]
+        execute_many(connection, schema.claims.insert(), rows)
+        claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in verdict.claimed)
+        duplicates = [
+            place | {"seq_begin": c.sequence, "seq_end": c.sequence + 1, "begin": c.begin, "end": c.end}
+            for c in claims
+            if not claimed.contains(c.sequence)
+        ]
+        execute_many(connection, schema.duplicates.insert(), duplicates)
+
+
+def carry_over(
+    connection: Connection, decisions: SalvageDecisions, key: int, target: int, copies: Mapping[Place, Claim]
+) -> None:
+    """How far each table has applied the copies, and where rules begin among them, as it was in the file."""
+    positions: dict[UUID, int] = {}
+    applied = decisions.applied()
+    for place, copy in copies.items():
+        if applied.get(place, False):
+            positions[place[0].table] = max(copy.end, positions.get(place[0].table, 0))
+    rows = [{"file_id": target, "table_uuid": str(table), "applied": end} for table, end in positions.items()]
+    execute_many(connection, schema.positions.insert(), rows)
+    places = ((claim.end, copies.get((claim.stream, claim.sequence))) for claim in decisions.readable.frames)
+    ends = [(end, copy.end) for end, copy in places if copy is not None]
+    begins = [
+        {
+            "file_id": target,
+            "rule_id": rule,
+            "begin": max((copy for end, copy in ends if end <= begin), default=FILE_HEADER_BYTES),
+        }
+        for rule, begin in connection.execute(sa.select(_start.rule_id, _start.begin).where(_start.file_id == key))
+    ]
+    execute_many(connection, sending.starts.insert(), begins)
+
+
+def release_quarantined(connection: Connection, file: FileId, applied: AppliedHere, left: Mapping[int, Ranges]) -> None:
+    """Quarantined frames that come again are judged again; the others hold what they held, less what has ``left``.
+
+    That is by stream key: sequences that the file has no more.
+    """
+    for row in connection.execute(sa.select(schema.quarantined).where(_q.file == str(file))).all():
+        here = (_q.file == row.file) & (_q.begin == row.begin)
+        spans = json.loads(row.held)
+        if spans and row.end > applied.of(row.table_uuid):
+            connection.execute(schema.quarantined.delete().where(here))
+            continue
+        held = [
+            [key, low, high]
+            for key, begin, end in spans
+            for low, high in Ranges.of((begin, end)).subtract(left.get(key, Ranges()))
+        ]
+        connection.execute(schema.quarantined.update().where(here).values(held=json.dumps(held)))
+
+
+def take_back_received(connection: Connection, decisions: SalvageDecisions, target: int | None, end: int) -> None:
+    """Take back received ranges with frames that are gone; those of copied frames are received in their new file."""
+    gone, moved = decisions.gone(), decisions.moved()
+    sources: set[int] = set()
+    for received in decisions.facts.received:
+        here = _r.id == received.key
+        if gone.within(received.begin, received.end):
+            connection.execute(schema.received.delete().where(here))
+            sources.add(received.source)
+        elif target is not None and moved.within(received.begin, received.end):
+            values = {"file_id": target, "begin": FILE_HEADER_BYTES, "end": end}
+            connection.execute(schema.received.update().where(here).values(values))
+    for source in sorted(sources):
+        connection.execute(schema.sources.update().where(_o.id == source).values(losses=_o.losses + 1))
+
+
+def acknowledge(connection: Connection, names: KeysInTransaction, plan: SalvagePlan) -> None:
+    """Note what is lost, so that nobody waits for it."""
+    now = time.time_ns() // 1000
+    rows = [
+        {"stream_id": names.stream(stream), "seq_begin": begin, "seq_end": end, "file": str(plan.row.file), "at": now}
+        for stream, sequences in plan.lost.items()
+        for begin, end in sequences
+    ]
+    execute_many(connection, schema.acknowledged.insert(), rows)
+
+
+def forget_batches(connection: Connection, decisions: SalvageDecisions) -> None:
+    """Forget batch ids of frames that are lost, so that whoever has the rows still may append them again.
+
+    Where a peer may have them they would show there twice in a table without key, whose batch ids are kept.
+    """
+    for decision in decisions.every():
+        stream = decision.stream
+        there = decision.somewhere if stream.table in decisions.facts.keyless else Ranges()
+        of_stream = (_b.table_uuid == str(stream.table)) & (_b.grp == stream.group) & (_b.wal == str(stream.wal))
+        for begin, end in decision.lost.subtract(there):
+            gone = of_stream & (_b.sequence >= begin) & (_b.sequence < end)
+            connection.execute(schema.batches.delete().where(gone))
+
+
+def end_writer(connection: Connection, row: FileRow) -> None:
+    """Forget a writer that died and of which no OPEN file is left: it holds closed time no more."""
+    if row.closed or not row.writer:
+        return
+    left = sa.select(_f.id).where(_f.writer == row.writer, _f.host == row.host, _f.closed_length < 0)
+    if connection.scalar(left.limit(1)) is None:
+        connection.execute(schema.writers.delete().where(_w.writer == row.writer))
+
+
+def need_bootstraps(connection: Connection, lacking: Mapping[str, Iterable[UUID]]) -> None:
+    """Mark these tables' rules NEEDS_BOOTSTRAP at peers."""
+    for peer, tables in lacking.items():
+        here = (_rule.peer == peer) & _rule.table_uuid.in_([str(table) for table in tables])
+        connection.execute(sending.rules.update().where(here).values(phase=Phase.NEEDS_BOOTSTRAP.value))
