@@ -16,7 +16,7 @@ from replication.ledger.registration import Claim
 
 
 class SenderKeeps(StrEnum):
-    """What of a file its sender certainly still has. Nothing else tells files that were written here from landed ones."""
+    """What of a file its sender certainly has. Nothing else tells files that were written here from landed ones."""
 
     NOTHING = "nothing"
     """There is no sender: the file was written here, or copied from such."""
