@@ -1,8 +1,7 @@
-"""Quarantined frames in a person's hands: listed, tried again, or discarded.
+"""What a person can do with quarantined frames: find one, try it again, or discard it.
 
-A frame that is tried again goes, out of its copy, through a landing file of its own like any other frame; replay takes
-it from there, once, and quarantines it anew should it fail again. One that is discarded no longer holds its table's
-replicated time; its copy stays.
+A retried frame is copied into a landing file of its own. Replay applies it from there, once, or quarantines it again. A
+discarded frame no longer holds back its table's replicated time; its copy stays.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ def find(frames: Sequence[Quarantined], name: str) -> Quarantined:
 
 
 def retry(config: Config, ledger: Ledger, files: Files, frame: Quarantined) -> FileRow:
-    """Have a frame applied after all, for instance after an upgrade; returns the landing file it now lies in.
+    """Try a frame again, for instance after an upgrade. Returns the landing file that has it now.
 
     Raises:
         MissingFileError: its copy is not on this host.
         CorruptFrameError: its bytes are damaged, so that it can never be applied.
-        RequestError: it is another history of its stream, or its sequence is in another file by now.
+        RequestError: it belongs to another history of its stream, or its sequence is in another file by now.
     """
     try:
         content = Path(frame.copy).read_bytes()
@@ -64,9 +63,9 @@ def retry(config: Config, ledger: Ledger, files: Files, frame: Quarantined) -> F
 
 
 def discard(ledger: Ledger, frame: Quarantined) -> bool:
-    """Give a frame up for good: its rows will be missing here, and nothing waits for them any more.
+    """Discard a frame: its rows are missing here, and nothing waits for them any more.
 
-    Returns whether its copy is damaged: it can never be applied then, but a bootstrap brings its rows.
+    Returns whether its copy is damaged. Then only a bootstrap can bring its rows.
     """
     claim = _damaged(frame)
     ledger.replay.discard(frame.file, frame.begin, time.time_ns() // 1000, claim)
@@ -74,7 +73,7 @@ def discard(ledger: Ledger, frame: Quarantined) -> bool:
 
 
 def _damaged(frame: Quarantined) -> Claim | None:
-    """What the header of a frame says whose payload is not what that promises; None of others."""
+    """The claim of a frame whose payload does not fit its header; None of any other."""
     try:
         content = Path(frame.copy).read_bytes()
         view = read_frame(content, 0, frame.begin)

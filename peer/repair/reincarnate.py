@@ -1,7 +1,7 @@
 """A cluster that was restored becomes another incarnation, so that its peers give it back what it lost.
 
-Where only the ledger was restored, this host's disk has files that are newer than it. They may hold acked rows that no
-peer has, so they are taken up: what they bring beyond what the ledger knows is pending for replay, and goes to peers.
+Where only the ledger was restored, this host's disk has newer files. They may hold acked rows that no peer has, so the
+ledger takes them up: frames that it does not know are pending for replay, and go to peers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from uuid import UUID
 
 import structlog
 
-from peer.repair.rebuild import of_known_tables, on_disk, save_whole
+from peer.repair.on_disk import of_known_tables, on_disk, save_whole
 from replication.config import Config
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.errors import CorruptFrameError, MissingFileError
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reincarnated:
-    """What the cluster was and is now; how many newer files of this host were taken up, and what was not of them."""
+    """What the cluster was and is now; how many newer files of this host were taken up, and a line for each other."""
 
     was: ClusterId
     now: ClusterId
@@ -84,9 +84,9 @@ def _settle_control(ledger: Ledger, files: Files, row: FileRow, boot: str) -> No
 
 
 def _take_up(config: Config, ledger: Ledger, files: Files) -> tuple[int, tuple[str, ...]]:
-    """Have the ledger know files of this host that are newer than it: how many, and a line for each that is kept aside.
+    """Register files of this host that are newer than the ledger: how many, and a line for each that is not whole.
 
-    Of those, what can be read of tables that the ledger knows is copied.
+    Of those, the readable frames of known tables are copied.
     """
     found, problems, above = on_disk(config, files, ledger.files.upcoming(config.cluster.host))
 

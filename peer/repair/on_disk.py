@@ -1,0 +1,115 @@
+"""The files of frames that lie on this host's disk, whatever its ledger knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import PurePath
+from uuid import UUID
+
+from peer.repair.readable import claim_of, find_readable
+from peer.repair.remains import keep_remains
+from peer.repair.saved_copy import SENT_AGAIN, copied
+from replication.config import Config
+from replication.core.frame import FILE_HEADER_BYTES, check_payload, read_file_header
+from replication.core.ids import NIL_UUID, ClusterId, FileId
+from replication.errors import CorruptFrameError
+from replication.files.base import Files
+from replication.files.frames import frames
+from replication.ledger.base import Claim, FileKind, FileRow
+from replication.ledger.sql.ledger import open_ledger
+from replication.ledger.sql.rebuild import RebuildInput
+
+
+def on_disk(config: Config, files: Files, since: int | None = None) -> tuple[list[RebuildInput], dict[str, str], int]:
+    """Files of frames, those that are damaged with what is wrong, and the first number above all of this host's.
+
+    Args:
+        config: this host's.
+        files: this host's.
+        since: only files with this number or a higher one; None for all.
+    """
+    found: list[RebuildInput] = []
+    damaged: dict[str, str] = {}
+    numbers = [-1]
+    for folder in (str(config.wal_dir), str(config.landing_dir)):
+        files.make_directory(folder)
+        for name in sorted(files.names(folder)):
+            stem, dot, suffix = name.partition(".")
+            if suffix != "wal":
+                continue
+            path = f"{folder}/{name}"
+            if stem.isdigit():
+                numbers.append(int(stem))
+            if since is not None and numbers[-1] < since:
+                continue
+            try:
+                each = _read(files, path)
+            except CorruptFrameError as error:
+                damaged[path] = error.what
+                continue
+            if each is not None:
+                found.append(each)
+    return found, damaged, max(numbers) + 1
+
+
+def of_known_tables(
+    found: Sequence[RebuildInput], is_known: Callable[[UUID], bool], unknown: str, problems: dict[str, str]
+) -> list[RebuildInput]:
+    """Files whose frames are all of tables that the ledger knows. The others join ``problems``, with what is wrong.
+
+    Nobody would replay frames of other tables, and they would count as applied. ``unknown`` describes such a table.
+    """
+    known = []
+    for each in found:
+        if all(is_known(table) for table in {claim.stream.table for claim in each.claims}):
+            known.append(each)
+        else:
+            problems[each.path] = f"it has frames of {unknown}"
+    return known
+
+
+def _read(files: Files, path: str) -> RebuildInput | None:
+    """The frames of a file; None of bootstraps, which come again.
+
+    Raises:
+        CorruptFrameError: not all of it is intact.
+    """
+    handle = files.open(path)
+    claims: list[Claim] = []
+    try:
+        file, created = read_file_header(handle.read(0, FILE_HEADER_BYTES))
+        for frame, payload in frames(handle, FILE_HEADER_BYTES, handle.size()):
+            check_payload(frame, payload)
+            if frame.header.kind in SENT_AGAIN:
+                return None
+            claims.append(claim_of(frame))
+    finally:
+        handle.close()
+    return RebuildInput(file, path, created, tuple(claims))
+
+
+def save_whole(
+    config: Config, url: str, files: Files, damaged: Mapping[str, str], wanted: Callable[[UUID], bool] = lambda _: True
+) -> tuple[str, ...]:
+    """Copy the readable frames of ``wanted`` tables out of damaged files, and move those files to the quarantine.
+
+    Returns a line for each file.
+    """
+    lines: list[str] = []
+    host, nobody = config.cluster.host, ClusterId(config.cluster.name, NIL_UUID)
+    with closing(open_ledger(url)) as ledger:
+        for path, what in damaged.items():
+            stem = PurePath(path).stem
+            named = FileId(nobody, host, int(stem) if stem.isdigit() else 0)
+            row = FileRow(named, FileKind.LANDING, host, path, False, 0, "", "", 0, 0, 0)
+            readable = find_readable(row, 0).frames.values()
+            whole = [each for each in readable if wanted(each[0].header.table)]
+            if whole:
+                with copied(config, ledger, files, None, whole) as made:
+                    end = made.claims[-1].end
+                    ledger.registration.register_own(made.row.file, FILE_HEADER_BYTES, end, made.claims)
+                    ledger.files.close(made.row.file, end)
+            kept = keep_remains(config, files, row, path)
+            lines.append(f"{what}: {path} ({len(whole)} of {len(readable)} frames saved; the file is {kept} now)")
+    return tuple(lines)
