@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from peer.derive.progress import DerivedHere, derived_here
+from peer.status.at_peers import TableAtPeer, tables_at_peers
 from peer.status.disk_use import DiskUse, kept
 from peer.status.forecasts import DiskForecast, PeerForecast, disk_forecast, peer_forecasts
 from peer.status.lag import PeerLag
@@ -28,53 +29,16 @@ from replication.core.definition.schema import TableSpec
 from replication.core.ids import FileId
 from replication.core.routes.freshness import Replicated, named
 from replication.core.shipping.retention import RetentionPolicy
-from replication.core.status import FileState, ReplicationStatus
 from replication.files.boot import boot_id
 from replication.ledger.base import (
     FileKind,
     FileRow,
-    Gap,
     Ledger,
     PatternRule,
-    Peer,
-    PeerProgress,
-    Phase,
     Quarantined,
-    Rule,
 )
 from replication.ledger.batches import BatchConflict
 from replication.writer.wal.durable_length import DurableLength
-
-
-@dataclass(frozen=True, slots=True)
-class TableAtPeer:
-    """Progress of one group of a table at a peer.
-
-    ``state`` is ``level``, ``behind``, ``paused``, ``held`` (the peer does not take it), ``failing``,
-    ``bootstrapping`` (earlier rows are on their way) or ``needs_bootstrap`` (something was lost for this peer, and
-    nothing goes until it is bootstrapped). ``needed`` bytes must get there, of which ``finished`` are durable there
-    without a gap, ``landed`` durable with gaps, ``applied`` in its tables. ``open_files`` of ``files`` still grow.
-    ``dropped``: the table was dropped here, and the peer gets the rest. The route is open ``since`` that time; rows
-    written in ``gaps`` are not there.
-    """
-
-    peer: str
-    table: str
-    group: str
-    remote_table: str
-    state: str
-    files: int
-    open_files: int
-    needed: int
-    finished: int
-    landed: int
-    applied: int
-    lag_bytes: int
-    lag_s: float
-    last_error: str
-    dropped: bool
-    since: int
-    gaps: tuple[Gap, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +142,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         term=ledger.terms.current(),
         closed=ledger.time.closed(),
         replay_backlog_bytes=sum(p.end - p.begin for p in pending),
-        peers=tuple(_at_peers(ledger, rows, fresh, specs, PeerLag(config.cluster.host, now), report)),
+        peers=tuple(tables_at_peers(ledger, rows, fresh, specs, PeerLag(config.cluster.host, now), report)),
         standing=tuple(ledger.rules.pattern_rules()),
         sending=sending(ledger, now),
         tables=tuple(_here(ledger, spec, quarantined, report, now) for spec in specs.values()),
@@ -221,89 +185,6 @@ def _unregistered(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
     """Durable bytes of each OPEN WAL of this host that the ledger does not know yet."""
     known = {row.file: row for row in rows}
     return {file: max(0, end - known[file].length) for file, end in _durable(known.values(), host).items()}
-
-
-def _at_peers(
-    ledger: Ledger,
-    rows: Mapping[FileId, FileRow],
-    fresh: Mapping[FileId, int],
-    specs: Mapping[UUID, TableSpec],
-    lacking: PeerLag,
-    report: ReplayReport | None,
-) -> Iterable[TableAtPeer]:
-    progress = {(known.file, known.peer): known for known in ledger.files.progress()}
-    by_rule: dict[tuple[str, UUID, str], list[tuple[FileId, ReplicationStatus]]] = {}
-    for file, rule, status in ledger.files.statuses():
-        by_rule.setdefault((rule.peer, rule.table, rule.group), []).append((file, status))
-    peers = {peer.name: peer for peer in ledger.rules.peers()}
-    held: dict[str, dict[UUID, str]] = {}
-    for each in ledger.sending.held():
-        held.setdefault(each.peer, {})[each.table] = each.reason
-    known_files = _KnownFiles(rows, fresh, progress, lacking, specs)
-    for rule in sorted(ledger.rules.all(), key=lambda r: (r.peer, str(r.table), r.group)):
-        spec = specs.get(rule.table) or ledger.tables.by_uuid(rule.table)
-        if spec is not None and rule.peer in peers:
-            found = by_rule.get((rule.peer, rule.table, rule.group), [])
-            waits = report.bootstraps.get(f"{rule.peer} {spec.name}", "") if report is not None else ""
-            yield _at_peer(peers[rule.peer], rule, spec, found, known_files, held.get(rule.peer, {}), waits)
-
-
-@dataclass(frozen=True, slots=True)
-class _KnownFiles:
-    """What each table's row is computed from: files, unregistered durable bytes, and progress of peers."""
-
-    rows: Mapping[FileId, FileRow]
-    fresh: Mapping[FileId, int]
-    progress: Mapping[tuple[FileId, str], PeerProgress]
-    lag: PeerLag
-    specs: Mapping[UUID, TableSpec]
-
-
-def _at_peer(
-    peer: Peer,
-    rule: Rule,
-    spec: TableSpec,
-    statuses: Sequence[tuple[FileId, ReplicationStatus]],
-    known_files: _KnownFiles,
-    held: Mapping[UUID, str],
-    bootstrap: str,
-) -> TableAtPeer:
-    rows, fresh, progress, lacking = known_files.rows, known_files.fresh, known_files.progress, known_files.lag
-    lag_bytes, lag_s, error = 0, 0.0, held.get(rule.table, "")
-    others = {reason for table, reason in held.items() if table != rule.table}
-    for file, status in statuses:
-        known = progress.get((file, peer.name))
-        if known is not None and known.error not in others:
-            error = error or known.error or ""
-        behind = status.remaining + fresh.get(file, 0)
-        if behind:
-            lag_bytes += behind
-            if file in rows:
-                since = lacking.since(rows[file], status, fresh.get(file, 0), known)
-                lag_s = max(lag_s, (lacking.now - since) / 1e6)
-    trouble = "held" if rule.table in held else "failing" if error else "behind"
-    state = "paused" if peer.paused else trouble if lag_bytes else "level"
-    if rule.phase is not Phase.LIVE:
-        state = rule.phase.value
-    return TableAtPeer(
-        peer=peer.name,
-        table=spec.name,
-        group=rule.group,
-        remote_table=rule.remote_table,
-        state=state,
-        files=len(statuses),
-        open_files=sum(status.state is FileState.OPEN for _, status in statuses),
-        needed=sum(status.needed - status.begin + fresh.get(file, 0) for file, status in statuses),
-        finished=sum(status.finished - status.begin for _, status in statuses),
-        landed=sum(status.shipped.within(status.begin, status.needed).total for _, status in statuses),
-        applied=sum(max(0, min(status.applied, status.needed) - status.begin) for _, status in statuses),
-        lag_bytes=lag_bytes,
-        lag_s=round(lag_s, 3),
-        last_error=error or (bootstrap if rule.phase is Phase.BOOTSTRAPPING else ""),
-        dropped=rule.table not in known_files.specs,
-        since=rule.since,
-        gaps=rule.gaps,
-    )
 
 
 def _here(

@@ -9,7 +9,8 @@ from replication.core.phase import Phase
 from shell.cli.render import Printer, bytes_text, moment_text, seconds_text
 
 if TYPE_CHECKING:
-    from peer.status.collect import ClusterStatus, TableAtPeer
+    from peer.status.at_peers import TableAtPeer
+    from peer.status.collect import ClusterStatus
     from peer.status.forecasts import DiskForecast, PeerForecast
     from peer.status.sending import PeerSending
     from replication.ledger.base import Gap, PatternRule

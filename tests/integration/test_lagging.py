@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.status.collect import TableAtPeer, collect
+from peer.status.at_peers import TableAtPeer
+from peer.status.collect import collect
 from peer.status.lag import PeerLag
 from peer.status.members import members_of
 from replication.core.coverage import Ranges

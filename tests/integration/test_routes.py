@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.status.collect import TableAtPeer, collect
+from peer.status.at_peers import TableAtPeer
+from peer.status.collect import collect
 from peer.status.members import members_of
 from replication.coordination.base import Public
 from replication.coordination.host import host_record

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from peer.status.collect import TableAtPeer
+from peer.status.at_peers import TableAtPeer
 from peer.status.forecasts import DiskForecast, PeerForecast
 from peer.status.sending import HeldAtPeer, PeerSending
 from replication.errors import PeerRefusedError, RequestError
@@ -19,7 +19,25 @@ from shell.status.peers import gap_text, show_forecasts, show_missing, show_send
 
 WELL = PeerSending("west", "sending", 0, 0, 0, None, "", ())
 ROW = TableAtPeer(
-    "west", "ops.a", "default", "ops.a", "level", 1, 1, 0, 0, 0, 0, 0, 0.0, "", dropped=False, since=0, gaps=()
+    "west",
+    "west:1",
+    "ops.a",
+    "default",
+    "ops.a",
+    "level",
+    files=1,
+    open_files=1,
+    needed=0,
+    finished=0,
+    landed=0,
+    applied=0,
+    lag_bytes=0,
+    lag_s=0.0,
+    last_error="",
+    dropped=False,
+    since=0,
+    gaps=(),
+    statuses=(),
 )
 NEAR = PeerForecast("west", 3, 3 << 20, 0, 0, 1, 4 << 20, 1024.0, 1024.0, "bootstrap")
 DISK = DiskForecast("h0", 1 << 30, 0.0, None)

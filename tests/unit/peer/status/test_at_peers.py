@@ -1,0 +1,78 @@
+"""The ReplicationStatus of files in ``status --json``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.status.at_peers import FILES_MAX, RANGES_MAX, FileAtPeer
+from peer.status.collect import collect
+from peer.status.members import Members
+from replication.core.coverage import Ranges
+from replication.core.ids import ClusterId, FileId
+from replication.core.status import FileState, ReplicationStatus
+from replication.ledger.base import PeerProgress
+from replication.link._pb import walship_pb2 as pb
+from shell.cli.render import to_json
+from tests.sites import Site, rows, table
+
+WEST = ClusterId.parse("west:00000000-0000-0000-0000-000000000001")
+SPEC = table()
+
+
+@pytest.fixture
+def east(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, "east")
+    site.ledger.tables.create(SPEC)
+    site.send_to_cluster(WEST, SPEC)
+    yield site
+    site.close()
+
+
+def closed_wal(site: Site) -> tuple[FileId, int]:
+    wal = site.wal()
+    wal.append(SPEC, rows(0, 3))
+    length = wal.finish()
+    site.ledger.files.close(wal.file, length)
+    return wal.file, length
+
+
+def shown(site: Site) -> dict[str, Any]:
+    (row,) = json.loads(to_json(collect(site.config, site.ledger, Members())))["peers"]
+    assert isinstance(row, dict)
+    return row
+
+
+def test_each_file_that_is_not_applied_is_shown_under_its_peer_cluster_and_table(east: Site) -> None:  # 004-21, 004-35
+    file, length = closed_wal(east)
+    east.ledger.files.record([PeerProgress(file, "west", Ranges.of((256, 300), (400, length)), 280)])
+    row = shown(east)
+    assert (row["peer"], row["cluster"], row["table"]) == ("west", str(WEST), SPEC.name)
+    assert row["statuses"] == [
+        {
+            "file": str(file),
+            "state": "CLOSED",
+            "begin": 256,
+            "needed": length,
+            "finished": 300,
+            "applied": 280,
+            "ranges": [[256, 300], [400, length]],
+        }
+    ]
+    assert list(row["statuses"][0]) == ["file", *pb.ReplicationStatus.DESCRIPTOR.fields_by_name]
+    east.ledger.files.record([PeerProgress(file, "west", Ranges.of((256, length)), length)])
+    assert shown(east)["statuses"] == []
+
+
+def test_the_first_files_and_ranges_are_shown_however_many_there_are(east: Site) -> None:
+    files = [closed_wal(east)[0] for _ in range(FILES_MAX + 2)]
+    row = shown(east)
+    assert row["files"] == FILES_MAX + 2
+    assert [status["file"] for status in row["statuses"]] == [str(file) for file in files[:FILES_MAX]]
+    many = Ranges.of(*((at, at + 1) for at in range(300, 300 + 4 * RANGES_MAX, 2)))
+    ranges = FileAtPeer.of(files[0], ReplicationStatus(FileState.OPEN, 256, 999, many)).ranges
+    assert len(ranges) == RANGES_MAX and ranges == many.spans[:RANGES_MAX]
