@@ -11,6 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
+from peer.repair import on_disk
 from peer.repair import rebuild as rebuilt
 from peer.repair.rebuild import damage_lines, rebuild_ledger
 from replication.core.definition.alter import add_column
@@ -149,7 +150,8 @@ def test_a_ledger_that_was_being_made_anew_is_none_and_is_made_again(
     content[-20] ^= 1
     path.write_bytes(content)
     name = {"rebuild": "rebuild", "saved": "keep_remains", "move": "move_database"}[at]
-    real = getattr(rebuilt, name)
+    module = on_disk if at == "saved" else rebuilt
+    real = getattr(module, name)
 
     def broken(*given: Any) -> None:
         if at == "rebuild":
@@ -157,7 +159,7 @@ def test_a_ledger_that_was_being_made_anew_is_none_and_is_made_again(
         raise NoSpaceError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(rebuilt, name, broken)
+        patched.setattr(module, name, broken)
         with pytest.raises(NoSpaceError):
             rebuild_ledger(east.config, east.tables, LocalFiles())
     assert not (east.config.data_dir / "ledger.db").exists()
