@@ -1,18 +1,9 @@
-"""Chunks: what is shipped, by whom, and the life of one. Pure; the JSON here is what stands in an assignment node.
+"""Chunks: what is shipped, and by whom. Pure; the JSON here is what stands in an assignment node.
 
-::
-
-    NEEDED ──assign──▶ ASSIGNED ──finish──▶ FINISHED ──apply──▶ APPLIED ──retire──▶ RETIRED
-      ▲  │                 │                   │
-      │  └──fail─▶ WAITING │                   │
-      ├───due────────┘     │                   │
-      ├──────revoke────────┘                   │
-      └──────────────release───────────────────┘
-
-A chunk is NEEDED while the peer has not all of it; ASSIGNED to a worker; WAITING while its peer is left alone after
-failures; FINISHED when the peer reported it durable; APPLIED when the peer replayed it; RETIRED with its file.
-``release``: the peer gave up its landing file before applying it (rule 2). Progress is a fact, so ``finish`` and
-``apply`` may come in any state before them: a worker that was revoked may still have got its bytes across.
+A chunk is needed while the peer does not have all of it. The planner assigns it to a worker, or waits while the peer's
+backoff runs; it revokes what a lost worker had. A chunk is finished when the ledger has it as durable at the peer,
+whoever shipped it, and needed again when the peer loses it. Its file is retired once the peer has applied all of it.
+The ledger's statuses and the assignments say where a chunk stands; nothing else is stored.
 """
 
 from __future__ import annotations
@@ -20,64 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError
-
-
-class ChunkState(StrEnum):
-    """Where a chunk is in its life."""
-
-    NEEDED = "needed"
-    ASSIGNED = "assigned"
-    WAITING = "waiting"
-    FINISHED = "finished"
-    APPLIED = "applied"
-    RETIRED = "retired"
-
-
-class ChunkEvent(StrEnum):
-    """What may happen to one."""
-
-    ASSIGN = "assign"
-    REVOKE = "revoke"
-    FAIL = "fail"
-    DUE = "due"
-    FINISH = "finish"
-    APPLY = "apply"
-    RELEASE = "release"
-    RETIRE = "retire"
-
-
-_S, _E = ChunkState, ChunkEvent
-TRANSITIONS: Mapping[tuple[ChunkState, ChunkEvent], ChunkState] = MappingProxyType(
-    {
-        (_S.NEEDED, _E.ASSIGN): _S.ASSIGNED,
-        (_S.NEEDED, _E.FAIL): _S.WAITING,
-        (_S.NEEDED, _E.FINISH): _S.FINISHED,
-        (_S.NEEDED, _E.APPLY): _S.APPLIED,
-        (_S.ASSIGNED, _E.REVOKE): _S.NEEDED,
-        (_S.ASSIGNED, _E.FINISH): _S.FINISHED,
-        (_S.ASSIGNED, _E.APPLY): _S.APPLIED,
-        (_S.WAITING, _E.DUE): _S.NEEDED,
-        (_S.WAITING, _E.FINISH): _S.FINISHED,
-        (_S.WAITING, _E.APPLY): _S.APPLIED,
-        (_S.FINISHED, _E.APPLY): _S.APPLIED,
-        (_S.FINISHED, _E.RELEASE): _S.NEEDED,
-        (_S.FINISHED, _E.RETIRE): _S.RETIRED,
-        (_S.APPLIED, _E.RETIRE): _S.RETIRED,
-    }
-)
-
-
-def step(state: ChunkState, event: ChunkEvent) -> ChunkState:
-    """The state after ``event``; AssertionError when a chunk in ``state`` cannot meet it."""
-    after = TRANSITIONS.get((state, event))
-    assert after is not None, f"a chunk that is {state} cannot meet {event}"
-    return after
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
-from replication.core.shipping.chunk import Assignment, ChunkAssignment, ChunkEvent, ChunkState, Tail, step
+from replication.core.shipping.chunk import Assignment, ChunkAssignment, Tail
 from replication.retries import Backoff
 
 
@@ -180,17 +180,14 @@ def _kept(
         for chunk in assignment.chunks:
             view = files.get(chunk.file)
             missing = view.missing.get(chunk.peer, Ranges()) if view is not None else Ranges()
-            state = ChunkState.ASSIGNED
             if not missing.within(chunk.begin, chunk.end):
-                state = step(state, ChunkEvent.FINISH)
-            elif chunk.peer not in peers:
-                state = step(state, ChunkEvent.REVOKE)
+                continue  # finished, whoever shipped it
+            if chunk.peer not in peers:
                 decisions.append(Revoke(slot, chunk, "its peer gets nothing now"))
             elif slot not in working:
-                state = step(state, ChunkEvent.REVOKE)
                 decisions.append(Revoke(slot, chunk, "its worker is gone"))
                 fence = True
-            if state is ChunkState.ASSIGNED:
+            else:
                 kept.setdefault(slot, []).append(chunk)
     return kept, fence
 
