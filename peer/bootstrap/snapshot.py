@@ -20,6 +20,7 @@ from peer.tables.latest import Folded, MergeQuery, group_of_family
 from replication.core.definition.schema import Column, TableSpec
 from replication.core.routes.bootstrap import FORGOTTEN_ROW, Coverage
 from replication.errors import CommitConflictError, ForeignMaintenanceError
+from replication.retries import repeated_on
 from replication.tables.base import DUCKDB, History, Tables, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, VERSION, landing_name, shown_columns
 from replication.tables.pyiceberg.damage import refuse_unreadable
@@ -64,21 +65,21 @@ def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[Ro
                 tables.untag(name, hold)
 
 
+@repeated_on(CommitConflictError, times=_TRIES)
 def _attached(tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, hold: str, commit: int) -> str:
     """Open the Iceberg tables; the query for the rows."""
-    for _ in range(_TRIES):
-        folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
-        table = _attach(tables, connection, "table", spec.name, hold, shown_columns(spec))
-        if not spec.key:
-            _check_has(tables, connection, spec, table, commit)
-            return 'select *, null as _group from "table"'
-        key = [spec.by_name[name] for name in spec.key]
-        _attach(tables, connection, "tombstones", spec.name + TOMBSTONES, hold, key)
-        changes = _attach(tables, connection, "changes", spec.name + CHANGES, hold, spec.columns, folded.unfolded)
-        _check_has(tables, connection, spec, changes, commit)
-        if Folded.newest(tables.history(spec.name)) == folded:
-            return MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", folded).every()
-    raise CommitConflictError(f"{spec.name} was folded {_TRIES} times while it was opened", "It is tried again")
+    folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
+    table = _attach(tables, connection, "table", spec.name, hold, shown_columns(spec))
+    if not spec.key:
+        _check_has(tables, connection, spec, table, commit)
+        return 'select *, null as _group from "table"'
+    key = [spec.by_name[name] for name in spec.key]
+    _attach(tables, connection, "tombstones", spec.name + TOMBSTONES, hold, key)
+    changes = _attach(tables, connection, "changes", spec.name + CHANGES, hold, spec.columns, folded.unfolded)
+    _check_has(tables, connection, spec, changes, commit)
+    if Folded.newest(tables.history(spec.name)) != folded:
+        raise CommitConflictError(f"{spec.name} was folded {_TRIES} times while it was opened", "It is tried again")
+    return MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", folded).every()
 
 
 def _attach(

@@ -1,7 +1,7 @@
-"""A cluster as its users handle it: tables, appends, waiting, reads.
+"""The user's handle on a cluster: tables, appends, waiting, reads.
 
-The handle opens what a call needs when it is first needed: the ledger at once, ZooKeeper and a writer with the first
-append, the tables with the first read. Safe for threads.
+The handle opens each part when a call first needs it: the ledger at once, ZooKeeper and a writer with the first append,
+the tables with the first read. Safe for threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from peer.client.contacts import Contacts
-from peer.client.definition import alteration, definition, refuse_system_name, refuse_taken_name
+from peer.client.definition import alteration, definition, refuse_standby, refuse_system_name, refuse_taken_name
 from peer.client.draining import Drained, drain
 from peer.client.opened import OpenedParts
 from peer.client.operations import Operations
@@ -31,9 +31,8 @@ from replication.core.definition.choice import full_name
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
-from replication.core.roles import Role
 from replication.core.rows.mutation import Mutation
-from replication.errors import CoordinationError, ReadOnlyClusterError, RequestError
+from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 class Cluster:
     """One cluster, on one of its hosts. Close it, or use it as a context; ``walship.connect`` makes it.
 
-    An append is durable on this host's disk when it returns; other clusters follow. Tables are named
+    An append is durable on this host's disk when it returns. Other clusters get it later. Tables are named
     ``namespace.name``; a name without a namespace is in ``default``.
 
     Args:
@@ -66,12 +65,12 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Write what waits, and close everything. Idempotent."""
+        """Write the appends that wait, and close everything. Idempotent."""
         self._opened.close()
 
     @property
     def ledger(self) -> Ledger:
-        """What is known of tables, peers and files."""
+        """The cluster's ledger: tables, peers and files."""
         return self._opened.ledger
 
     @property
@@ -96,12 +95,12 @@ class Cluster:
 
     @property
     def peering(self) -> Peering:
-        """Its peers, and what goes to them."""
+        """Its peers, and the tables that go to them."""
         return Peering(self.ledger, self.coordination, self.contacts)
 
     @property
     def contacts(self) -> Contacts:
-        """The clusters that it can speak to."""
+        """The other clusters that it can call."""
         return Contacts(self.ledger, self.config.tls, ZookeeperTls.of(self.config.zookeeper))
 
     def create_table(
@@ -115,36 +114,28 @@ class Cluster:
         sort: Sequence[str] = (),
         kind: str = "typed",
         history_s: int | None = None,
-        like: str = "",
     ) -> TableSpec:
-        """Define a table; rows can be appended at once.
+        """Define a table. It is durable in the ledger on return, and takes appends at once.
 
         Args:
             name: ``namespace.name``.
-            schema: an Arrow schema, anything with ``__arrow_c_schema__``, or text (``"id long, at timestamp"``); none
+            schema: an Arrow schema, anything with ``__arrow_c_schema__``, or text (``"id long, at timestamp"``). None
                 for cell tables, whose columns are ``row, family, qualifier, visibility, value``.
             key: key columns, or the name of the only one; none for an append-only table.
-            groups: locality groups: name → columns (families on cell tables); the rest is the group ``default``.
+            groups: locality groups: name → columns (families on cell tables). Other columns are in ``default``.
             partition: Iceberg transforms as text, for instance ``day(time_hour)``.
             sort: columns that files are sorted by.
             kind: ``typed`` or ``cell``.
             history_s: how old a user timestamp may be and how long tombstones live, in seconds.
-            like: a peer, or ``host:port/root`` of any cluster, that has a table of that name: this is to be the same
-                one, so that each can send it to the other. Alone with ``name``.
 
         Raises:
             TableExistsError: the name is taken.
-            UnknownTableError, PeerUnavailableError: the cluster ``like`` has no such table, or does not answer.
-            SchemaError: columns, key or groups that do not fit; all problems in one message.
-            ReadOnlyClusterError: the cluster is STANDBY; so it is of every call that defines, alters or drops a table.
+            SchemaError: columns, key or groups do not fit; one message lists all problems.
+            ReadOnlyClusterError: the cluster is STANDBY. Every call that changes a definition raises it then.
         """
-        self._check_active()
+        refuse_standby(self.ledger)
         name = full_name(name)
         refuse_system_name(name)
-        if like:
-            if schema is not None or key or groups or partition or sort or kind != "typed" or history_s is not None:
-                raise RequestError("With like a table is as it is there", "Give only its name and like")
-            return self.peering.adopt(name, like)
         refuse_taken_name(name, self.ledger.tables.all())
         kept = int(self.config.replay.history_s if history_s is None else history_s)
         spec = definition(name, schema, key, groups, partition, sort, kind, kept)
@@ -162,84 +153,76 @@ class Cluster:
         drop: str | None = None,
         add_group: tuple[str, str | pa.Schema] | None = None,
     ) -> TableSpec:
-        """Change one column of a table here, or add a group; peers follow, and what is written or read from now on.
+        """Change one column of a table here, or add a group. Peers take the change over.
 
-        Rows written before are replayed as well: an added column is NULL in them, a dropped one's values are left out.
-        Durable in the ledger when it returns.
+        Durable in the ledger on return. Rows written before stay readable: an added column is NULL in them, and a
+        dropped column is left out.
 
         Args:
             name: ``namespace.name``.
             add: a column to add, as text (``"seats int"``) or an Arrow field.
-            group: the locality group that it is added to; the only one, or ``default``, when empty.
+            group: the locality group of the added column. Empty means the only group, or ``default``.
             rename: a column's name and its new one.
             widen: a column and its wider type, as ``add``: int → bigint, float → double, decimal(p,s) →
                 decimal(more,s).
-            drop: a column to drop for ever; a later one of its name is another.
+            drop: a column to drop for ever. A column added later under its name is a new one.
             add_group: a locality group's name and its new columns, as text or an Arrow schema. It goes to peers that
                 take all groups.
 
         Raises:
-            SchemaError: it cannot be; says why and what to do. UnknownTableError: there is no such table.
+            SchemaError: the change is impossible; says why. UnknownTableError: there is no such table.
         """
-        self._check_active()
+        refuse_standby(self.ledger)
         change = alteration(add, group, rename, widen, drop, add_group, time.time_ns() // 1000)
         return self.ledger.tables.alter(self.table(name).uuid, change)
 
     def set_table(self, name: str, properties: Mapping[str, object]) -> TableSpec:
-        """Set a table's properties here, and at the peers that take them (``enablereplication --with-properties``).
+        """Set a table's properties here, and at peers that follow them (``enablereplication --with-properties``).
 
         Args:
             name: ``namespace.name``.
-            properties: ``history_s``, ``changes_retention_s``, ``max_age_s``, ``sort``, ``codec``, or Iceberg's own by
-                name; an empty value sets the default again.
+            properties: ``history_s``, ``changes_retention_s``, ``max_age_s``, ``sort``, ``codec``, or Iceberg's own. An
+                empty value restores the default.
 
         Raises:
             SchemaError: there is no such property, or the value does not fit. UnknownTableError: no such table.
         """
-        self._check_active()
+        refuse_standby(self.ledger)
         given, now = {key: str(value) for key, value in properties.items()}, time.time_ns() // 1000
         return self.ledger.tables.alter(self.table(name).uuid, lambda spec: set_properties(spec, given, now))
 
     def derive_table(
         self, name: str, source: str = "", hook: str = "", options: Mapping[str, object] | None = None
     ) -> TableSpec:
-        """Make a table whose rows a hook makes out of another table's, or give a derived table another hook.
+        """Make a table whose rows a hook makes from another table's rows, or change the hook of a derived table.
 
-        It is a table of its own, with a uuid and streams of its own: rows that the hook drops and values that it masks
-        are in none of its frames. The ``derive`` role keeps it up to date here; nobody else writes to it.
+        The derived table has a uuid and streams of its own. No frame of it holds a row that the hook drops, or a value
+        that it masks. Only the ``derive`` role of this cluster writes to it.
 
         Args:
             name: ``namespace.name``.
-            source: the table it is made of, here; may be left out when it is derived already.
+            source: the table that it is derived from. May be left out for a table that is derived already.
             hook: ``select``, or a name in the entry point group ``walship.hooks``.
             options: for the hook.
 
         Raises:
-            RequestError: no such hook or option, or the table is there and not derived here.
-            UnknownTableError: there is no such source. HookError: the hook does not keep the key, or fails.
+            RequestError: no such hook or option, or the table exists and is not derived here.
+            UnknownTableError: no such source. HookError: the hook changes the key, or fails.
         """
         from peer.derive.define import derive_table
 
-        self._check_active()
+        refuse_standby(self.ledger)
         name = full_name(name)
         refuse_system_name(name)
         given = {key: str(value) for key, value in (options or {}).items()}
         return derive_table(self.ledger, name, full_name(source), hook, given, int(self.config.replay.history_s)).spec
 
     def drop_table(self, name: str) -> None:
-        """Drop a table here; its rules end once peers have the rest. UnknownTableError when there is none."""
-        self._check_active()
+        """Drop a table here. Its rules end once peers have the rest. UnknownTableError when there is none."""
+        refuse_standby(self.ledger)
         self.ledger.tables.drop(self.table(name).uuid)
         if self.ledger.rules.peers():
             self.coordination.announce()
-
-    def _check_active(self) -> None:
-        """Raise ReadOnlyClusterError on a STANDBY: tables are defined where they are written."""
-        if self.ledger.terms.role().role is not Role.ACTIVE:
-            raise ReadOnlyClusterError(
-                f"{self.name} is STANDBY; its tables were not changed",
-                "Change them on the ACTIVE cluster, or make this one ACTIVE: walship readonly off",
-            )
 
     def table(self, name: str) -> TableSpec:
         """A table's definition; UnknownTableError lists near names."""
@@ -261,14 +244,10 @@ class Cluster:
         timeout_s: float = 3600.0,
         tell: Callable[[int, int], None] = lambda pending, left: None,
     ) -> Drained:
-        """Block until a peer has durable what is pending for it now, of one table or of all; not later writes.
+        """Block until a peer holds, durably, what is pending for it now. Later writes are not waited for.
 
-        ``tell`` gets the bytes that were pending and those that are left, now and then.
-
-        Raises:
-            UnknownPeerError: no such peer, or the table does not go there; or the peer was deleted meanwhile.
-            RequestError: the peer is paused; or something does not go there any more, or needs a bootstrap there.
-            PeerRefusedError: only tables that are held are left; says why. WaitTimeoutError: not in time; it goes on.
+        ``table`` limits this to one table. ``tell`` gets the bytes that were pending and those that are left. Raises as
+        :func:`peer.client.draining.drain`.
         """
         host = self.config.cluster.host
         return drain(
@@ -276,25 +255,25 @@ class Cluster:
         )
 
     def upsert(self, table: str, rows: object, batch_id: str | None = None) -> Position:
-        """Write rows, replacing those of the same key; returns where they are, for :meth:`wait`.
+        """Write rows, replacing those of the same key. Returns their position, for :meth:`wait`.
 
         Args:
             table: its name.
-            rows: Arrow in any form (``__arrow_c_stream__``), a pandas frame (NaN becomes NULL), one dict or several;
-                streams and generators are taken piece by piece. Columns left out of a touched locality group become
-                NULL; untouched groups keep their values.
+            rows: Arrow in any form (``__arrow_c_stream__``), a pandas frame (NaN becomes NULL), one dict or several.
+                Streams and generators are taken piece by piece. In a locality group that the rows touch, a column left
+                out becomes NULL; other groups keep their values.
             batch_id: repeating the call with the same id adds only what is missing. At most 256 MiB of rows.
 
         Raises:
-            NoWorkerError: no live worker on this host would ship it. ReadOnlyClusterError: the cluster is STANDBY.
+            NoWorkerError: no live worker on this host would ship the rows. ReadOnlyClusterError: STANDBY.
             SchemaError, NullKeyError: a value does not fit.
-            BatchConflictError: the batch id was used for other rows. RequestError: the batch is too large for one.
-            BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; some may be there.
+            BatchConflictError: the batch id was used for other rows. RequestError: a batch with an id is too large.
+            BackpressureError: the disk did not keep up within ``writer.append_timeout_s``; some rows may be written.
         """
         return self._opened.writer.upsert(self._opened.tables.get(table), rows, batch_id)
 
     def upsert_async(self, table: str, rows: object, batch_id: str | None = None) -> Future[Position]:
-        """The same, returning at once with a future, whose callbacks must not wait: they hold all appends up."""
+        """As :meth:`upsert`, returning a future at once. Its callbacks must not block: they would delay all appends."""
         return self._opened.writer.upsert_async(self._opened.tables.get(table), rows, batch_id)
 
     def delete(self, table: str, keys: object) -> Position:
@@ -302,7 +281,7 @@ class Cluster:
         return self._opened.writer.delete(self._opened.tables.get(table), keys)
 
     def delete_async(self, table: str, keys: object) -> Future[Position]:
-        """The same with a future, as :meth:`upsert_async`."""
+        """As :meth:`delete`, with a future as :meth:`upsert_async`."""
         return self._opened.writer.delete_async(self._opened.tables.get(table), keys)
 
     def apply(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Position:
@@ -313,7 +292,7 @@ class Cluster:
         return self._opened.writer.apply(self._opened.tables.get(table), mutations)
 
     def apply_async(self, table: str, mutations: Mutation | Iterable[Mutation]) -> Future[Position]:
-        """The same with a future, as :meth:`upsert_async`."""
+        """As :meth:`apply`, with a future as :meth:`upsert_async`."""
         return self._opened.writer.apply_async(self._opened.tables.get(table), mutations)
 
     def import_files(
@@ -325,23 +304,23 @@ class Cluster:
         again: bool = False,
         report: Callable[[Imported], None] = lambda _: None,
     ) -> Position:
-        """Import files of rows, one after the other; returns where they are, for :meth:`wait`.
+        """Import files of rows, one after the other. Returns their position, for :meth:`wait`.
 
-        Each file is there whole, under one commit time, or not at all. Columns are matched by name, and values must
-        fit as for :meth:`upsert`. Content that was imported before is recognised by its SHA-256 and left as it is.
+        Each file is imported whole, under one commit time, or not at all: when one fails, those before it stay. Columns
+        are matched by name, and values must fit as for :meth:`upsert`. Content that was imported before is recognised
+        by its SHA-256 and skipped.
 
         Args:
             table: its name.
             paths: Parquet, Arrow, ORC or CSV files on this host.
             format: ``parquet``, ``arrow``, ``orc`` or ``csv``; by each file's suffix when empty.
             again: import content that was imported before once more, as newer versions of its rows.
-            report: called as rows are written, for a display of progress.
+            report: called as rows are written, to show progress.
 
         Raises:
-            RequestError: a file is not there, its format is not known, or it changed while it was read.
+            RequestError: no such file, its format is not known, or it changed while it was read.
             FormatError: it is damaged. SchemaError, NullKeyError: a column or value does not fit.
             NoWorkerError, ReadOnlyClusterError, StorageError: as :meth:`upsert`.
-            Nothing of the file that failed is visible; those before it stay.
         """
         spec = self.table(table)
         position = Position(self.id)
@@ -354,18 +333,10 @@ class Cluster:
     def wait(
         self, position: Position, cluster: str | None = None, until: str = "visible", timeout_s: float = 60.0
     ) -> None:
-        """Block until what was written up to ``position`` is ``durable``, ``applied`` or ``visible`` on a cluster.
+        """Block until everything up to ``position`` is ``durable``, ``applied`` or ``visible`` on a cluster.
 
-        Args:
-            position: what an append returned, here or on another cluster.
-            cluster: this one when None; else a peer, or any cluster of the graph that peers lead to.
-            until: how far.
-            timeout_s: the longest it may take.
-
-        Raises:
-            WaitTimeoutError: not in time; the data is safe and goes on by itself.
-            UnknownPeerError: no such cluster, or the table does not go there. UnknownTableError: it was dropped there.
-            ReplayError: part of it was quarantined. FormatError: not a position, or no time to wait.
+        ``position`` is what an append returned, here or on another cluster. ``cluster`` is this one when None, else a
+        peer, or any cluster that peers lead to. Raises as :meth:`peer.client.waiting.Waiting.wait`.
         """
         Waiting(self.ledger, self.contacts).wait(position, cluster, until, timeout_s)
 
@@ -377,27 +348,27 @@ class Cluster:
         limit: int | None = None,
         as_of: int | None = None,
     ) -> pa.RecordBatchReader:
-        """Live rows as Arrow batches, the newest version of each key; needs neither Spark nor Java.
+        """Live rows as Arrow batches: the newest version of each key. Needs neither Spark nor Java.
 
         Args:
             table: its name.
             where: an SQL condition over its columns.
-            columns: which to read, in that order; all when None.
-            limit: at most so many rows.
+            columns: the columns to read, in that order; all when None.
+            limit: the most rows to read.
             as_of: only versions with a commit time up to this, in microseconds since 1970.
         """
         return self._opened.reader.read(self.table(table), where, columns, limit, as_of)
 
     def sql(self, query: str) -> pa.RecordBatchReader:
-        """Run a DuckDB query in which this cluster's tables are known by their names; rows as :meth:`read` gives them.
+        """Run a DuckDB query over this cluster's tables, with rows as :meth:`read` gives them.
 
         Raises:
-            RequestError: what DuckDB says of the query.
+            RequestError: the query failed; gives DuckDB's message.
         """
         return self._opened.reader.sql(query, self.tables())
 
     def trace(self, table: str, key: Mapping[str, object]) -> Trace:
-        """All versions of one key that are still known here: origin, routes, times, and which one counts.
+        """All versions of one key that this cluster still has: origin, path, times, and which one is the newest.
 
         Args:
             table: its name.
@@ -413,7 +384,7 @@ class Cluster:
         return trace(self._opened.reader.catalog, self.ledger, self.table(table), key, hosts)
 
     def status(self) -> ClusterStatus:
-        """How far everything is, here and at each peer, and what holds it."""
+        """Lag, errors and disk use, here and at each peer."""
         try:
             members = members_of(self.coordination)
         except CoordinationError as error:

@@ -1,4 +1,4 @@
-"""What a caller gives to define or alter a table, as the columns and the one change that it means."""
+"""Checks what a caller gives to define or alter a table, and makes the definition or the change of it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,24 @@ from replication.core.definition import alter
 from replication.core.definition.define import cell_table, is_system_table, typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.definition.text import parse_schema
-from replication.errors import RequestError, SchemaError, TableExistsError
+from replication.core.roles import Role
+from replication.errors import ReadOnlyClusterError, RequestError, SchemaError, TableExistsError
+from replication.ledger.base import Ledger
+
+
+def refuse_standby(ledger: Ledger) -> None:
+    """Raise ReadOnlyClusterError on a STANDBY: tables are defined where they are written."""
+    if ledger.terms.role().role is not Role.ACTIVE:
+        raise ReadOnlyClusterError(
+            f"{ledger.cluster.name} is STANDBY; its tables were not changed",
+            "Change them on the ACTIVE cluster, or make this one ACTIVE: walship readonly off",
+        )
 
 
 def refuse_system_name(name: str) -> None:
     """Raise SchemaError when walship makes tables of that name for itself."""
     if is_system_table(name):
-        raise SchemaError(f"{name!r} is a name walship keeps for tables of its own", "Choose another")
+        raise SchemaError(f"{name!r} is a name walship keeps for tables of its own", "Choose another name")
 
 
 def refuse_taken_name(name: str, specs: Iterable[TableSpec]) -> None:
@@ -40,10 +51,10 @@ def definition(
     kind: str,
     history_s: int,
 ) -> TableSpec:
-    """A new table, as ``Cluster.create_table`` takes it; SchemaError when it cannot be."""
+    """A new table from the arguments of ``Cluster.create_table``; SchemaError when they do not fit."""
     if kind == "cell":
         if schema is not None or key or partition or sort:
-            raise SchemaError("A cell table has its columns and key already", "Give only name, groups and history_s")
+            raise SchemaError("The columns and key of a cell table are fixed", "Give only name, groups and history_s")
         return cell_table(name, uuids=iter(uuid4, None), groups=groups, history_s=history_s)
     if kind != "typed":
         raise SchemaError(f"There is no kind of table {kind!r}", "It is typed or cell")
@@ -73,11 +84,11 @@ def alteration(
     add_group: tuple[str, str | pa.Schema] | None,
     now: int,
 ) -> Callable[[TableSpec], TableSpec]:
-    """The change that is asked for, for a definition that may be newer by then; see ``Cluster.alter_table``.
+    """A function that makes the change of ``Cluster.alter_table`` in the newest definition.
 
     Args:
         add: a column to add, as text or an Arrow field.
-        group: the group that it is added to; empty for the only one, or ``default``.
+        group: the group of the added column; empty for the only one, or ``default``.
         rename: a column's name and its new one.
         widen: a column and its wider type, as ``add``.
         drop: a column to drop.
@@ -85,14 +96,14 @@ def alteration(
         now: microseconds since 1970.
 
     Raises:
-        RequestError: not exactly one is asked for.
-        SchemaError: a column is not given as one.
+        RequestError: the caller gave no change, or several.
+        SchemaError: a text or object is not a column.
     """
     asked = [what for what in (add, rename, widen, drop, add_group) if what is not None]
     if len(asked) != 1 or group and add is None:
         raise RequestError(
             "A table is altered by one of add (with a group or not), add_group, rename, widen, drop",
-            "Say one of --add, --add-group, --rename, --widen and --drop at a time",
+            "Give one of --add, --add-group, --rename, --widen and --drop at a time",
         )
     if add is not None:
         added = _given_field(add)
@@ -113,18 +124,18 @@ def _given_field(given: str | pa.Field) -> pa.Field:
         return given
     schema = parse_schema(given)
     if len(schema) != 1:
-        raise SchemaError(f"{given!r} is more than one column", 'Write one, such as "seats int"')
+        raise SchemaError(f"{given!r} is more than one column", 'Give one, such as "seats int"')
     return schema.field(0)
 
 
 def given_schema(given: object) -> pa.Schema:
-    """An Arrow schema, or text such as ``id long, name string``, as the schema; SchemaError when it is neither."""
+    """An Arrow schema, or text such as ``id long, name string``, as a schema; SchemaError when it is neither."""
     if isinstance(given, pa.Schema):
         return given
     if isinstance(given, str):
         return parse_schema(given)
     if given is None:
-        raise SchemaError("A typed table needs a schema", 'An Arrow schema, or text such as "id long, name string"')
+        raise SchemaError("A typed table needs a schema", 'Give Arrow\'s, or text such as "id long, name string"')
     try:
         return pa.schema(given)
     except (TypeError, ValueError, pa.ArrowInvalid) as error:

@@ -1,4 +1,4 @@
-"""Waiting until a peer has what was pending at the call, by the ledger; what is written later is not waited for."""
+"""Draining: wait until a peer has, by the ledger, what was pending for it at the call. Later writes do not count."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from peer.client.contacts import known_peer
+from peer.client.contacts import known_peer, rules_to
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import NIL_UUID, FileId
@@ -23,7 +23,10 @@ Statuses = Iterable[tuple[FileId, Rule, ReplicationStatus]]
 
 
 class RequiredByPeer(NamedTuple):
-    """Of a file, what goes by one rule; what no table is named in goes by rules of any generation, here 0."""
+    """A file, and the rule by which a part of it goes to the peer.
+
+    Control frames name no table. They go by rules of any generation, so theirs is 0 here.
+    """
 
     file: FileId
     table: UUID
@@ -40,7 +43,7 @@ class RequiredByPeer(NamedTuple):
 class Drained:
     """What a drain waited for, in bytes of this cluster's files.
 
-    Of the tables in ``bootstrapping`` rows from before are still on their way, which it did not wait for.
+    It did not wait for the bootstraps of the tables in ``bootstrapping``, which are still under way.
     """
 
     peer: str
@@ -53,7 +56,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class PendingAtPeer:
-    """The bytes that the peer lacked at the call."""
+    """The bytes that were missing at the peer at the call."""
 
     missing: Mapping[RequiredByPeer, Ranges]
 
@@ -63,8 +66,8 @@ class PendingAtPeer:
 
         Args:
             statuses: of one peer.
-            durable: files of which more is durable here than is registered, and how much.
-            tables: only these; None for all, and what no table is named in.
+            durable: the durable lengths of files that have a smaller length in the ledger.
+            tables: only these tables; None for all, with control frames.
         """
         missing: dict[RequiredByPeer, Ranges] = {}
         for file, rule, status in statuses:
@@ -77,7 +80,7 @@ class PendingAtPeer:
         return PendingAtPeer(missing)
 
     def left(self, statuses: Statuses) -> PendingAtPeer:
-        """What of it is pending still, of files and rules that are still there."""
+        """The part that is still pending, of the files and rules that still exist."""
         left: dict[RequiredByPeer, Ranges] = {}
         for file, rule, status in statuses:
             ranges = self.missing.get(RequiredByPeer.of(file, rule))
@@ -86,7 +89,7 @@ class PendingAtPeer:
         return PendingAtPeer(left)
 
     def gone(self, statuses: Statuses) -> PendingAtPeer:
-        """What of it has no status any more: its file or its rule is not there."""
+        """The part that has no status any more: its file was deleted, or its rule ended."""
         there = {RequiredByPeer.of(file, rule) for file, rule, _ in statuses}
         return PendingAtPeer({key: ranges for key, ranges in self.missing.items() if key not in there})
 
@@ -97,7 +100,7 @@ class PendingAtPeer:
 
     @property
     def bytes(self) -> int:
-        """How many bytes of files, those that several tables wait for once."""
+        """How many bytes of files. Bytes that several tables wait for count once."""
         by_file: dict[FileId, Ranges] = {}
         for key, ranges in self.missing.items():
             by_file[key.file] = ranges.union(by_file.get(key.file, Ranges()))
@@ -105,7 +108,7 @@ class PendingAtPeer:
 
     @property
     def tables(self) -> frozenset[UUID]:
-        """Whose they are."""
+        """The tables that wait for them."""
         return frozenset(key.table for key in self.missing)
 
 
@@ -118,22 +121,22 @@ def drain(
     tell: Callable[[int, int], None],
     host: str = "",
 ) -> Drained:
-    """Return once the peer has durable all that was pending for it at the call.
+    """Return once everything that was pending for a peer at the call is durable there.
 
     Args:
         ledger: of this cluster.
-        peer_name: a peer.
-        table_name: only this table, also one that was dropped here; empty for all.
-        durable: files of this host of which more is durable than registered.
+        peer_name: the peer.
+        table_name: only this table, even if it was dropped here; empty for all.
+        durable: gives durable lengths of this host's files that the ledger does not have yet.
         timeout_s: the longest it may take.
-        tell: gets the bytes pending at the call and those left of them, about twenty times a second.
-        host: this one. What writers on others had acked at the call is registered first; "": there are no others.
+        tell: gets the bytes pending at the call and those left, about twenty times a second.
+        host: this host. Writes acked on other hosts at the call are waited for, too; "" when there are no others.
 
     Raises:
-        UnknownPeerError: no such peer, or the table does not go there; or the peer was deleted meanwhile.
-        RequestError: the peer is paused and something is pending; or all is there but what does not go there any more.
-        PeerRefusedError: all that is left is of tables that are held; says why and what to do.
-        WaitTimeoutError: not in time; the data is safe and goes on by itself.
+        UnknownPeerError: no such peer, the table does not go there, or the peer was deleted meanwhile.
+        RequestError: the peer is paused, or something pending will not go there: its rule ended or needs a bootstrap.
+        PeerRefusedError: only tables that are held are left; says why.
+        WaitTimeoutError: it took too long; shipping goes on.
     """
     started_s = time.monotonic()
     tables = _tables(ledger, peer_name, table_name)
@@ -145,10 +148,10 @@ def drain(
         tell(pending.bytes, left.bytes)
         _check(ledger, peer_name, left)
         if time.monotonic() - started_s > timeout_s:
-            what = f"{left.bytes:,} of {pending.bytes:,} bytes in {left.files} files are left"
             raise WaitTimeoutError(
-                f"{peer_name} is not drained within {timeout_s:g} s: {what}",
-                "It goes on by itself; walship status shows why it is slow",
+                f"{peer_name} is not drained within {timeout_s:g} s:"
+                f" {left.bytes:,} of {pending.bytes:,} bytes in {left.files} files are left",
+                "Shipping goes on; walship status shows why it is slow",
             )
         time.sleep(_POLL_S)
         statuses = ledger.files.statuses(peer_name)
@@ -156,23 +159,26 @@ def drain(
         left = pending.left(statuses)
     _check_all_went(ledger, peer_name, tables, PendingAtPeer(lost))
     tell(pending.bytes, 0)
-    seconds = round(time.monotonic() - started_s, 3)
-    under_way = {rule.table for rule in _rules(ledger, peer_name, tables) if rule.phase is Phase.BOOTSTRAPPING}
-    names = tuple(sorted(_name(ledger, table) for table in under_way))
-    return Drained(peer_name, table_name, pending.files, pending.bytes, seconds, names)
+    seconds, under_way = round(time.monotonic() - started_s, 3), _bootstrapping(ledger, peer_name, tables)
+    return Drained(peer_name, table_name, pending.files, pending.bytes, seconds, under_way)
+
+
+def _bootstrapping(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None) -> tuple[str, ...]:
+    rules = _rules(ledger, peer_name, tables)
+    return tuple(sorted({_name(ledger, rule.table) for rule in rules if rule.phase is Phase.BOOTSTRAPPING}))
 
 
 def _await_registered(ledger: Ledger, host: str, timeout_s: float) -> None:
-    """Return once all is registered that writers on other hosts had acked at the call."""
+    """Return once everything that writers on other hosts had acked at the call is registered."""
     deadline_s = time.monotonic() + timeout_s
     elsewhere = {row.host for row in ledger.files.all(open_only=True) if row.kind is FileKind.WAL and row.host != host}
     asked = max(time.time_ns() // 1000, ledger.time.closed())
     while elsewhere and ledger.time.closed() <= asked:
         if time.monotonic() > deadline_s:
             raise WaitTimeoutError(
-                f"what writers on {', '.join(sorted(elsewhere))} have acked is not registered within {timeout_s:g} s:"
-                " closed time stands",
-                "walship status shows whose worker is not up",
+                f"writes acked on {', '.join(sorted(elsewhere))} were not registered within {timeout_s:g} s:"
+                " closed time does not advance",
+                "walship status shows which worker is not running",
             )
         time.sleep(_POLL_S)
 
@@ -190,14 +196,13 @@ def _tables(ledger: Ledger, peer_name: str, table_name: str) -> frozenset[UUID] 
 
 
 def _rules(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None) -> list[Rule]:
-    rules = (rule for rule in ledger.rules.all() if rule.peer == peer_name)
-    return [rule for rule in rules if tables is None or rule.table in tables]
+    return [rule for rule in rules_to(ledger, peer_name) if tables is None or rule.table in tables]
 
 
 def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:
-    """What of that which has no status any more did not get there, as far as is known: its rule has ended.
+    """The part of ``gone`` that did not reach the peer, as far as the ledger tells: its rule has ended.
 
-    Where the rule stands its file is there no more, which waits until the peer has applied it.
+    Where the rule still exists, the file was deleted. A file is deleted only after the peer has applied it.
     """
     if not gone.missing:
         return gone
@@ -212,7 +217,7 @@ def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:
     for key, ranges in gone.missing.items():
         if key.table == NIL_UUID or (key.table, key.group, key.generation) in going:
             continue
-        # the rules of a dropped table end by themselves once its peers have all of it
+        # The rules of a dropped table end once its peers have all of it.
         rest = ranges if key.table in live else ranges.subtract(shipped.get(key.file, Ranges()))
         if rest:
             lost[key] = rest
@@ -220,7 +225,7 @@ def _lost(ledger: Ledger, peer_name: str, gone: PendingAtPeer) -> PendingAtPeer:
 
 
 def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | None, lost: PendingAtPeer) -> None:
-    """Whether nothing was left out: neither what was pending, nor what a table lacks there that nothing brings."""
+    """Raise RequestError when something did not go: pending bytes, or a table that needs a bootstrap."""
     _check_there(ledger, peer_name, lost)
     rules = _rules(ledger, peer_name, tables)
     needing = {rule.table for rule in rules if rule.phase is Phase.NEEDS_BOOTSTRAP}
@@ -230,14 +235,14 @@ def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | N
         were = f", and {size:,} bytes of it were pending" if size else ""
         phases = {rule.phase for rule in rules if rule.table == table}
         if table in needing:
-            reasons.append(f"{name} needs a bootstrap there: what it lacks does not go{were}")
+            reasons.append(f"{name} needs a bootstrap there, and gets nothing until then{were}")
             remedies.append(f"walship bootstrap {peer_name} -t {name}")
         elif Phase.BOOTSTRAPPING in phases:
-            reasons.append(f"a bootstrap of {name} began meanwhile, which is to bring the rest{were}")
+            reasons.append(f"a bootstrap of {name} began meanwhile and will bring the rest{were}")
             remedies.append(f"walship bootstrap {peer_name} -t {name} --wait 600")
         else:
-            now = "was enabled anew" if phases else "was disabled"
-            reasons.append(f"{name} {now} meanwhile{were}")
+            now = "enabled again" if phases else "disabled"
+            reasons.append(f"{name} was {now} meanwhile{were}")
             remedies.append("walship status shows what is not sent")
     if reasons:
         raise RequestError(
@@ -246,11 +251,11 @@ def _check_all_went(ledger: Ledger, peer_name: str, tables: Collection[UUID] | N
 
 
 def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
-    """Whether waiting can help."""
+    """Raise when waiting cannot help."""
     _check_there(ledger, peer_name, left)
     if any(peer.name == peer_name and peer.paused for peer in ledger.rules.peers()):
         raise RequestError(
-            f"{peer_name} is paused, with {left.bytes:,} bytes pending", f"First: walship resume {peer_name}"
+            f"{peer_name} is paused, with {left.bytes:,} bytes pending", f"First run: walship resume {peer_name}"
         )
     held = {each.table: each for each in ledger.sending.held() if each.peer == peer_name}
     if held and left.tables <= held.keys() | {NIL_UUID} and left.tables & held.keys():
@@ -266,7 +271,7 @@ def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
 def _check_there(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
     if all(peer.name != peer_name for peer in ledger.rules.peers()):
         raise UnknownPeerError(
-            f"{peer_name} was deleted meanwhile: {left.bytes:,} bytes that were pending do not go there any more",
+            f"{peer_name} was deleted meanwhile: {left.bytes:,} pending bytes will not be sent",
             "See walship listclusters",
         )
 

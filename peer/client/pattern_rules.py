@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from peer.client.contacts import known_peer
+from peer.client.contacts import known_peer, rules_to
 from peer.client.peering import Peering
 from replication.core.definition.choice import chosen, is_chosen
 from replication.core.definition.define import SYSTEM_SUFFIXES
@@ -61,7 +61,7 @@ def to_enable(
         groups: those asked for; all when empty.
         with_properties: whether properties go along; tables that go there otherwise are not.
     """
-    rules = [rule for rule in peering.ledger.rules.all() if rule.peer == peer]
+    rules = rules_to(peering.ledger, peer)
     other = {rule.table for rule in rules if with_properties not in (None, rule.with_properties)}
     specs = {spec.uuid: spec for spec in peering.ledger.tables.all()}
     lacking = other | {table for table, spec in specs.items() if _asked(spec, groups) - _going(rules, table)}

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from peer.client.contacts import Contacts, known_peer, with_root
+from peer.client.contacts import Contacts, known_peer, rules_to, with_root
+from peer.client.definition import refuse_standby
 from replication.core.definition.choice import full_name
 from replication.core.definition.define import is_system_table, unusable_name
 from replication.core.definition.evolution import join
@@ -126,87 +127,96 @@ class Peering:
         with_properties: bool | None = None,
         count_rows: Callable[[TableSpec], int | None],
     ) -> list[Rule]:
-        """Send what is written to groups of a table from now on, making the table at the peer first.
-
-        With a bootstrap the rows that are there already follow, from this cluster's replay process.
+        """Send what is written to groups of a table from now on. The peer makes its table first.
 
         Args:
             table: its name here.
-            groups: locality groups; empty for all, those that are added later included.
+            groups: locality groups; empty for all, and for those added later.
             peer_name: a defined peer.
-            remote_table: its name there; empty for the same, or the one that it has there already.
-            with_properties: whether the peer's table takes the properties of this one, now and when they are set anew,
-                which can change while the table goes there; None for yes, or as it is.
-            from_now: rows that are there already and will not be sent are accepted.
-            bootstrap_bytes: about how much the rows that are there need at the peer, with what is on its way there
-                beside them; None when they are not to be sent.
-            count_rows: how many rows the table shows; None where no tables are kept.
+            remote_table: its name there; empty for the name that it has there, or the same name.
+            with_properties: whether the peer's table follows the properties of this one. None changes nothing; for a
+                new rule it means yes.
+            from_now: accept that the rows that the table has already are not sent.
+            bootstrap_bytes: send these rows too. They need about so many bytes at the peer, together with the
+                bootstraps that are under way to it. None: do not send them.
+            count_rows: counts the rows of the table; None where this cluster keeps no tables.
 
         Raises:
-            RequestError: no table can have that name there, or the table holds rows that are neither to be sent nor
-                accepted as missing.
+            RequestError: the name cannot be used there, the rules are so already, or rows would be left out.
             UnknownTableError, UnknownPeerError, SchemaError: no such table, peer or group.
-            PeerRefusedError: the peer has another table of that name, or wants none; the hint is the remedy.
+            PeerRefusedError: the peer has another table of that name, or refuses; the hint is the remedy.
             PeerUnavailableError: no receiver of the peer answers.
         """
         table, remote_table = full_name(table), full_name(remote_table)
-        if is_system_table(table):
-            raise RequestError(f"{table} is walship's own table and is not replicated", "Enable its table")
+        _refuse_system_table(table)
         spec, peer = self.ledger.tables.get(table), known_peer(self.ledger, peer_name)
-        there = {rule.group: rule for rule in self._rules(spec, peer)}
-        remote = remote_table or next((rule.remote_table for rule in there.values()), table)
-        _check_remote_name(table, peer_name, remote)
-        named = [spec.group(group).name for group in groups] or [group.name for group in spec.groups]
-        new = [group for group in named if group not in there]
-        bootstrap = bootstrap_bytes is not None
-        is_so = with_properties is None or all(rule.with_properties == with_properties for rule in there.values())
-        if not new and (bootstrap or (is_so and (groups or all(rule.every_group for rule in there.values())))):
-            again = f"For rows from before: walship bootstrap {peer_name} -t {table}"
-            raise RequestError(f"{table} goes to {peer_name} already", again if bootstrap else "See walship status")
-        unsent = "" if from_now or bootstrap or not new else self._unsent(spec, count_rows)
-        if unsent:
-            raise RequestError(
-                f"{table} holds {unsent}, which will not be sent; only what is written from now on is",
-                "Say --from-now to accept that, or --bootstrap to send those as well",
-            )
-        term = self.ledger.terms.current()
-        rules = self.ledger.rules.enable(
-            peer_name,
-            spec.uuid,
-            new,
-            remote,
-            term,
-            bootstrap=bootstrap,
-            with_properties=None if there else with_properties,
-            every_group=not groups,
-        )
-        if new:
-            try:
-                self._open_routes(peer, rules, bootstrap_bytes or 0)
-            except (PeerRefusedError, PeerUnavailableError):
-                self.ledger.rules.disable(peer_name, spec.uuid, new, term)
-                raise
-        if not is_so:  # workers see it at their next look, and open their streams anew
-            self.ledger.rules.enable(peer_name, spec.uuid, [], remote, term, with_properties=with_properties)
-        self.announcer.announce()
+        there = self._rules(spec, peer)
+        remote = remote_table or (there[0].remote_table if there else table)
+        asked = _Enabling(spec, peer, remote, there, groups, bootstrap_bytes, with_properties)
+        asked.check()
+        if asked.new and not from_now and bootstrap_bytes is None:
+            self._refuse_unsent(spec, count_rows)
+        self._carry_out(asked)
         return self._rules(spec, peer)
 
-    def _open_routes(self, peer: Peer, rules: Sequence[Rule], bootstrap_bytes: int) -> None:
-        """Have the peer take what the rules send, its tables made ready."""
+    def _carry_out(self, asked: _Enabling) -> None:
+        """Write the rules and have the peer open the routes. When the peer refuses, the new rules go again."""
+        peer, table, term = asked.peer, asked.spec.uuid, self.ledger.terms.current()
+        rules = self.ledger.rules.enable(
+            peer.name,
+            table,
+            asked.new,
+            asked.remote,
+            term,
+            bootstrap=asked.bootstrap_bytes is not None,
+            with_properties=None if asked.there else asked.with_properties,
+            every_group=not asked.groups,
+        )
+        if asked.new:
+            try:
+                self.open_routes(peer, rules, asked.bootstrap_bytes or 0)
+            except (PeerRefusedError, PeerUnavailableError):
+                self.ledger.rules.disable(peer.name, table, asked.new, term)
+                raise
+        if asked.changes_properties:  # workers see this at their next look, and open their streams again
+            with_properties = asked.with_properties
+            self.ledger.rules.enable(peer.name, table, [], asked.remote, term, with_properties=with_properties)
+        self.announcer.announce()
+
+    def open_routes(self, peer: Peer, rules: Sequence[Rule], bootstrap_bytes: int) -> None:
+        """Have the peer make its tables and open the routes of ``rules``.
+
+        Args:
+            peer: where the rules go.
+            rules: of that peer.
+            bootstrap_bytes: how much room the peer needs for bootstraps.
+
+        Raises:
+            PeerRefusedError: the peer refuses a table, or has no room.
+            PeerUnavailableError: no receiver of the peer answers.
+        """
         with self.contacts.link(peer) as link:
             for route in routes_of(self.ledger, rules, peer.cluster):
                 link.open_route(self.ledger.cluster, peer.cluster, replace(route, bootstrap_bytes=bootstrap_bytes))
 
-    def _unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> str:
-        """What a table has been written before now, in words; "" when that is nothing for certain.
+    def _refuse_unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> None:
+        """Raise RequestError when a table holds rows that a new rule would not send."""
+        if unsent := self._unsent(spec, count_rows):
+            raise RequestError(
+                f"{spec.name} holds {unsent}, which will not be sent; only what is written from now on is sent",
+                "Add --bootstrap to send these rows too, or --from-now to leave them out",
+            )
 
-        Rows that are registered and not replayed yet cannot be counted, but the frames that hold them can.
+    def _unsent(self, spec: TableSpec, count_rows: Callable[[TableSpec], int | None]) -> str:
+        """What was written to a table before now, in words; "" when nothing was.
+
+        Rows that are registered but not replayed cannot be counted. Their frames can.
         """
         covered = self.ledger.landing.coverage(spec.uuid)
         if not covered:
             return ""
         reached = self.ledger.time.reached({stream: ranges.end - 1 for stream, ranges in covered.items()})
-        rows = count_rows(spec)  # after that: what is replayed meanwhile is counted twice rather than not at all
+        rows = count_rows(spec)  # counted last: what is replayed meanwhile counts twice rather than not at all
         if rows is None:
             return f"rows in {sum(ranges.total for ranges in covered.values()):,} frames already"
         waiting = sum(ranges.total for stream, ranges in covered.items() if not reached[stream].visible)
@@ -229,6 +239,7 @@ class Peering:
             RequestError: a name that no table can have, or a table that was dropped here.
             PeerUnavailableError: the cluster does not answer.
         """
+        refuse_standby(self.ledger)
         table = full_name(table)
         if unusable := unusable_name(table):
             raise RequestError(f"No table can be made of that name: {unusable}", "Choose another")
@@ -272,24 +283,64 @@ class Peering:
     def sent_to(self, peer_name: str) -> list[str]:
         """Names of the tables that go to a peer, those that were dropped here included."""
         known_peer(self.ledger, peer_name)
-        tables = {rule.table for rule in self.ledger.rules.all() if rule.peer == peer_name}
+        tables = {rule.table for rule in rules_to(self.ledger, peer_name)}
         specs = [self.ledger.tables.by_uuid(table) for table in tables]
         return sorted(spec.name for spec in specs if spec is not None)
 
     def _sent(self, table: str, peer: Peer) -> TableSpec | None:
         """The table of that name that goes to a peer: the one that is here, else one that was dropped here."""
-        specs = [self.ledger.tables.by_uuid(rule.table) for rule in self.ledger.rules.all() if rule.peer == peer.name]
+        specs = [self.ledger.tables.by_uuid(rule.table) for rule in rules_to(self.ledger, peer.name)]
         here = {spec.uuid for spec in self.ledger.tables.all()}
         named = [spec for spec in specs if spec is not None and spec.name == table]
         return max(named, key=lambda spec: spec.uuid in here, default=None)
 
     def _rules(self, spec: TableSpec, peer: Peer) -> list[Rule]:
-        return [rule for rule in self.ledger.rules.all() if rule.table == spec.uuid and rule.peer == peer.name]
+        return [rule for rule in rules_to(self.ledger, peer.name) if rule.table == spec.uuid]
 
 
-def _check_remote_name(table: str, peer: str, remote: str) -> None:
-    if unusable := unusable_name(remote):
-        raise RequestError(
-            f"{table} cannot go to {peer} under that name: {unusable}",
-            "Name it namespace.name there, such as --remote-table ops.flights",
-        )
+def _refuse_system_table(table: str) -> None:
+    if is_system_table(table):
+        raise RequestError(f"{table} is walship's own table and is not replicated", "Enable its table")
+
+
+@dataclass(frozen=True, slots=True)
+class _Enabling:
+    """One call of ``Peering.enable``, and the rules that exist already (``there``)."""
+
+    spec: TableSpec
+    peer: Peer
+    remote: str
+    there: Sequence[Rule]
+    groups: Sequence[str]
+    bootstrap_bytes: int | None
+    with_properties: bool | None
+
+    @property
+    def new(self) -> list[str]:
+        """The groups that get a rule."""
+        asked = [self.spec.group(group).name for group in self.groups] or [group.name for group in self.spec.groups]
+        sent = {rule.group for rule in self.there}
+        return [group for group in asked if group not in sent]
+
+    @property
+    def changes_properties(self) -> bool:
+        """Whether a rule that exists is to follow properties, or no longer to."""
+        wanted = self.with_properties
+        return wanted is not None and any(rule.with_properties != wanted for rule in self.there)
+
+    def check(self) -> None:
+        """Raise RequestError when the name cannot be used at the peer, or when nothing would change."""
+        table, peer = self.spec.name, self.peer.name
+        if unusable := unusable_name(self.remote):
+            raise RequestError(
+                f"{table} cannot go to {peer} under that name: {unusable}",
+                "Name it namespace.name there, such as --remote-table ops.flights",
+            )
+        if self.new:
+            return
+        if self.bootstrap_bytes is not None:
+            again = f"To send the rows from before: walship bootstrap {peer} -t {table}"
+            raise RequestError(f"{table} goes to {peer} already", again)
+        takes_every_group = not self.groups and not all(rule.every_group for rule in self.there)
+        if not self.changes_properties and not takes_every_group:
+            raise RequestError(f"{table} goes to {peer} already", "See walship status")

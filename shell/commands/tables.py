@@ -71,18 +71,22 @@ def createtable(
     if schema is not None and like is not None:
         raise RequestError("A schema and --like were both given", "Give one of them")
     columns, from_cluster = (schema, "") if like is None else _like(like)
+    if from_cluster and (key or group or partition or sort or kind != "typed" or history_s is not None):
+        raise RequestError(f"The table is as it is at {from_cluster}", "With --like CLUSTER give only the table's name")
     with invocation.connect() as (cluster, printer):
-        spec = cluster.create_table(
-            table,
-            columns,
-            listed(key),
-            groups=_groups(group or []),
-            partition=partition or [],
-            sort=listed(sort),
-            kind=kind,
-            history_s=history_s,
-            like=from_cluster,
-        )
+        if from_cluster:
+            spec = cluster.peering.adopt(table, from_cluster)
+        else:
+            spec = cluster.create_table(
+                table,
+                columns,
+                listed(key),
+                groups=_groups(group or []),
+                partition=partition or [],
+                sort=listed(sort),
+                kind=kind,
+                history_s=history_s,
+            )
         printer.value(described(spec), f"{spec.name} is created. Write to it: walship write {spec.name} FILE")
 
 

@@ -78,35 +78,35 @@ def sending() -> Iterator[Sending]:
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "said", "remedy"),
+    ("meanwhile", "what", "remedy"),
     [
         ("disable", "ops.flights was disabled meanwhile", "walship status"),
-        ("enable_anew", "ops.flights was enabled anew meanwhile", "walship status"),
+        ("enable_anew", "ops.flights was enabled again meanwhile", "walship status"),
         ("begin_bootstrap", "a bootstrap of ops.flights began meanwhile", "bootstrap north -t ops.flights --wait 600"),
         ("release", "ops.flights needs a bootstrap there", "walship bootstrap north -t ops.flights"),
     ],
 )
-def test_what_stops_going_meanwhile_is_not_said_to_be_there(
-    sending: Sending, meanwhile: str, said: str, remedy: str
+def test_a_drain_fails_when_a_rule_ends_or_begins_anew_meanwhile(
+    sending: Sending, meanwhile: str, what: str, remedy: str
 ) -> None:
-    with pytest.raises(RequestError, match=f"north has not got everything: {said}.* 200 bytes of it were") as raised:
+    with pytest.raises(RequestError, match=f"north has not got everything: {what}.* 200 bytes of it were") as raised:
         sending.drain(getattr(sending, meanwhile))
     assert remedy in raised.value.hint
 
 
-def test_a_peer_that_is_deleted_meanwhile_has_not_got_it(sending: Sending) -> None:
-    with pytest.raises(UnknownPeerError, match="north was deleted meanwhile: 200 bytes"):
+def test_a_drain_fails_when_the_peer_is_deleted_meanwhile(sending: Sending) -> None:
+    with pytest.raises(UnknownPeerError, match="north was deleted meanwhile: 200 pending bytes"):
         sending.drain(lambda: sending.ledger.rules.delete("north", 0))
 
 
 def test_a_table_that_needs_a_bootstrap_is_not_drained(sending: Sending) -> None:
     sending.release()
     for name in ("", FLIGHTS.name):
-        with pytest.raises(RequestError, match="ops.flights needs a bootstrap there: what it lacks does not go"):
+        with pytest.raises(RequestError, match="ops.flights needs a bootstrap there, and gets nothing until then"):
             sending.drain(lambda: None, name)
 
 
-def test_what_arrived_and_was_let_go_of_for_that_is_there(sending: Sending) -> None:
+def test_a_file_that_arrived_and_was_deleted_is_not_missing(sending: Sending) -> None:
     assert sending.drain(sending.retire).pending_bytes == END - HEADER
 
 
@@ -132,7 +132,7 @@ def test_what_other_hosts_have_acked_is_registered_before_it_is_looked_at(sendin
         ledger.registration.register_own(other, HEADER, HEADER + FRAME, found)
         ledger.time.raise_closed("h1", {"w": 1 << 60}, 0)
 
-    with pytest.raises(WaitTimeoutError, match="writers on h1"):
+    with pytest.raises(WaitTimeoutError, match="writes acked on h1"):
         drain(ledger, "north", "", dict, 0.2, lambda *_: None, "h0")
     later = threading.Timer(0.3, register)
     later.start()
