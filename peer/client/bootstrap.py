@@ -63,7 +63,7 @@ def await_bootstrap(peering: Peering, tables: Sequence[str], peer_name: str, tim
         names = ", ".join(sorted(waiting))
         if known_peer(ledger, peer_name).paused:
             raise RequestError(
-                f"{peer_name} is paused, so the bootstrap of {names} waits", f"First run: walship resume {peer_name}"
+                f"{peer_name} is paused, so the bootstrap of {names} waits", f"First: walship resume {peer_name}"
             )
         if time.monotonic() > deadline:
             raise WaitTimeoutError(

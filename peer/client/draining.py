@@ -255,7 +255,7 @@ def _check(ledger: Ledger, peer_name: str, left: PendingAtPeer) -> None:
     _check_there(ledger, peer_name, left)
     if any(peer.name == peer_name and peer.paused for peer in ledger.rules.peers()):
         raise RequestError(
-            f"{peer_name} is paused, with {left.bytes:,} bytes pending", f"First run: walship resume {peer_name}"
+            f"{peer_name} is paused, with {left.bytes:,} bytes pending", f"First: walship resume {peer_name}"
         )
     held = {each.table: each for each in ledger.sending.held() if each.peer == peer_name}
     if held and left.tables <= held.keys() | {NIL_UUID} and left.tables & held.keys():
