@@ -77,8 +77,8 @@ class Retries:
         self.failures = 0
 
     @property
-    def tells(self) -> bool:
-        """Whether the next failure is worth a line in the log: the 1st, 2nd, 4th, 8th and so on."""
+    def is_logged(self) -> bool:
+        """Whether the next failure goes to the log: the 1st, 2nd, 4th, 8th and so on."""
         return (self.failures + 1) & self.failures == 0
 
     def failed(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from replication.core.coverage import Ranges, Span
+from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import ClosedFileError
 
@@ -84,11 +84,6 @@ def is_applied(status: ReplicationStatus) -> bool:
     return is_fully_replicated(status) and max(status.applied, status.begin) >= status.needed
 
 
-def range_needing_replication(status: ReplicationStatus) -> Span | None:
-    """The first range still to be shipped, as long as it gets (adjoining ranges are one); None when there is none."""
-    return status.shipped.first_gap(status.begin, status.needed)
-
-
 def ranges_needing_replication(status: ReplicationStatus) -> Ranges:
-    """Every range still to be shipped, for planning the chunks of a large CLOSED file."""
+    """Every range still to be shipped, in order; adjoining ranges are one."""
     return status.shipped.missing(status.begin, status.needed)

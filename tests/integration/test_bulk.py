@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -144,16 +145,36 @@ def landed_frames(site: Site, spec: TableSpec) -> Sequence[FrameView]:
     ]
 
 
+def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignment], **streams: Any) -> list[int]:
+    """Ship chunks by streams of their own; how many there were, each time it was looked."""
+    limits = ShippingLimits.of(WorkerSection(window_bytes=256 << 10, message_bytes_max=128 << 10))
+    make = partial(
+        ChunkStep,
+        sender=Sender(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),
+        uplink=Uplink(connect, lambda: 1, AttemptLog(world.east.ledger, "h0"), limits.retry_min_s, limits.retry_max_s),
+    )
+    tail = Tail("west", world.west.cluster, (f"127.0.0.1:{port}",))
+    made = ChunkStreams(tail, tuple(chunks), 1, make, 3, **streams)
+    counts: list[int] = []
+
+    def done() -> bool:
+        made.update(tail, tuple(chunks), 1)
+        counts.append(made.count)
+        return made.is_done
+
+    try:
+        wait_until(done, timeout_s=60)
+    finally:
+        made.stop()
+    return counts
+
+
 def test_its_ranges_go_by_several_streams_at_once_and_in_any_order(world: World, file: Path) -> None:
     receiver = world.stack.enter_context(world.west.receiver())
-    worker = world.stack.enter_context(world.east.worker())
-    _, row = world.imported(file)
-    world.east.assign(world.west.cluster, receiver.port, elsewhere=(row.file,))
-    streams = wait_until(lambda: worker.peers.get("west")).chunks
-    streams._streams = Streams(3)  # as if a long route had shown that three help
-    wait_until(lambda: streams.count == 3)
-    world.east.assign(world.west.cluster, receiver.port, *reversed(cut(row, 12)), elsewhere=(row.file,))
-    wait_until(lambda: world.whole(row.file), timeout_s=60)
+    with world.east.worker():
+        _, row = world.imported(file)
+    counts = shipped(world, row, receiver.port, cut(row, 12)[::-1], streams=Streams(3))
+    assert max(counts) == 3
     assert sorted(landed_ids(world.west, world.spec)) == list(range(ROWS))
     frames = frames_of(world.west, world.spec)
     assert sequences(world.west, world.spec) == [(0, len(set(frames)))]
@@ -165,25 +186,7 @@ def test_a_route_that_limits_each_connection_gets_as_many_as_are_allowed(world: 
         _, row = world.imported(file)
     receiver = world.stack.enter_context(world.west.receiver())
     port = world.stack.enter_context(slow_route(receiver.port, 2e6))
-    limits = ShippingLimits.of(WorkerSection(window_bytes=256 << 10, message_bytes_max=128 << 10))
-    make = partial(
-        ChunkStep,
-        sender=Sender(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),
-        uplink=Uplink(connect, lambda: 1, AttemptLog(world.east.ledger, "h0"), limits.retry_min_s, limits.retry_max_s),
-    )
-    tail, chunks = Tail("west", world.west.cluster, (f"127.0.0.1:{port}",)), tuple(cut(row, 40))
-    streams = ChunkStreams(tail, chunks, 1, make, 3, lambda: time.monotonic() * 4)  # trials of half a second
-    counts: list[int] = []
-
-    def done() -> bool:
-        streams.update(tail, chunks, 1)
-        counts.append(streams.count)
-        return streams.is_done
-
-    try:
-        wait_until(done, timeout_s=60)
-    finally:
-        streams.stop()
+    counts = shipped(world, row, port, cut(row, 40), clock_s=lambda: time.monotonic() * 4)  # trials of half a second
     assert max(counts) == 3, counts
     assert sorted(landed_ids(world.west, world.spec)) == list(range(ROWS))
 

@@ -15,7 +15,6 @@ from replication.core.status import (
     combine,
     is_applied,
     is_fully_replicated,
-    range_needing_replication,
     ranges_needing_replication,
 )
 from replication.errors import ClosedFileError
@@ -87,20 +86,18 @@ def test_closed_wins_over_open() -> None:  # 004-25
 
 def test_a_bulk_file_is_closed_and_needs_its_whole_length() -> None:  # 004-22
     status = ReplicationStatus(FileState.CLOSED, 0, 300)
-    assert range_needing_replication(status) == (0, 300)
+    assert ranges_needing_replication(status) == Ranges.of((0, 300))
     assert not is_fully_replicated(status)
 
 
 def test_a_hundred_of_three_hundred_done_leaves_the_half_open_rest() -> None:  # 004-23
     status = ReplicationStatus(FileState.OPEN, 0, 300, Ranges.of((0, 100)))
-    assert range_needing_replication(status) == (100, 300)
     assert ranges_needing_replication(status) == Ranges.of((100, 300))
 
 
 def test_adjoining_shipped_ranges_are_one_and_holes_are_listed_in_order() -> None:  # 004-23, 004-13
     status = ReplicationStatus(FileState.CLOSED, 0, 300, Ranges.of((100, 200), (0, 50), (50, 60)))
     assert status.finished == 60
-    assert range_needing_replication(status) == (60, 100)
     assert list(ranges_needing_replication(status)) == [(60, 100), (200, 300)]
 
 

@@ -25,7 +25,7 @@ def test_after_success_the_wait_is_short_again_and_few_failures_are_worth_a_line
     retries = Retries(1.0, 60.0)
     logged = []
     for failure in range(1, 9):
-        if retries.tells:
+        if retries.is_logged:
             logged.append(failure)
         last = retries.failed()
     assert logged == [1, 2, 4, 8] and last >= 30.0

@@ -16,11 +16,12 @@ from peer.frames.check import check_file, open_wal
 from peer.frames.decode import FrameRef, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import Selector
-from peer.receive import range_reads
-from peer.repair import salvage
+from peer.receive.range_reads import RangeReads
+from peer.repair.readable import find_readable
 from replication.core.frame import FILE_HEADER_BYTES, FrameView
-from replication.errors import StorageError
+from replication.errors import PeerRefusedError, StorageError
 from replication.files import mapped
+from replication.link.ranges import ReadAsk, decode_pieces, encode_ask
 from replication.worker.files.reading import MappedFrames
 from tests.origin import OriginWal, new_ledger
 from tests.tables_made import keyed
@@ -79,18 +80,21 @@ def test_a_check_tells_a_payload_that_cannot_be_read_as_a_problem(
     assert checked.frames == 0 and "the disk does not give" in checked.problems[0]
 
 
-def test_what_is_given_up_keeps_frames_beside_one_that_cannot_be_read(
+def test_salvage_finds_the_frames_beside_one_that_cannot_be_read(
     wal: OriginWal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans = [(frame.begin, frame.end) for frame in LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered)]
 
-    def bad(mapping: Any, begin: int, end: int) -> None:
-        if end == spans[1][1]:
-            raise OSError(errno.EIO, "bad")
+    bad, given = sum(spans[1]) // 2, os.pread
 
-    monkeypatch.setattr(salvage, "ask", bad)
-    found = salvage._readable(str(wal.path), FILE_HEADER_BYTES, wal.registered)
-    assert [frame.begin for frame, _ in found] == [spans[0][0], spans[2][0]]
+    def pread(handle: int, count: int, at: int) -> bytes:
+        if at <= bad < at + count:
+            raise OSError(errno.EIO, "bad")
+        return given(handle, count, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    found = find_readable(wal.row, wal.registered)
+    assert [frame.begin for frame, _ in found.frames.values()] == [spans[0][0], spans[2][0]]
 
 
 def test_bytes_of_a_mapped_file_whose_pages_are_gone_are_an_error(wal: OriginWal) -> None:
@@ -117,16 +121,19 @@ def test_own_frames_that_the_disk_does_not_give_are_an_error(wal: OriginWal) -> 
 def test_a_receiver_asks_for_pages_before_it_gives_headers_of_them(
     wal: OriginWal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = b"".join(bytes(piece) for piece in range_reads._heads(str(wal.path), FILE_HEADER_BYTES, wal.registered))
+    def heads() -> bytes:
+        ask = ReadAsk(wal.ledger.cluster, wal.row.file, ((FILE_HEADER_BYTES, wal.registered),), heads=True)
+        return b"".join(decode_pieces(RangeReads(wal.ledger, wal.row.host).read(encode_ask(ask), None), "h0"))
+
     frames = list(LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered))
-    assert whole == b"".join(wal.path.read_bytes()[frame.begin : frame.payload_begin] for frame in frames)
+    assert heads() == b"".join(wal.path.read_bytes()[frame.begin : frame.payload_begin] for frame in frames)
 
     def not_given(*_: Any) -> None:
         raise OSError(errno.EIO, "not given")
 
     monkeypatch.setattr(mapped, "ask", not_given)
-    with pytest.raises(OSError, match="not given"):
-        list(range_reads._heads(str(wal.path), FILE_HEADER_BYTES, wal.registered))
+    with pytest.raises(PeerRefusedError, match="cannot be read: .*not given"):
+        heads()
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EMFILE])

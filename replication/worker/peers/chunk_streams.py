@@ -16,6 +16,7 @@ from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.streams import TRIAL_S, Streams
 from replication.worker.peers.chunks import Chunks, ChunkStep
 
+ONE = Streams()
 _log = structlog.get_logger(__name__)
 
 
@@ -26,6 +27,7 @@ class ChunkStreams:
         make: starts one stream with its tail, chunks and term.
         most: streams at the most.
         clock_s: monotonic seconds.
+        streams: how many to begin with.
     """
 
     def __init__(
@@ -36,11 +38,12 @@ class ChunkStreams:
         make: Callable[[Tail, Chunks, int], ChunkStep],
         most: int,
         clock_s: Callable[[], float] = time.monotonic,
+        streams: Streams = ONE,
     ) -> None:
         self._make = make
         self._most = most
         self._clock_s = clock_s
-        self._streams = Streams()
+        self._streams = streams
         self._since_s = clock_s()
         self._since_bytes = 0
         self._steps = [make(tail, chunks, term)]

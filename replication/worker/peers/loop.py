@@ -119,7 +119,7 @@ class PeerLoop:
 
     def _back_off(self, tail: Tail, error: ReplicationError) -> None:
         retries = self._retries
-        self._step.failed(tail, error, retries.failures + 1, log=retries.tells)
+        self._step.failed(tail, error, retries.failures + 1, log=retries.is_logged)
         if self._stopping:
             return
         wait_s = retries.failed()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from replication.core.rows import constant as shared
 from replication.core.rows.constant import constant, row_numbers
 
 
@@ -17,9 +16,10 @@ def test_they_are_as_long_as_asked_for(count: int) -> None:
 
 
 def test_large_ones_are_not_kept() -> None:
-    shared._repeated.cache_clear()
-    constant(1, pa.int8(), 10_000_000)
-    assert shared._repeated.cache_info().currsize == 0
-    constant(1, pa.int8(), 65_000)
-    assert len(shared._repeated(1, pa.int8(), 65_536)) == 65_536
-    assert shared._repeated.cache_info().currsize == 1
+    def address(array: pa.Array) -> int:
+        return int(array.buffers()[1].address)
+
+    one, two = (constant(1, pa.int8(), 10_000_000) for _ in range(2))
+    assert address(one) != address(two)
+    one, two = constant(1, pa.int8(), 65_000), constant(1, pa.int8(), 40_000)
+    assert address(one) == address(two), "both are cut out of one array"

@@ -23,9 +23,15 @@ class Connection:
 def test_a_file_is_looked_at_every_so_often_and_only_those_of_now_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sql_claims, "REMEMBERED", 10)
     connection, coalescer = Connection(), Coalescer()
-    for key in range(100):
-        coalescer.after_registration(cast(Any, connection), key)
-    assert len(coalescer._since) <= 10
-    for _ in range(2 * LOOK_EVERY):
-        coalescer.after_registration(cast(Any, connection), 1000)
-    assert connection.looks == 2 and 1000 not in coalescer._since
+
+    def register(key: int, times: int = 1) -> int:
+        for _ in range(times):
+            coalescer.after_registration(cast(Any, connection), key)
+        return connection.looks
+
+    assert register(1, 2 * LOOK_EVERY) == 2
+    assert register(1, LOOK_EVERY - 1) == 2
+    for key in range(100, 120):
+        register(key)
+    assert register(1) == 2, "its count was dropped for those of others"
+    assert register(1, LOOK_EVERY - 1) == 3
