@@ -1,7 +1,7 @@
-"""Two clusters' tables compared: which tables and columns they share, and who answers for each side.
+"""Comparing a table of two clusters: the tables and columns that they share, and what answers for each side.
 
-A cluster's own side is answered in this process, a peer's by a process that its receiver starts: all that need be
-reachable there is the receiver.
+This process answers for its own cluster. For a peer, a process that the peer's receiver starts answers. So only the
+receiver must be reachable.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _Answer = TypeVar("_Answer", bound=q.Answer)
 
 
 class Asked:
-    """One cluster that answers questions about its tables.
+    """A cluster that answers questions about its tables.
 
     Args:
-        name: the cluster's.
-        ask: gives the answers to a question.
+        name: of the cluster.
+        ask: gives the encoded answers to an encoded question.
     """
 
     def __init__(self, name: str, ask: Callable[[bytes], Iterator[bytes]]) -> None:
@@ -49,11 +49,11 @@ class Asked:
         self._ask = ask
 
     def tables(self) -> frozenset[UUID]:
-        """Every table that is there."""
+        """The cluster's tables."""
         return self.one(q.AskTables(), q.TablesAnswer).uuids
 
     def about(self, spec: TableSpec) -> q.About:
-        """What a table is there, and how far it has come."""
+        """A table's definition there, and the times it can be read as of."""
         return self.one(q.AskTable(spec.uuid, spec.name), q.About)
 
     def one(self, question: q.Question, kind: type[_Answer]) -> _Answer:
@@ -69,7 +69,7 @@ class Asked:
 
 
 class AskedTable:
-    """``verify.Side``: a table on a cluster that is asked."""
+    """``compare.Side``: a table of a cluster that is asked."""
 
     def __init__(self, asked: Asked, spec: TableSpec, groups: Sequence[str]) -> None:
         self.name = asked.name
@@ -90,7 +90,7 @@ class AskedTable:
 
 
 class AskedReading:
-    """``verify.Opened`` of a cluster that is asked."""
+    """``compare.OpenedSide`` of a cluster that is asked."""
 
     def __init__(self, asked: Asked, digest: Digest) -> None:
         self._asked = asked
@@ -105,7 +105,7 @@ class AskedReading:
         return decode_buckets(self._asked.one(q.AskBuckets(), q.Packed).buckets)
 
     def keys(self, buckets: Sequence[int]) -> Iterable[pa.RecordBatch]:
-        """What names the rows of some buckets, and their hashes."""
+        """The keys of the rows of some buckets, and their hashes."""
         for answer in self._asked.several(q.AskKeys(tuple(buckets))):
             if isinstance(answer, q.RowsAnswer):
                 yield answer.batch
@@ -125,8 +125,8 @@ def peer_side(link: PeerLink, source: ClusterId, expected: ClusterId) -> Iterato
     """A cluster that answers over the link.
 
     Raises:
-        PeerUnavailableError: nobody answers there.
-        PeerRefusedError: it answers none to this cluster, or none now.
+        PeerUnavailableError: the receiver does not answer.
+        PeerRefusedError: it does not answer this cluster, or not now.
     """
     with closing(link.compare(source, expected)) as conversation:
         yield Asked(expected.name, lambda question: _converse(conversation, question))
@@ -134,17 +134,17 @@ def peer_side(link: PeerLink, source: ClusterId, expected: ClusterId) -> Iterato
 
 @contextmanager
 def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str = "") -> Iterator[Asked]:
-    """Another cluster, found and asked through one of its receivers.
+    """Another cluster, which answers through one of its receivers.
 
     Args:
         cluster: this one.
         other: a peer of it, or any name for messages.
-        zookeepers: where to find a cluster that is no peer.
-        receiver: ``host:port`` of a peer's receiver. Without it the peer's ZooKeeper is asked where they listen, and
-            when that cannot be reached, this cluster's own, which has what the master assigned.
+        zookeepers: the address of a cluster that is no peer.
+        receiver: ``host:port`` of a peer's receiver. Without it, the receivers are looked up in the peer's ZooKeeper.
+            If that does not answer, the assignments in this cluster's ZooKeeper are used.
 
     Raises:
-        RequestError: it is this cluster itself, or a receiver was given for no peer.
+        RequestError: it is this cluster itself, or a receiver was given for a cluster that is no peer.
         PeerUnavailableError, PeerRefusedError: as ``peer_side``.
     """
     peer = next((peer for peer in cluster.ledger.rules.peers() if peer.name == other), None)
@@ -159,7 +159,7 @@ def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str
             public = read_public(peer.zookeepers if peer is not None else zookeepers, cluster.contacts.zookeeper_tls)[1]
             identity, addresses = identity or public.cluster, public.receivers
         except PeerUnavailableError:
-            addresses = _told_to_workers(cluster, other) if peer is not None else ()
+            addresses = _assigned_addresses(cluster, other) if peer is not None else ()
             if not addresses:
                 raise
     assert identity is not None
@@ -169,15 +169,15 @@ def other_side(cluster: Cluster, other: str, zookeepers: str = "", receiver: str
         yield asked
 
 
-def _told_to_workers(cluster: Cluster, peer: str) -> tuple[str, ...]:
-    """The addresses of a peer's receivers, as the master assigned them to the workers."""
+def _assigned_addresses(cluster: Cluster, peer: str) -> tuple[str, ...]:
+    """The addresses of a peer's receivers that the master assigned to the workers."""
     reads = cluster.coordination.assignments().values()
     tails = [Assignment.decode(read.content).tail(peer) for read in reads]
     return tuple(sorted({address for tail in tails if tail is not None for address in tail.receivers}))
 
 
 def _converse(conversation: Conversation, question: bytes) -> Iterator[bytes]:
-    """Every answer to a question: one, or for keys those up to the end."""
+    """The answers to a question: one, or for keys all up to ``End``."""
     conversation.ask(question)
     many = isinstance(q.decode_question(question), q.AskKeys)
     while True:
@@ -194,20 +194,20 @@ def shared_tables(left: Cluster, right: Asked) -> list[str]:
 
 
 def compare_clusters(left: Cluster, right: Cluster, table: str, timeout_s: float) -> Verdict:
-    """Compare a table of two clusters of which this process may read all files; see ``compare_sides``."""
+    """Compare a table of two clusters whose files this process can read; see ``compare_sides``."""
     with ExitStack() as stack:
         here, there = (stack.enter_context(own_side(one, other.name)) for one, other in ((left, right), (right, left)))
         return compare_sides(left, here, there, table, timeout_s)
 
 
-def _how_it_comes(cluster: Cluster, spec: TableSpec, there: str) -> str:
+def _remedy(cluster: Cluster, spec: TableSpec, there: str) -> str:
     if all(peer.name != there for peer in cluster.ledger.rules.peers()):
         return f"Define {there} as a peer of {cluster.name} first: walship definecluster"
     if all(rule.table != spec.uuid or rule.peer != there for rule in cluster.ledger.rules.all()):
         return f"walship enablereplication {there} -t {spec.name} --bootstrap"
     return (
-        "It goes there: see walship status. Once dropped there it does not come back as the same table; if its rows are"
-        " wanted there, write them to a new table of another name"
+        "It is sent there: see walship status. A table that was dropped there cannot be made again: write its rows"
+        " to a new table of another name"
     )
 
 
@@ -216,15 +216,15 @@ def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeo
 
     Args:
         cluster: one of them.
-        here: who answers for it.
-        there: who answers for the other, where the same table may have another name.
+        here: answers for it.
+        there: answers for the other, where the same table may have another name.
         table: ``namespace.name`` on ``cluster``.
-        timeout_s: how long to wait for what was on its way.
+        timeout_s: how long to wait until both have what was under way at the call.
 
     Raises:
-        UnknownTableError: one side does not have it.
-        TableExistsError: the other side's table of that name is another one.
-        PeerUnavailableError, PeerRefusedError: the other side answers no more.
+        UnknownTableError: one side does not have the table.
+        TableExistsError: the other side has another table of that name.
+        PeerUnavailableError, PeerRefusedError: the other side stopped answering.
     """
     spec = cluster.table(table)
     mine, other = here.about(spec), there.about(spec)
@@ -235,17 +235,17 @@ def compare_sides(cluster: Cluster, here: Asked, there: Asked, table: str, timeo
         )
     if other.spec is None:
         raise UnknownTableError(
-            f"{there.name} does not have the table {table} of {here.name}", _how_it_comes(cluster, spec, there.name)
+            f"{there.name} does not have the table {table} of {here.name}", _remedy(cluster, spec, there.name)
         )
     groups = [g.name for g in spec.groups if g.name in {*mine.groups, *other.groups}] or [g.name for g in spec.groups]
     shared = common(spec, other.spec, groups)
     if not shared.columns:
         raise UnknownTableError(f"{spec.name} has no column on both {here.name} and {there.name}")
     sides = AskedTable(here, shared, groups), AskedTable(there, shared, groups)
-    retries = chain([min(timeout_s, _FRESH_S)], repeat(timeout_s))  # what is there can be compared in any case
+    timeouts_s = chain([min(timeout_s, _FRESH_S)], repeat(timeout_s))  # the first round need not be up to date
 
     def wait(moment: int) -> bool:
-        deadline = time.monotonic() + next(retries)
+        deadline = time.monotonic() + next(timeouts_s)
         while min(side.reached()[0] for side in sides) < moment:
             if time.monotonic() > deadline:
                 return False

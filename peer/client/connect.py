@@ -1,4 +1,4 @@
-"""From a TOML file or a ZooKeeper address to a :class:`peer.client.cluster.Cluster`."""
+"""``connect``: opens a :class:`peer.client.cluster.Cluster` from a TOML file or a ZooKeeper address."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None, *
     """Open a cluster on one of its hosts.
 
     Args:
-        target: its TOML file, or ``zk1:2181,zk2:2181/east``: then the host's configuration is found in ZooKeeper.
-        zookeeper_tls: PEM files for such an address, of another cluster's configuration; else the environment says
-            them (``WALSHIP_ZOOKEEPER_CA``, ``_CERT``, ``_KEY``).
-        for_writing: whether this host must have a live worker, without which nothing written here would go on; False
-            opens it in any case, to read: the first append then looks for the worker.
+        target: its TOML file, or ``zk1:2181,zk2:2181/east``. With an address, the host's configuration is found through
+            ZooKeeper.
+        zookeeper_tls: PEM files for such an address. None takes them from the environment (``WALSHIP_ZOOKEEPER_CA``,
+            ``_CERT``, ``_KEY``).
+        for_writing: check that this host has a live worker, without which nothing written here would be shipped. False
+            opens the cluster without the check; the first append makes it then.
 
     Raises:
-        ConfigError: the configuration is not fit, or no cluster was ever started with it.
+        ConfigError: the configuration is not valid, or no cluster was ever started with it.
         NoWorkerError: this host has no live worker, or, by ZooKeeper address, is no host of that cluster.
-        CoordinationError: for writing: ZooKeeper does not answer.
+        CoordinationError: ZooKeeper does not answer; only for writing.
     """
     log.as_library()
     config = find_config(target, zookeeper_tls)
     cluster = Cluster(config, open_ledger(config.ledger_url, busy_timeout_s=config.ledger.busy_timeout_s))
     if for_writing:
         try:
-            from replication.writer.wal.registration import check_worker  # deferred: who only reads needs no writer
+            from replication.writer.wal.registration import check_worker  # deferred: a reader needs no writer
 
             check_worker(cluster.coordination, config.cluster.host)
         except ReplicationError as error:
@@ -53,7 +54,7 @@ def connect(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None, *
 
 
 def find_config(target: str | Path, zookeeper_tls: ZooKeeperSection | None = None) -> Config:
-    """The configuration ``target`` means; as ``connect``."""
+    """The configuration that ``target`` names; as ``connect``."""
     text = str(target)
     if isinstance(target, Path) or text.endswith(".toml") or Path(text).is_file():
         return configuration.load(text)
@@ -82,7 +83,10 @@ def _from_zookeeper(address: str, section: ZooKeeperSection) -> Config:
 
 
 def _of_host(host: HostRecord, name: str, quorum: Quorum, section: ZooKeeperSection) -> Config:
-    """The host's own file, as its ``up`` said or in its data directory, else what ZooKeeper has, and defaults."""
+    """The host's file: the one ``up`` was started with, or the one in its data directory.
+
+    Without a file, the configuration is made of the host's record in ZooKeeper and defaults.
+    """
     for file in (_started_with(host), Path(host.data_dir, "walship.toml")):
         if file is not None and file.is_file() and _is_of(file, name, host.slot):
             return configuration.load(file)

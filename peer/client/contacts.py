@@ -1,4 +1,4 @@
-"""Other clusters, and how one speaks to them: through their ZooKeeper to one of their receivers."""
+"""Calls to other clusters. A cluster's ZooKeeper lists its receivers; one of them is called."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CLUSTERS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class ContactedPeer:
-    """A peer that answered: where its ZooKeeper is, what it shows there, and what its receiver says of itself."""
+    """A peer that answered: its ZooKeeper, what it publishes there, and how its receiver describes itself."""
 
     quorum: Quorum
     public: Public
@@ -39,9 +39,9 @@ class ContactedPeer:
 
 @dataclass(frozen=True, slots=True)
 class Contacts:
-    """The clusters that this one knows, or that those know.
+    """The clusters that this one can call: its peers, their peers, and so on.
 
-    ``link_tls`` is for calling their receivers, ``zookeeper_tls`` for reading from their ZooKeepers.
+    ``link_tls`` is for calls to receivers, ``zookeeper_tls`` for reading from ZooKeeper.
     """
 
     ledger: Ledger
@@ -49,11 +49,11 @@ class Contacts:
     zookeeper_tls: ZookeeperTls | None = None
 
     def locate(self, name: str) -> Peer:
-        """A cluster anywhere in the graph: a peer, else one that a peer's peers, or theirs, are named to be.
+        """Find a cluster by name: among the peers, then among their peers, and so on.
 
         Raises:
-            UnknownPeerError: all clusters that lead on from here were asked, and none knows one of that name.
-            PeerUnavailableError: some of them do not answer, or that one itself does not.
+            UnknownPeerError: every cluster that can be reached was asked, and none has a peer of that name.
+            PeerUnavailableError: that cluster, or one that may lead to it, does not answer.
         """
         known = {peer.name: peer for peer in self.ledger.rules.peers()}
         waiting, asked = deque(known.values()), {self.ledger.cluster.name}
@@ -66,7 +66,7 @@ class Contacts:
             try:
                 there = self.reach(here.name, here.zookeepers).described.peers
             except ReplicationError as error:
-                silent[here.name] = error  # others may know the way
+                silent[here.name] = error  # another cluster may lead there
                 continue
             for far, zookeepers in there.items():
                 if far not in known and far not in asked:
@@ -80,13 +80,20 @@ class Contacts:
         if name not in known and silent:
             who, why = (name, silent[name]) if name in silent else next(iter(silent.items()))
             state = (
-                "cannot be asked" if name == who else f"is no peer, and {who}, which may lead there, cannot be asked"
+                "cannot be asked" if name == who else f"is no peer, and {who}, which may lead to it, cannot be asked"
             )
-            raise PeerUnavailableError(f"{name} {state}: {why.what}", why.hint or "It may come back")
+            raise PeerUnavailableError(f"{name} {state}: {why.what}", why.hint or "Try again later")
         return known[name] if name in known else known_peer(self.ledger, name)
 
     def reach(self, name: str, zookeepers: str) -> ContactedPeer:
-        """Ask a cluster who it is, through its ZooKeeper and one of its receivers."""
+        """Ask a cluster for its identity, in its ZooKeeper and at one of its receivers.
+
+        Raises:
+            ConfigError: ``zookeepers`` is no address.
+            PeerUnavailableError: nothing answers there.
+            RequestError: ZooKeeper and the receiver are of two clusters.
+            PeerRefusedError: its version does not go with this one.
+        """
         quorum, public = read_public(zookeepers, self.zookeeper_tls)
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while not public.receivers and time.monotonic() < deadline:  # its master publishes them once a second
@@ -96,12 +103,12 @@ class Contacts:
             described = link.describe()
         if described.cluster != public.cluster:
             raise RequestError(
-                f"ZooKeeper at {zookeepers} says {public.cluster}, its receiver {described.cluster}",
+                f"ZooKeeper at {zookeepers} is of {public.cluster}, but the receiver is of {described.cluster}",
                 "Two clusters share that root or address; start the right receiver",
             )
         if described.protocol != PROTOCOL or _series(described.version) != _series(__version__):
             raise PeerRefusedError(
-                f"{public.cluster.name} runs walship {described.version}, which does not go with {__version__} here",
+                f"{public.cluster.name} runs walship {described.version}, which cannot be used with {__version__} here",
                 "Upgrade the older one first",
                 reason="VERSION",
             )
@@ -109,11 +116,11 @@ class Contacts:
 
     @contextmanager
     def link(self, peer: Peer) -> Iterator[PeerLink]:
-        """A connection to one of a peer's receivers that answers as the cluster it was defined as."""
+        """A connection to one of a peer's receivers. PeerUnavailableError when it is another cluster by now."""
         _, public = read_public(peer.zookeepers, self.zookeeper_tls)
         if public.cluster != peer.cluster:
             raise PeerUnavailableError(
-                f"Peer {peer.name} is another cluster now ({public.cluster}, defined as {peer.cluster})",
+                f"Peer {peer.name} is {public.cluster} now, but was defined as {peer.cluster}",
                 f"If it was restored: walship deletecluster {peer.name}, then definecluster again",
             )
         with self.link_to(peer.name, public.receivers) as link:
@@ -136,8 +143,8 @@ class Contacts:
     def link_to(self, name: str, addresses: Sequence[str]) -> Iterator[PeerLink]:
         """A connection to the first receiver of a cluster that answers, by their ``host:port``."""
         if not addresses:
-            raise PeerUnavailableError(f"Cluster {name} shows no receiver", "Start one there: walship up")
-        from replication.link import grpc_client, tls  # deferred: most verbs speak to no other cluster
+            raise PeerUnavailableError(f"Cluster {name} lists no receiver", "Start one there: walship up")
+        from replication.link import grpc_client, tls  # deferred: most verbs call no other cluster
 
         credentials = tls.load(self.link_tls)
         last = PeerUnavailableError(f"no receiver of {name} answers")
@@ -158,7 +165,7 @@ class Contacts:
 
 
 def known_peer(ledger: Ledger, name: str) -> Peer:
-    """The peer of that name; UnknownPeerError lists those there are."""
+    """The peer of that name; UnknownPeerError lists the peers that exist."""
     peers = ledger.rules.peers()
     for peer in peers:
         if peer.name == name:
@@ -173,24 +180,24 @@ def rules_to(ledger: Ledger, peer: str) -> list[Rule]:
 
 
 def with_root(zookeepers: str, name: str) -> str:
-    """A ZooKeeper address with its root; without one the root is ``/walship/NAME``."""
+    """A ZooKeeper address with its root, which is ``/walship/NAME`` by default."""
     return zookeepers if "/" in zookeepers else f"{zookeepers}/walship/{name}"
 
 
 def meant_by(zookeepers: str) -> list[Quorum]:
-    """What an address may mean, likelier first; ConfigError when it is no ``host:port[,host:port]/root``."""
+    """The quorums that an address may mean, likelier first. ConfigError when it is no ``host:port[,…]/root``."""
     given = Quorum.parse(zookeepers)
     return [given, *([Quorum(given.servers, f"/walship{given.root}")] if given.root.count("/") == 1 else [])]
 
 
 def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> tuple[Quorum, Public]:
-    """What a cluster shows in ZooKeeper, and where; ``…/east`` also finds ``…/walship/east``.
+    """What a cluster publishes in ZooKeeper, and where; ``…/east`` also finds ``…/walship/east``.
 
     Raises:
         ConfigError: ``zookeepers`` is no ``host:port[,host:port]/root``.
         PeerUnavailableError: nothing answers there, or no cluster was ever started at that root.
     """
-    from replication.coordination.zookeeper import connect_public  # deferred: many a command needs no ZooKeeper
+    from replication.coordination.zookeeper import connect_public  # deferred: most commands need no ZooKeeper
 
     problem: CoordinationError | None = None
     for quorum in meant_by(zookeepers):
@@ -200,11 +207,11 @@ def read_public(zookeepers: str, tls: ZookeeperTls | None = None) -> tuple[Quoru
             problem = problem or error
     assert problem is not None, "there is at least one candidate"
     raise PeerUnavailableError(
-        problem.what, problem.hint or "Is that cluster running, and are address, root and TLS right?"
+        problem.what, problem.hint or "Check that the cluster runs there, and the address, root and TLS files"
     )
 
 
 def _series(version: str) -> str:
-    """What two versions must share to go together: the major, and before 1.0 also the minor number."""
+    """The numbers that two versions must share: the major, and before 1.0 also the minor number."""
     numbers = version.split(".")
     return ".".join(numbers[:2]) if numbers[0] == "0" else numbers[0]

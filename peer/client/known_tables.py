@@ -1,4 +1,4 @@
-"""The tables that a handle writes to: as the ledger has them, or had them last while it cannot be reached."""
+"""Definitions of the tables that a handle writes to: from the ledger, or as last read while it does not answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replication.ledger.base import Ledger
 from replication.retries import next_ask_s
 
 RETRY_S = 1.0
-RETRY_MAX_S = 10.0  # a definition is no older than that when the ledger is back
+RETRY_MAX_S = 10.0  # so long after the ledger is back, every definition is up to date
 _log = structlog.get_logger(__name__)
 
 
@@ -29,8 +29,8 @@ class KnownTables:
         """A table's definition.
 
         Raises:
-            UnknownTableError: there is none.
-            CoordinationError: the ledger is out of reach, and the table was not read before.
+            UnknownTableError: there is no such table.
+            CoordinationError: the ledger does not answer, and the table was not read before.
         """
         name = full_name(name)
         known = self._known.get(name)

@@ -1,4 +1,4 @@
-"""Replay, fold and Spark queries asked for by a person, beside or instead of the replay process."""
+"""Replay, fold and Spark queries by command, beside the replay process or in its place."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def catch_up(
     say: Callable[[int], None],
     coordination: Coordination | None = None,
 ) -> bool:
-    """Bring the tables up to date with what has landed by now.
+    """Wait until everything that is registered is replayed.
 
-    The cluster's replay process does it when there is one; else one runs here until it is done.
+    The cluster's replay process does the work if it runs. Else replay runs in this process until it is done.
 
     Args:
         config: the host's.
         ledger: the cluster's.
         timeout_s: the longest it may take.
-        say: gets how many bytes are to go.
+        say: gets how many bytes are left.
         coordination: the cluster's, where it has several hosts.
 
     Returns:
-        Whether replay ran here.
+        Whether replay ran in this process.
 
     Raises:
-        WaitTimeoutError: not in time.
-        SparkMissingError: nobody replays, and PySpark or Java is not there.
+        WaitTimeoutError: it took too long.
+        SparkMissingError: no replay process runs, and PySpark or Java is missing.
     """
     if not backlog_bytes(ledger):
         return False
@@ -71,20 +71,20 @@ def catch_up(
     if here.failed:
         raise here.failed[0]
     if left:
-        stopped = "It stopped: run it again with a longer --timeout-s, or start replay: walship up"
+        stopped = "Replay stopped: run it again with a longer --timeout-s, or start the replay process: walship up"
         raise WaitTimeoutError(
             f"{left} bytes are still to be replayed after {timeout_s:g} s",
-            stopped if here.ran else "See walship status; it goes on",
+            stopped if here.ran else "The replay process goes on; see walship status",
         )
     return here.ran
 
 
 class _ReplayHere:
-    """Replay in a thread of this process while the context lasts, unless somebody replays already.
+    """Replay in a thread of this process while the context lasts, unless a replay process runs.
 
     Attributes:
-        ran: whether it ran here.
-        failed: why it ended by itself.
+        ran: whether replay ran here.
+        failed: the error that ended it.
     """
 
     def __init__(self, config: Config, ledger: Ledger, coordination: Coordination | None) -> None:
@@ -102,7 +102,7 @@ class _ReplayHere:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, and wait for that."""
+        """Stop, and join the thread."""
         self._stop.set()
         self._thread.join()
 
@@ -115,22 +115,22 @@ class _ReplayHere:
                 run_replay(self._config, self._ledger, self._stop, lambda: None, coordination)
         except LockedFileError:
             self.ran = False
-        except Exception as error:  # handed to the caller
+        except Exception as error:  # the caller raises it
             self.failed.append(error)
 
 
 def fold_now(config: Config, ledger: Ledger, specs: Sequence[TableSpec]) -> dict[str, FoldResult | None]:
-    """Fold keyed tables up to their replicated time now; None where there was nothing to fold.
+    """Fold keyed tables up to their replicated time; None for a table with nothing to fold.
 
     Raises:
-        CommitConflictError: the replay process folded or maintained the table each time.
-        SparkMissingError: PySpark or Java is not there.
+        CommitConflictError: the replay process folded or maintained the table at every attempt.
+        SparkMissingError: PySpark or Java is missing.
     """
     folded: dict[str, FoldResult | None] = {}
     with _tables(config) as tables:
         for spec in specs:
             if not tables.has(spec):
-                folded[spec.name] = None  # no row has come yet
+                folded[spec.name] = None
                 continue
             folded[spec.name] = _fold(tables, ledger, spec, config.replay.fold_hold_s)
     return folded
@@ -142,20 +142,20 @@ def _fold(tables: IcebergTables, ledger: Ledger, spec: TableSpec, hold_s: float)
 
 
 def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Table:
-    """Run a query in a Spark session of its own, where the tables are views of their newest rows by their names.
+    """Run a query in a Spark session of its own.
 
-    They are so by ``<table>__latest``, too. The cluster's catalog is ``walship``.
+    A table's name, and ``<table>__latest``, are views of its newest rows. The cluster's catalog is ``walship``.
 
     Raises:
-        RequestError: what Spark says of the query.
-        SparkMissingError: PySpark or Java is not there.
+        RequestError: the query failed; gives Spark's message.
+        SparkMissingError: PySpark or Java is missing.
     """
     from pyspark.errors import PySparkException
 
     with _tables(config) as tables:
         for spec in named_in(query, specs):
             if tables.has(spec):
-                tables.create(spec)  # as it is defined now, should replay not have come to it
+                tables.create(spec)  # with the newest definition, which replay may not have taken over yet
                 namespace, _, name = spec.name.partition(".")
                 tables.query(f"create database if not exists spark_catalog.{SPARK.name(namespace)}")
                 newest = latest_query(tables, spec)
@@ -169,7 +169,7 @@ def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Tabl
 
 
 def spark_settings(config: Config) -> dict[str, str]:
-    """With these any Spark session has the cluster's tables, and their views ``<table>__latest``, in ``walship``."""
+    """Settings for any Spark session, to have the tables and their ``<table>__latest`` in the catalog ``walship``."""
     return settings_for_others(configured_catalog(config))
 
 

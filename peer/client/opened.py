@@ -1,4 +1,4 @@
-"""What a cluster's handle opens, each part when a call first needs it: ZooKeeper, a writer, a reader."""
+"""The parts behind a cluster's handle, each opened when a call first needs it: ZooKeeper, a writer, a reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONNECT_TIMEOUT_S = 10.0
 
 
 class OpenedParts:
-    """The open parts of one handle, and its ledger. Safe for threads; of the process alone that opened them."""
+    """The open parts of one handle, and its ledger. Safe for threads. A forked child cannot use them."""
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
         self._config = config
@@ -44,7 +44,7 @@ class OpenedParts:
 
     @property
     def tables(self) -> KnownTables:
-        """Definitions of the tables that are written to."""
+        """Definitions of the tables that appends go to."""
         self._check_process()
         return self._tables
 
@@ -52,9 +52,9 @@ class OpenedParts:
     def coordination(self) -> Coordination:
         """A session with the cluster's ZooKeeper; CoordinationError when it does not answer.
 
-        ConfigError where the configuration is of a copy of the data directory that is up.
+        ConfigError when this data directory is a copy of one whose processes run.
         """
-        from replication.coordination import zookeeper  # deferred: reads need none
+        from replication.coordination import zookeeper  # deferred: reads do not need it
 
         self._check_process()
         with self._lock:
@@ -94,7 +94,7 @@ class OpenedParts:
     @property
     def reader(self) -> Reader:
         """Reads of the cluster's tables."""
-        from peer.tables.read import Reader  # deferred: PyIceberg takes half a second that other calls need not pay
+        from peer.tables.read import Reader  # deferred: loading PyIceberg takes half a second
 
         self._check_process()
         with self._lock:
@@ -104,7 +104,7 @@ class OpenedParts:
             return self._reader
 
     def close(self) -> None:
-        """Write what waits, and close everything. Idempotent; a fork leaves all to the process that opened it."""
+        """Write the appends that wait, and close everything. Idempotent; does nothing in a forked child."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -121,9 +121,9 @@ class OpenedParts:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RequestError(
-                f"The handle of cluster {self._ledger.cluster.name} was opened in process {self._process}, of which"
-                " this one is a fork: its threads and connections are there",
-                "Connect in this process, too; or begin processes with multiprocessing's spawn",
+                f"The handle of cluster {self._ledger.cluster.name} was opened in process {self._process}, and this is"
+                " a fork of it, without its threads and connections",
+                "Connect again in this process, or start processes with multiprocessing's spawn",
             )
 
     def _check(self) -> None:

@@ -1,6 +1,6 @@
-"""What a person does while everything runs: pause a peer, let it go on, give it a rate; forget a host that is gone.
+"""Operations on a running cluster: pause, resume and throttle a peer; remove a host.
 
-The ledger is changed first; the announcement has the workers act on it, and they show that they did.
+The ledger is changed first. Then ZooKeeper announces the change, and each worker confirms that it acts on it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replication.ledger.base import Ledger
 
 REPORT_TIMEOUT_S = 15.0
 _POLL_S = 0.02
-_OF_HOSTS = (MemberKind.WORKERS, MemberKind.RECEIVERS)  # members that are called by their host's slot
+_OF_HOSTS = (MemberKind.WORKERS, MemberKind.RECEIVERS)  # members whose name is their host's slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,55 +27,58 @@ class Operations:
     coordination: Coordination
 
     def pause(self, name: str, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
-        """Send a peer nothing more until ``resume``; what it is missing is retained. Returns its workers' names.
+        """Send a peer nothing more until ``resume``. What it is missing is retained.
 
-        When this returns, every live worker has ended its streams to the peer.
+        The pause is durable on return, and every live worker has ended its streams to the peer.
+
+        Returns:
+            The names of the live workers.
 
         Raises:
             UnknownPeerError: no such peer.
-            WaitTimeoutError: the pause is in the ledger, but a live worker has not acted on it in time.
+            WaitTimeoutError: the pause is in the ledger, but a live worker has not confirmed it in time.
         """
         known_peer(self.ledger, name)
         self.ledger.rules.set_paused(name, True, self.ledger.terms.current())
-        return self._tell(f"{name} is paused", timeout_s)
+        return self._announce(f"{name} is paused", timeout_s)
 
     def resume(self, name: str, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
         """Send a peer what it is missing, and what is written from now on; as ``pause``."""
         known_peer(self.ledger, name)
         self.ledger.rules.set_paused(name, False, self.ledger.terms.current())
-        return self._tell(f"{name} is resumed", timeout_s)
+        return self._announce(f"{name} is resumed", timeout_s)
 
     def throttle(self, name: str, rate: int, timeout_s: float = REPORT_TIMEOUT_S) -> tuple[str, ...]:
-        """Send a peer at most ``rate`` bytes per second from all workers together, 0 for no limit; as ``pause``.
+        """Send a peer at most ``rate`` bytes per second, 0 for no limit; as ``pause``.
 
-        Streams stay open. Each live worker takes an even share.
+        The rate is for all workers together; each live one gets an even share. Streams stay open.
         """
         known_peer(self.ledger, name)
         self.ledger.rules.set_rate(name, rate, self.ledger.terms.current())
-        return self._tell(f"the rate of {name} is set", timeout_s)
+        return self._announce(f"the rate of {name} is set", timeout_s)
 
     def remove_host(self, slot: str) -> None:
-        """Forget a host of this cluster that is gone for good.
+        """Remove a host of this cluster that is gone for good.
 
         Raises:
-            RequestError: there is none, it is up, or the ledger has files that lie there.
+            RequestError: there is no such host, it runs, or the ledger has files on it.
         """
         if slot not in {*(host.slot for host in self.coordination.hosts()), *self.ledger.replay.replayers()}:
             raise RequestError(f"This cluster has no host {slot}", "See: walship status")
         is_member = any(slot == member.name for kind in _OF_HOSTS for member in self.coordination.members(kind))
         if is_member or any(slot in self.coordination.candidates(election) for election in Election):
-            raise RequestError(f"Host {slot} is up", "Stop it there first: walship down")
+            raise RequestError(f"Host {slot} is running", "Stop it there first: walship down")
         files = [row.file for row in self.ledger.files.all(slot) if not row.is_stored]
         if files:
             raise RequestError(
-                f"{len(files)} files of this cluster lie on host {slot}, {files[0].local} for one",
-                "They go once they have been shipped and applied; when the disk is lost: walship wal salvage FILE",
+                f"{len(files)} files of this cluster lie on host {slot}, for example {files[0].local}",
+                "They are deleted once they are shipped and applied; if the disk is lost: walship wal salvage FILE",
             )
         self.coordination.remove_host(slot)
         self.ledger.replay.note_replayer(slot, False)
 
-    def _tell(self, what: str, timeout_s: float) -> tuple[str, ...]:
-        """Announce, and wait until every live worker has acted on it."""
+    def _announce(self, what: str, timeout_s: float) -> tuple[str, ...]:
+        """Announce, and wait until every live worker has confirmed it; their names."""
         count = self.coordination.announce()
         deadline = time.monotonic() + timeout_s
         while True:
@@ -86,6 +89,6 @@ class Operations:
             if time.monotonic() > deadline:
                 raise WaitTimeoutError(
                     f"In the ledger {what}; workers on {', '.join(late)} have not confirmed it within {timeout_s:g} s",
-                    "They act on it as soon as they can reach ZooKeeper and the ledger; are they frozen?",
+                    "They act on it once they reach ZooKeeper and the ledger; see walship status",
                 )
             time.sleep(_POLL_S)

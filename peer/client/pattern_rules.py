@@ -1,4 +1,7 @@
-"""Rules for tables to come: what is made later, here or by other clusters' routes, goes on from its first row on."""
+"""Pattern rules: a table that is made later and matches the pattern goes to the peer from its first row on.
+
+It does not matter whether the table is made here or by a route from another cluster.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from replication.ledger.base import PatternRule, Rule
 
 
 def add_pattern_rule(peering: Peering, made: PatternRule) -> PatternRule | None:
-    """Have tables of a pattern that are made later go to a peer; the rule that there was for that pattern before.
+    """Send tables of a pattern that are made later to a peer; returns the rule that this one replaces.
 
     Raises:
         UnknownPeerError: no such peer.
@@ -27,16 +30,16 @@ def add_pattern_rule(peering: Peering, made: PatternRule) -> PatternRule | None:
 
 
 def end_pattern_rule(peering: Peering, pattern: str, peer: str, groups: Sequence[str] = ()) -> bool:
-    """Have tables of that very pattern that are made later stay here; whether such a rule stood.
+    """End the rule of exactly that pattern; whether there was one.
 
-    With ``groups`` only those stay here, where the rule names its groups and others are left.
+    With ``groups``, a rule that names its groups loses only these, and stays while it has others.
     """
     ledger = peering.ledger
-    stood = next((s for s in ledger.rules.pattern_rules() if (s.peer, s.pattern) == (peer, pattern)), None)
-    left = tuple(group for group in stood.groups if group not in groups) if stood is not None and groups else ()
-    if stood is not None and left:
-        ledger.rules.add_pattern_rule(replace(stood, groups=left), ledger.terms.current())
-        return left != stood.groups
+    rule = next((each for each in ledger.rules.pattern_rules() if (each.peer, each.pattern) == (peer, pattern)), None)
+    left = tuple(group for group in rule.groups if group not in groups) if rule is not None and groups else ()
+    if rule is not None and left:
+        ledger.rules.add_pattern_rule(replace(rule, groups=left), ledger.terms.current())
+        return left != rule.groups
     return ledger.rules.end_pattern_rule(known_peer(peering.ledger, peer).name, pattern, ledger.terms.current())
 
 
@@ -49,23 +52,23 @@ def to_enable(
     groups: Sequence[str] = (),
     with_properties: bool | None = None,
 ) -> list[str]:
-    """The tables that are to be enabled now.
+    """The names of the tables to enable now.
 
     Args:
         peering: of this cluster.
-        wanted: names, and patterns.
-        excluded: of those that are not meant.
-        peer: where they go.
-        patterns: those of ``wanted`` that stand for later tables, too: there may be none yet, and tables of which all
-            that is asked for goes to the peer already are as they should be.
-        groups: those asked for; all when empty.
-        with_properties: whether properties go along; tables that go there otherwise are not.
+        wanted: names and patterns.
+        excluded: names and patterns to leave out.
+        peer: where the tables go.
+        patterns: those of ``wanted`` that are also for later tables. Such a pattern may match no table yet, and a table
+            that goes to the peer as asked is left out.
+        groups: the groups asked for; all when empty.
+        with_properties: whether the peer follows properties; a table with another setting is enabled again.
     """
     rules = rules_to(peering.ledger, peer)
     other = {rule.table for rule in rules if with_properties not in (None, rule.with_properties)}
     specs = {spec.uuid: spec for spec in peering.ledger.tables.all()}
-    lacking = other | {table for table, spec in specs.items() if _asked(spec, groups) - _going(rules, table)}
-    sent = set(peering.sent_to(peer)) - {specs[table].name for table in lacking if table in specs}
+    changing = other | {table for table, spec in specs.items() if _asked(spec, groups) - _going(rules, table)}
+    sent = set(peering.sent_to(peer)) - {specs[table].name for table in changing if table in specs}
     known = [spec.name for spec in specs.values() if not spec.name.endswith(SYSTEM_SUFFIXES)]
     some = [text for text in wanted if text not in patterns or any(is_chosen(n, text, excluded) for n in known)]
     found = chosen(known, some, excluded) if some else []

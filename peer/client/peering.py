@@ -1,6 +1,6 @@
-"""Which clusters this one sends to, and what: peers validated before they are defined, tables made ready there first.
+"""Defining peers and enabling replication. A peer is checked before it is defined or gets a table.
 
-Rules change in the ledger; ZooKeeper only announces that they did. Whatever is refused leaves nothing changed.
+Rules change in the ledger; ZooKeeper only announces the change. A call that is refused changes nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from replication.worker.ship.routes import ended_routes, routes_of
 
 
 class Announcer(Protocol):
-    """Says that rules changed; ``Coordination`` does."""
+    """Announces that rules changed; ``Coordination`` is one."""
 
     def announce(self) -> int:
-        """Say so."""
+        """See ``Coordination.announce``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,18 @@ class Peering:
     contacts: Contacts
 
     def define(self, name: str, zookeepers: str) -> Peer:
-        """Add a peer after it has answered; or have one be reached at another ZooKeeper, with all that it requires.
-
-        Nothing is changed by what is so already.
+        """Add a peer, which must answer, or change the address of a defined one. Idempotent.
 
         Args:
-            name: the cluster's own.
-            zookeepers: ``host:port[,host:port…][/root]``; its root is ``/walship/NAME`` unless it is given.
+            name: the cluster's own name.
+            zookeepers: ``host:port[,host:port…][/root]``; the root is ``/walship/NAME`` by default.
 
         Raises:
-            ConfigError: ``zookeepers`` is none.
-            RequestError: it is this cluster, or another cluster than ``name``, or of another incarnation.
+            ConfigError: ``zookeepers`` is no such address.
+            RequestError: it is this cluster, or has another name.
             PeerExistsError: the name is defined already, as another cluster.
             PeerUnavailableError: its ZooKeeper or receivers do not answer.
-            PeerRefusedError: its version does not go with this one.
+            PeerRefusedError: its version cannot be used with this one.
         """
         zookeepers = with_root(zookeepers, name)
         known = next((peer for peer in self.ledger.rules.peers() if peer.name == name), None)
@@ -69,7 +67,7 @@ class Peering:
             raise RequestError(f"{zookeepers} is this cluster itself", "A cluster cannot be its own peer")
         if there.name == own.name:
             raise RequestError(
-                f"{zookeepers} is called {there.name} like this cluster, but is another one ({there})",
+                f"{zookeepers} is another cluster ({there}) with the name of this one, {there.name}",
                 "Give each cluster a name of its own, set at `walship init`",
             )
         if there.name != name:
@@ -84,7 +82,7 @@ class Peering:
             if known.zookeepers != made.zookeepers:
                 self.ledger.rules.set_address(name, made.zookeepers, self.ledger.terms.current())
                 self.announcer.announce()
-            self._forget_former(there)  # a definition before this one may have been killed before it did
+            self._forget_former(there)  # an earlier call may have been killed before it did this
             return replace(known, zookeepers=made.zookeepers)
         self.ledger.rules.define(made, self.ledger.terms.current())
         self._forget_former(there)
@@ -92,20 +90,24 @@ class Peering:
         return made
 
     def _forget_former(self, there: ClusterId) -> None:
-        """Expect nothing more from what a cluster was that has been restored since."""
+        """Expect nothing more from the earlier incarnations of a cluster that was restored."""
         for gone in {route.source for route in self.ledger.landing.routes()}:
             if gone.name == there.name and gone != there:
                 self.ledger.time.forget(gone)
 
     def delete(self, name: str) -> tuple[Peer, bool]:
-        """Remove a peer and its rules, and say whether it knows; UnknownPeerError when there is none."""
+        """Remove a peer and its rules; UnknownPeerError when there is none.
+
+        Returns:
+            The peer, and whether it was informed.
+        """
         peer = known_peer(self.ledger, name)
         self.ledger.rules.delete(name, self.ledger.terms.current())
         self.announcer.announce()
-        return peer, self._tell_ended(peer)
+        return peer, self._close_routes(peer)
 
-    def _tell_ended(self, peer: Peer) -> bool:
-        """Tell a peer of every route to it that has ended; False when it did not answer and sees routes go silent."""
+    def _close_routes(self, peer: Peer) -> bool:
+        """Close every route to a peer whose rule has ended; False when the peer did not answer."""
         routes = ended_routes(self.ledger, peer.cluster)
         if not routes:
             return True
@@ -226,45 +228,48 @@ class Peering:
         return f"{rows:,} rows already" + (f", and more {frames}" if waiting else "")
 
     def adopt(self, table: str, cluster: str) -> TableSpec:
-        """Make a table here that is another cluster's of that name: same uuid, columns, groups and properties.
+        """Make a table here that is the same as another cluster's: its name, uuid, columns, groups and properties.
+
+        Each of the two clusters can then send it to the other.
 
         Args:
             table: its name, here and there.
             cluster: a defined peer, or ``host:port[,…]/root`` of a cluster's ZooKeeper.
 
         Raises:
+            ReadOnlyClusterError: this cluster is STANDBY.
             UnknownPeerError: no such peer, and no address.
             UnknownTableError: that cluster has no such table.
-            TableExistsError: the name is taken here by another table.
-            RequestError: a name that no table can have, or a table that was dropped here.
+            TableExistsError: another table has the name here.
+            RequestError: no table can have the name, or the table was dropped here.
             PeerUnavailableError: the cluster does not answer.
         """
         refuse_standby(self.ledger)
         table = full_name(table)
         if unusable := unusable_name(table):
-            raise RequestError(f"No table can be made of that name: {unusable}", "Choose another")
+            raise RequestError(f"No table can have that name: {unusable}", "Choose another name")
         with self.contacts.link_by(cluster) as link:
             found = link.get_table(table)
         if found is None:
             raise UnknownTableError(f"{cluster} has no table {table}", f"Make it without --like {cluster}")
-        spec = replace(found, name=table)  # whatever it says
+        spec = replace(found, name=table)  # the peer's answer is not trusted with the name
         known = self.ledger.tables.by_uuid(spec.uuid)
         if known is None:
             self.ledger.tables.create(spec)
         elif known not in self.ledger.tables.all():
             raise RequestError(
-                f"{known.name} was dropped here, and what came meanwhile would be missing from it",
+                f"{known.name} was dropped here, so rows written since would be missing from it",
                 f"Make a new table of another name on {cluster}, and copy the rows into it",
             )
         elif known.name != table:
-            raise TableExistsError(f"that table is here already, as {known.name}", "Nothing to do; use that name here")
+            raise TableExistsError(f"that table exists here already, as {known.name}", "Use that name here")
         return self.ledger.tables.alter(spec.uuid, lambda own: join(own, spec))
 
     def disable(self, table: str, groups: Sequence[str], peer_name: str) -> tuple[list[str], bool]:
-        """Send nothing more of groups of a table (all when empty).
+        """Stop sending groups of a table (all when empty).
 
         Returns:
-            The groups that were sent until now, and whether the peer knows; else workers report it when it is back.
+            The groups that were sent until now, and whether the peer was informed. Else workers inform it later.
         """
         table, peer = full_name(table), known_peer(self.ledger, peer_name)
         spec = self._sent(table, peer) or self.ledger.tables.get(table)
@@ -278,17 +283,17 @@ class Peering:
             )
         self.ledger.rules.disable(peer_name, spec.uuid, ended, self.ledger.terms.current())
         self.announcer.announce()
-        return ended, self._tell_ended(peer)
+        return ended, self._close_routes(peer)
 
     def sent_to(self, peer_name: str) -> list[str]:
-        """Names of the tables that go to a peer, those that were dropped here included."""
+        """Names of the tables that go to a peer, with those that were dropped here."""
         known_peer(self.ledger, peer_name)
         tables = {rule.table for rule in rules_to(self.ledger, peer_name)}
         specs = [self.ledger.tables.by_uuid(table) for table in tables]
         return sorted(spec.name for spec in specs if spec is not None)
 
     def _sent(self, table: str, peer: Peer) -> TableSpec | None:
-        """The table of that name that goes to a peer: the one that is here, else one that was dropped here."""
+        """The table of that name that goes to a peer. One that still exists comes before a dropped one."""
         specs = [self.ledger.tables.by_uuid(rule.table) for rule in rules_to(self.ledger, peer.name)]
         here = {spec.uuid for spec in self.ledger.tables.all()}
         named = [spec for spec in specs if spec is not None and spec.name == table]

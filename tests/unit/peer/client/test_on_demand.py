@@ -18,7 +18,7 @@ from tests.tables_made import keyed
 
 
 @pytest.mark.parametrize(
-    ("elsewhere", "hint"), [(False, "It stopped: run it again with a longer --timeout-s"), (True, "it goes on")]
+    ("elsewhere", "hint"), [(False, "Replay stopped: run it again with a longer --timeout-s"), (True, "goes on")]
 )
 def test_a_replay_that_is_late_goes_on_only_where_another_process_does_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool, hint: str

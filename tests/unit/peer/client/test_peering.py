@@ -157,9 +157,9 @@ def test_what_goes_no_more_is_the_table_that_is_there_not_one_that_had_its_name(
 @pytest.mark.parametrize(
     ("wrong", "error", "said"),
     [
-        ({"version": "9.1.0"}, PeerRefusedError, "west runs walship 9.1.0, which does not go with"),
+        ({"version": "9.1.0"}, PeerRefusedError, "west runs walship 9.1.0, which cannot be used with"),
         ({"protocol": PROTOCOL + 1}, PeerRefusedError, "Upgrade the older one first"),
-        ({"cluster": NORTH}, RequestError, f"says {WEST}, its receiver {NORTH}"),
+        ({"cluster": NORTH}, RequestError, f"is of {WEST}, but the receiver is of {NORTH}"),
     ],
 )
 def test_a_peer_of_another_version_or_root_is_not_defined(

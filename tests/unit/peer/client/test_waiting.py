@@ -92,7 +92,7 @@ def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_ho
     written = stream(spec, file)
     ledger.rules.enable(there.name, spec.uuid, [group.name for group in spec.groups], spec.name, 0)
     waiting = Waiting(ledger, cast(Contacts, Asked(there, f"not arrived: table {spec.uuid}")))
-    for paused, hint in ((False, "unless walship status says"), (True, f"walship resume {there.name}")):
+    for paused, hint in ((False, "walship status shows what delays it"), (True, f"walship resume {there.name}")):
         ledger.rules.set_paused(there.name, paused, 0)
         with pytest.raises(WaitTimeoutError, match=f"not arrived: table {spec.name}[.]") as raised:
             waiting.wait(Position(WEST, {file: HEADER + FRAME}, {written: 0}), there.name, "visible", 0.05)
@@ -133,7 +133,7 @@ def test_where_a_relay_dropped_the_table_or_no_route_leads_a_wait_that_ran_out_s
     waiting = Waiting(ledger, cast(Contacts, Asked(there, "sequence 0 comes by no open route")))
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(position, there.name, "visible", 0.0)
-    assert f"nothing brings it to {there.name}" in (raised.value.hint or "")
+    assert f"No open route brings it to {there.name}" in (raised.value.hint or "")
     ledger.sending.set_held(relay.name, "h0", {spec.uuid: "it was dropped there"}, 0)
     with pytest.raises(WaitTimeoutError) as raised:
         waiting.wait(position, there.name, "visible", 0.0)
@@ -156,7 +156,7 @@ def test_a_cluster_behind_a_relay_that_is_silent_is_waited_for_and_not_called_un
 
     waiting = Waiting(ledger, Behind(ledger, TlsSection()))
     position = Position(WEST, {}, {stream(FLIGHTS, own_wal(ledger, 1)): 0})
-    expected = (UnknownPeerError, "no peer 'far'") if answers else (WaitTimeoutError, "south, which may lead there, .*")
+    expected = (UnknownPeerError, "no peer 'far'") if answers else (WaitTimeoutError, "south, which may lead to it, .*")
     with pytest.raises(expected[0], match=expected[1]) as raised:
         waiting.wait(position, "far", "visible", 30.0 if answers else 0.3)
     assert len(asked) > 2 and set(asked) == {"south"}
