@@ -39,6 +39,7 @@ class BootstrapKeeper:
         directory: where the files are written, the WALs' directory, which the worker looks at.
         boot: the host's boot id.
         keep_free_bytes: how much of the disk is to stay free.
+        monotonic: seconds that never go back.
         state: what each one waits for, by ``peer table``.
     """
 
@@ -49,6 +50,7 @@ class BootstrapKeeper:
     directory: str
     boot: str
     keep_free_bytes: int = 0
+    monotonic: Callable[[], float] = time.monotonic
     state: dict[str, str] = field(default_factory=dict)
     _rooms: dict[_Key, DiskRoom] = field(default_factory=dict)
     _failed: dict[_Key, Backoff] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class BootstrapKeeper:
             spec = self.ledger.tables.by_uuid(wanted.table)
             name = f"{wanted.peer} {spec.name if spec is not None else wanted.table}"
             failed = self._failed.get(_key(wanted), Backoff())
-            if not failed.due(time.monotonic()):
+            if not failed.due(self.monotonic()):
                 found[name] = self.state.get(name, "")
                 continue
             try:
@@ -90,7 +92,7 @@ class BootstrapKeeper:
                 self._failed.pop(_key(wanted), None)
                 continue
             # Each try reads what can be read of the table, and takes a new file.
-            self._failed[_key(wanted)] = failed.failed(time.monotonic(), _RETRY_WAIT)
+            self._failed[_key(wanted)] = failed.failed(self.monotonic(), _RETRY_WAIT)
         self.state = found
 
     def _step(self, wanted: Bootstrap) -> str:

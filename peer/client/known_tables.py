@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -20,7 +21,8 @@ _log = structlog.get_logger(__name__)
 class KnownTables:
     """Definitions by name, so that appends to an open WAL need no ledger. Safe for threads."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._ledger = ledger
         self._known: dict[str, TableSpec] = {}
         self._retry_s = 0.0
@@ -34,7 +36,7 @@ class KnownTables:
         """
         name = full_name(name)
         known = self._known.get(name)
-        begun_s = time.monotonic()
+        begun_s = self._monotonic()
         if known is not None and begun_s < self._retry_s:
             return known
         try:
@@ -45,7 +47,7 @@ class KnownTables:
         except CoordinationError as error:
             if known is None:
                 raise
-            self._retry_s = next_ask_s(begun_s, time.monotonic(), RETRY_S, RETRY_MAX_S)
+            self._retry_s = next_ask_s(begun_s, self._monotonic(), RETRY_S, RETRY_MAX_S)
             _log.warning("definition_not_read", table=name, error=str(error))
             return known
         return spec

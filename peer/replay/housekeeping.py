@@ -34,9 +34,17 @@ class Housekeeping:
         tables: the warehouse.
         ledger: the cluster's.
         settings: intervals and retention.
+        monotonic: seconds that never go back.
     """
 
-    def __init__(self, tables: Tables, ledger: Ledger, settings: ReplaySection) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        ledger: Ledger,
+        settings: ReplaySection,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._monotonic = monotonic
         self._tables = tables
         self._ledger = ledger
         self._settings = settings
@@ -78,17 +86,17 @@ class Housekeeping:
     def _shape(self, spec: TableSpec) -> None:
         """Have the Iceberg tables follow an altered definition, also when no frames come that would."""
         due = (spec.uuid, "alter")
-        if self._shaped.get(spec.uuid) == spec or time.monotonic() < self._due.get(due, 0.0):
+        if self._shaped.get(spec.uuid) == spec or self._monotonic() < self._due.get(due, 0.0):
             return
         self._shaped[spec.uuid] = spec
         self._when_due(spec, "alter", 0.0, self._made)
         if f"{spec.name} alter" in self.errors:
             del self._shaped[spec.uuid]
-            self._due[due] = time.monotonic() + _ALTER_RETRY_S
+            self._due[due] = self._monotonic() + _ALTER_RETRY_S
 
     def _when_due(self, spec: TableSpec, what: str, interval_s: float, act: Callable[[TableSpec], None]) -> float:
         key = (spec.uuid, what)
-        started = time.monotonic()
+        started = self._monotonic()
         if key not in self._due:  # a new table, or a start: however far intervals are stretched
             self._due[key] = started + min(interval_s, self._settings.fold_interval_s)
         if started < self._due[key]:
@@ -108,10 +116,10 @@ class Housekeeping:
         except Exception as error:  # one table's trouble never stops another
             self.errors[f"{spec.name} {what}"] = one_line(error)
             _log.error("housekeeping_failed", table=spec.name, what=what, reason=self.errors[f"{spec.name} {what}"])
-        took = time.monotonic() - started
+        took = self._monotonic() - started
         if f"{spec.name} {what}" in self.errors:
             interval_s = min(interval_s, max(_FAILED_RETRY_S, 10 * took))
-        self._due[key] = time.monotonic() + max(interval_s, took)
+        self._due[key] = self._monotonic() + max(interval_s, took)
         return took
 
     def _made(self, spec: TableSpec) -> None:

@@ -18,7 +18,6 @@ from replication.writer.pending import AppendStep, PendingAppend
 from replication.writer.wal.wal_series import WalSeries, WrittenGroup
 
 SMALL_GROUP_BYTES = 64 << 10
-IDLE_TICK_S = 0.2
 _log = structlog.get_logger(__name__)
 
 
@@ -29,17 +28,18 @@ class GroupCommit:
         cluster: for positions.
         series: the WALs.
         codec: how frames of merged rows are compressed.
-        buffer_bytes_max: what may wait for the disk.
-        append_timeout_s: how long ``submit`` waits for room.
+        queue: where steps wait for the disk; closed with this.
+        idle_tick_s: how often WALs are looked after while nothing is appended.
     """
 
     def __init__(
-        self, cluster: ClusterId, series: WalSeries, codec: Codec, buffer_bytes_max: int, append_timeout_s: float
+        self, cluster: ClusterId, series: WalSeries, codec: Codec, queue: AppendQueue, idle_tick_s: float
     ) -> None:
         self._cluster = cluster
         self._series = series
         self._codec = codec
-        self._queue = AppendQueue(buffer_bytes_max, append_timeout_s)
+        self._queue = queue
+        self._idle_tick_s = idle_tick_s
         self._unacked: deque[AppendStep] = deque()  # taken from the queue, and neither acked nor failed
         self._is_clean = False
         self._idle_failed = False
@@ -80,7 +80,7 @@ class GroupCommit:
 
     def _write_groups(self) -> None:
         synced: list[AppendStep] = []
-        while (steps := self._queue.take(0.0 if synced else IDLE_TICK_S)) is not None:
+        while (steps := self._queue.take(0.0 if synced else self._idle_tick_s)) is not None:
             self._unacked += steps
             if not steps and not synced:
                 self._tick()

@@ -7,8 +7,7 @@ thread (``group_commit.py``) writes, syncs and acks.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,6 +32,7 @@ from replication.files.boot import boot_id
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.settings import WriterSection
+from replication.writer.append_queue import AppendQueue
 from replication.writer.group_commit import GroupCommit
 from replication.writer.importing.bulk_wals import BulkWals
 from replication.writer.importing.importer import Imported, Importer, Report
@@ -40,6 +40,7 @@ from replication.writer.pending import AppendStep, FewRows, PendingAppend
 from replication.writer.wal.batch_ids import BatchIds, IdempotentBatch, check_batch_size
 from replication.writer.wal.commit_clock import CommitClock
 from replication.writer.wal.registration import WriterRegistration
+from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.wal.wal_series import WalSeries
 
 SMALL_ROWS = 64
@@ -47,10 +48,6 @@ SMALL_BYTES = 64 << 10
 ENCODERS_MAX = 4
 _FLAT = (int, float, date, Decimal)
 _CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD, "none": Codec.NONE}
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 class Writer:
@@ -64,7 +61,7 @@ class Writer:
         directory: where the WALs lie.
         host: this host's slot.
         settings: sizes, ages and time-outs.
-        now: the wall clock in microseconds since 1970.
+        times: its clock, and how often it looks and tries again.
 
     Raises:
         ReadOnlyClusterError: the cluster is STANDBY.
@@ -81,24 +78,25 @@ class Writer:
         *,
         files: Files | None = None,
         boot: str | None = None,
-        now: Callable[[], int] = _now_us,
+        times: WriterTimes = DEFAULT_TIMES,
     ) -> None:
         files, boot = files or LocalFiles(), boot or boot_id()
         self._timeout_s = settings.append_timeout_s
         self._codec = codec = _CODECS[settings.codec]
         registration = WriterRegistration(ledger, coordination, files, directory, host, boot, settings.lease_s)
         self._registration = registration
-        self._clock = clock = CommitClock(ledger, host, registration.floor, now)
+        self._clock = clock = CommitClock(ledger, host, registration.floor, times.now)
         try:
             sizes = (settings.wal_bytes_max, settings.wal_age_max_s)
-            series = WalSeries(ledger, files, registration.place, registration, clock, *sizes, now)
-            self._commit = GroupCommit(ledger.cluster, series, codec, settings.buffer_bytes_max, self._timeout_s)
+            series = WalSeries(ledger, files, registration.place, registration, clock, *sizes, times)
+            queue = AppendQueue(settings.buffer_bytes_max, self._timeout_s)
+            self._commit = GroupCommit(ledger.cluster, series, codec, queue, times.idle_tick_s)
         except BaseException:
             registration.close(clean=False)
             raise
         self._encoders = ThreadPoolExecutor(min(ENCODERS_MAX, os.cpu_count() or 1), "encoder")
         self._batch_ids = BatchIds(ledger, files, registration.place)
-        self._bulk = BulkWals(ledger, files, registration, clock, series.ended, now)
+        self._bulk = BulkWals(ledger, files, registration, clock, series.ended, times.heartbeat_s)
         self._importer = Importer(ledger, self._bulk, self._batch_ids, clock, codec, self._timeout_s)
 
     def __enter__(self) -> Writer:

@@ -23,7 +23,6 @@ from shell.processes.role_process import STOP_GRACE_S, ProcessState
 from shell.processes.spawn import spawn
 
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S, _STEADY_S = 0.5, 30.0, 60.0
-_LOOK_S = 1.0
 _LOG_BYTES_MAX = 32 << 20
 
 
@@ -40,7 +39,15 @@ class RoleEvent:
 class RoleSupervisor:
     """One role's process and its restarts."""
 
-    def __init__(self, role: str, config: Config, file: Path) -> None:
+    def __init__(
+        self,
+        role: str,
+        config: Config,
+        file: Path,
+        first_backoff_s: float = _BACKOFF_FIRST_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._monotonic = monotonic
         self.role = role
         self.restarts = 0
         self._config = config
@@ -49,7 +56,7 @@ class RoleSupervisor:
         self._lifeline: int | None = None
         self._started = 0.0
         self._again = 0.0
-        self._retries = Retries(_BACKOFF_FIRST_S, _BACKOFF_MAX_S, jitter=False)
+        self._retries = Retries(first_backoff_s, _BACKOFF_MAX_S, jitter=False)
         self._was_ready = False
 
     @property
@@ -66,7 +73,7 @@ class RoleSupervisor:
             self._process, self._lifeline = self._spawned()
         except OSError as error:  # a full disk, or too many processes or open files
             return self._put_off(0, f"cannot be started: {error}")
-        self._started = time.monotonic()
+        self._started = self._monotonic()
         self._was_ready = False
         return RoleEvent(self.role, "started", self._process.pid)
 
@@ -91,7 +98,7 @@ class RoleSupervisor:
             ConfigError: the configuration or the machine does not fit, and the role was never ready.
         """
         if self._process is None:
-            return [self.start()] if time.monotonic() >= self._again else []
+            return [self.start()] if self._monotonic() >= self._again else []
         if self._process.poll() is None:
             return self._noticed_ready()
         return [self._ended(self._process)]
@@ -116,7 +123,7 @@ class RoleSupervisor:
 
     def _noticed_ready(self) -> list[RoleEvent]:
         assert self._process is not None
-        if time.monotonic() - self._started > _STEADY_S:
+        if self._monotonic() - self._started > _STEADY_S:
             self._retries.succeeded()
         state = self.state()
         if self._was_ready or state is None or state.state != "ready":
@@ -135,7 +142,7 @@ class RoleSupervisor:
     def _put_off(self, pid: int, reason: str) -> RoleEvent:
         self.restarts += 1
         wait_s = self._retries.failed()
-        self._again = time.monotonic() + wait_s
+        self._again = self._monotonic() + wait_s
         detail = f"{reason}; starts again in {wait_s:.1f} s"
         return RoleEvent(self.role, "ended", pid, detail)
 
@@ -155,6 +162,8 @@ class Supervisor:
         roles: in the order in which they start.
         say: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
+        look_s: how often those conditions are asked for.
+        first_backoff_s: how long a process that ended is left alone, the first time.
     """
 
     def __init__(
@@ -164,10 +173,14 @@ class Supervisor:
         roles: Sequence[str],
         say: Callable[[RoleEvent], None],
         later: Mapping[str, Callable[[], bool]] | None = None,
+        *,
+        look_s: float = 1.0,
+        first_backoff_s: float = _BACKOFF_FIRST_S,
     ) -> None:
+        self._look_s = look_s
         self._config = config
         self._later = later or {}
-        self._roles = [RoleSupervisor(role, config, file) for role in roles]
+        self._roles = [RoleSupervisor(role, config, file, first_backoff_s) for role in roles]
         self._say = say
 
     def run(self, stop: threading.Event, ready: Callable[[], None], poll_s: float = 0.1) -> None:
@@ -189,7 +202,7 @@ class Supervisor:
                     told = True
                     with suppress(OSError):
                         ready()
-                if told and dormant and time.monotonic() - looked > _LOOK_S:
+                if told and dormant and time.monotonic() - looked > self._look_s:
                     looked = time.monotonic()
                     woken = [role for role in dormant if self._later[role.role]()]
                     dormant = [role for role in dormant if role not in woken]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from peer.bootstrap import keeper
 from peer.tables.maintenance import HOLD, tidy
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
@@ -87,7 +85,7 @@ def test_a_table_that_cannot_be_read_is_tried_more_and_more_rarely_until_it_can(
     pair.write(0, 10)
     pair.begin()
     clock = 0.0
-    monkeypatch.setattr(keeper, "time", SimpleNamespace(monotonic=lambda: clock))
+    pair.east.keeper.monotonic = lambda: clock
 
     def fail(*_: object, **__: object) -> None:
         raise StorageError("a file of it is damaged")

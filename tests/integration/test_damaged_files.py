@@ -11,7 +11,6 @@ import pytest
 
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
-from replication.worker.ship import skipped_files
 from tests.sites import Site, Wal, flip, rows, table
 from tests.waiting import wait_until
 
@@ -51,7 +50,6 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(skipped_files, "SKIPPED_S", 0.2)
     with ExitStack() as stack:
         yield World(tmp_path, stack)
 

@@ -22,7 +22,6 @@ from replication.core.ids import StreamId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import LockedFileError, RequestError
 from replication.ledger.base import FileKind, Phase
-from replication.worker.ship import skipped_files
 from replication.writer.wal.registration import lock_path
 from shell.cli.render import Printer
 from shell.main import run
@@ -71,7 +70,6 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr(skipped_files, "SKIPPED_S", 0.2)
     with ExitStack() as stack:
         yield World(tmp_path, stack)
 

@@ -302,7 +302,6 @@ def test_a_store_that_fails_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_status_says_why_files_stay_until_the_store_takes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replication.worker.host.SPILL_S", 0.05)
     with ExitStack() as stack:
         (tmp_path / "store").write_text("no folder")
         world = World(tmp_path, stack)

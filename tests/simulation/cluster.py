@@ -148,11 +148,9 @@ class Cluster:
             lock = self.writer_files.create(lock_path(self.wal_dir, writer))
             lock.lock()
             floor = self.ledger.time.register_writer(writer, HOST, 1, self.boot, 1).closed
-            clock = CommitClock(self.ledger, HOST, floor, self.clock)
+            clock = CommitClock(self.ledger, HOST, floor, self.clock, lambda: self.clock() / 1e6)
             place = Place(self.wal_dir, HOST, self.boot, writer)
-            self.series = WalSeries(
-                self.ledger, self.writer_files, place, Lease(self), clock, WAL_BYTES, 1e9, self.clock
-            )
+            self.series = WalSeries(self.ledger, self.writer_files, place, Lease(self), clock, WAL_BYTES, 1e9)
         if self.chance.random() < 0.3:
             self.series.tick()
             return

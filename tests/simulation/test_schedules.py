@@ -39,7 +39,7 @@ STEPS = 1000
 SETTLE_ROUNDS = 400
 _RUN_S = float(os.environ.get("WALSHIP_TEST_SIMULATION_S", "20"))
 SEED = "WALSHIP_TEST_SIMULATION_SEED"
-_MODULES = ("worker.ship.shipment", "worker.ship.routes", "worker.ship.throttle", "writer.wal.commit_clock")
+_MODULES = ("worker.ship.shipment", "worker.ship.routes", "worker.ship.throttle")
 
 
 class World:

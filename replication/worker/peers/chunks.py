@@ -49,7 +49,7 @@ class ChunkStep:
         self._done: set[ChunkAssignment] = set()
         self._current: ChunkAssignment | None = None
         self._shipped_bytes = 0
-        self._skipped = SkippedFiles()
+        self._skipped = SkippedFiles(uplink.retry_max_s)
         self._forget_done = False
         self.loop = PeerLoop(self, tail.peer, uplink)
         self.loop.start()

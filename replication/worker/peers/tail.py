@@ -52,7 +52,7 @@ class TailStep:
         self._shipment: Shipment | None = None
         self._following: set[FileId] = set()
         self._ended: set[tuple[UUID, str]] = set()  # routes that the peer was told are closed
-        self.skipped = SkippedFiles()
+        self.skipped = SkippedFiles(uplink.retry_max_s)
         self.loop = PeerLoop(self, tail.peer, uplink)
         self.loop.start()
 

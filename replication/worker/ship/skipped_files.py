@@ -10,14 +10,15 @@ from replication.core.ids import FileId
 from replication.errors import ReplicationError
 from replication.worker.ship.shipment import Shipment
 
-SKIPPED_S = 5.0
+_RETRY_S = 5.0
 _log = structlog.get_logger(__name__)
 
 
 class SkippedFiles:
-    """The files that one loop skips; each is tried again after ``SKIPPED_S``."""
+    """The files that one loop skips; each is tried again after 5 s, or ``retry_max_s`` if that is less."""
 
-    def __init__(self) -> None:
+    def __init__(self, retry_max_s: float) -> None:
+        self._retry_s = min(_RETRY_S, retry_max_s)
         self._until_s: dict[FileId, float] = {}
 
     def has(self, file: FileId) -> bool:
@@ -32,5 +33,5 @@ class SkippedFiles:
         """Skip a file until a retry. The ledger records why each time, the log the first time."""
         if file not in self._until_s:
             _log.error("file_skipped", file=str(file), error=str(error))
-        self._until_s[file] = time.monotonic() + SKIPPED_S
+        self._until_s[file] = time.monotonic() + self._retry_s
         shipment.skip_file(file, error)

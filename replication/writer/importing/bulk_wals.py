@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import structlog
 
@@ -30,7 +30,7 @@ class BulkWals:
         registration: of the writer.
         clock: gives commit times, the same as for the writer's appends.
         ended: takes a WAL that the ledger could not close yet.
-        now: the wall clock in microseconds since 1970.
+        heartbeat_s: how often the watermark of one in the making rises.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class BulkWals:
         registration: WriterRegistration,
         clock: CommitClock,
         ended: EndedWals,
-        now: Callable[[], int],
+        heartbeat_s: float,
     ) -> None:
         self._ledger = ledger
         self._files = files
         self._registration = registration
         self._clock = clock
         self._ended = ended
-        self._now = now
+        self._heartbeat_s = heartbeat_s
         self._beginning = threading.Lock()
         self._is_closed = False
 
@@ -75,9 +75,9 @@ class BulkWals:
         with self._beginning:  # what closes the writer looks for files afterwards
             self.check_open()
             row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
-        handle, counters = make(self._files, row, self._now(), self._clock.last)
+        handle, counters = make(self._files, row, self._clock.wall(), self._clock.last)
         _log.info("import_opened", file=str(row.file), path=row.path)
-        return BulkFile(row, handle, counters, self._clock)
+        return BulkFile(row, handle, counters, self._clock, self._heartbeat_s)
 
     def publish(self, bulk: BulkFile, batch_id: str, path: str, rows: int) -> Position:
         """As ``BulkFile.publish``, then close it in the ledger; ``path`` and ``rows`` are for the log."""

@@ -35,15 +35,15 @@ from replication.writer.wal.wal_series import WriterLease
 
 _NOTHING = pa.py_buffer(b"")
 SYNC_BYTES = 64 << 20  # so that the last sync has not everything to do
-HEARTBEAT_S = 0.2
 
 
 class WatermarkHeartbeat:
     """Raises a watermark a few times a second until ``stop``, which joins its thread: closed time need not wait."""
 
-    def __init__(self, raise_watermark: Callable[[int], None], clock: CommitClock) -> None:
+    def __init__(self, raise_watermark: Callable[[int], None], clock: CommitClock, interval_s: float) -> None:
         self._raise_watermark = raise_watermark
         self._clock = clock
+        self._interval_s = interval_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="import-watermark", daemon=True)
         self._thread.start()
@@ -54,7 +54,7 @@ class WatermarkHeartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(HEARTBEAT_S):
+        while not self._ended.wait(self._interval_s):
             self._raise_watermark(self._clock.tick())
 
 
@@ -79,9 +79,12 @@ class BulkFile:
         handle: its file, which has a header and is locked (``wal_file.make``).
         counters: of the same file.
         clock: gives its commit time.
+        heartbeat_s: how often its watermark rises.
     """
 
-    def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength, clock: CommitClock) -> None:
+    def __init__(
+        self, row: FileRow, handle: AppendFile, counters: DurableLength, clock: CommitClock, heartbeat_s: float
+    ) -> None:
         self.file: FileId = row.file
         self.path = row.path
         self._handle = handle
@@ -92,7 +95,7 @@ class BulkFile:
         self._is_doubtful = False
         self._frames: list[_Frame] = []
         self._last: dict[tuple[UUID, str], EncodedBatch] = {}  # each group's last batch, which carries the batch id
-        self._heartbeat = WatermarkHeartbeat(counters.raise_watermark, clock)
+        self._heartbeat = WatermarkHeartbeat(counters.raise_watermark, clock, heartbeat_s)
 
     @property
     def published(self) -> int:

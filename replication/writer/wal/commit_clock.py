@@ -31,13 +31,22 @@ class CommitClock:
         host: of the writer; for the log.
         floor: every time given is above this.
         now: the wall clock in microseconds since 1970.
+        monotonic: seconds that never go back.
     """
 
-    def __init__(self, ledger: Ledger, host: str, floor: int, now: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        host: str,
+        floor: int,
+        now: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._ledger = ledger
         self._host = host
         self._clock = Clock(floor)
         self._now = now
+        self._monotonic = monotonic
         self._look_s = self._alarm_s = 0.0
         self._lock = threading.Lock()
 
@@ -46,6 +55,10 @@ class CommitClock:
         """The last time given, or the floor."""
         return self._clock.last
 
+    def wall(self) -> int:
+        """The wall clock."""
+        return self._now()
+
     def now(self) -> int:
         """The later of the wall clock and the last time given."""
         return max(self._now(), self._clock.last)
@@ -53,7 +66,7 @@ class CommitClock:
     def tick(self) -> int:
         """A new commit time, in microseconds since 1970, above every one given before."""
         with self._lock:
-            moment = time.monotonic()
+            moment = self._monotonic()
             if moment >= self._look_s:
                 self._look(moment)
             now = self._now()
@@ -68,7 +81,7 @@ class CommitClock:
             self._clock = self._clock.observe(self._ledger.time.seen())
             self._look_s = moment + SEEN_EVERY_S
         except CoordinationError as error:  # appends need no ledger; what is unseen meanwhile may be ahead
-            self._look_s = next_ask_s(moment, time.monotonic(), SEEN_AGAIN_S)
+            self._look_s = next_ask_s(moment, self._monotonic(), SEEN_AGAIN_S)
             _log.warning("clock_not_followed", host=self._host, error=str(error))
 
     def _alarm(self, now: int) -> None:

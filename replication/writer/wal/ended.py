@@ -14,13 +14,7 @@ from replication.errors import CoordinationError, StorageError
 from replication.ledger.base import Ledger
 from replication.retries import next_ask_s
 
-RETRY_S = 1.0
 _log = structlog.get_logger(__name__)
-
-
-def retry_at_s(begun_s: float) -> float:
-    """When the ledger is to be asked again that did not answer a question asked at ``begun_s``, monotonic seconds."""
-    return next_ask_s(begun_s, time.monotonic(), RETRY_S)
 
 
 class EndedWal(Protocol):
@@ -43,8 +37,9 @@ class EndedWal(Protocol):
 class EndedWals:
     """Those that are still open in the ledger. ``add`` is for any thread, the rest for the commit thread."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, retry_s: float) -> None:
         self._ledger = ledger
+        self._pause_s = retry_s
         self._wals: deque[EndedWal] = deque()
         self._retry_s = 0.0
         self._lock = threading.Lock()
@@ -71,7 +66,7 @@ class EndedWals:
                 wal.close(self._ledger)
             except CoordinationError as error:
                 _log.warning("wal_close_delayed", file=str(wal.file), error=str(error))
-                self._retry_s = retry_at_s(begun_s)
+                self._retry_s = next_ask_s(begun_s, time.monotonic(), self._pause_s)
                 return
             except StorageError as error:  # the ledger has it otherwise; nothing here can change that
                 _log.error("wal_close_refused", file=str(wal.file), error=str(error))

@@ -9,6 +9,7 @@ another boot that means the whole file.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import dirname
 
@@ -45,7 +46,16 @@ class Recovery:
     Where that fails it is tried again after ten times as long as it took, lest a large WAL is read all the time.
     """
 
-    def __init__(self, ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        files: Files,
+        directory: str,
+        host: str,
+        boot: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._monotonic = monotonic
         self._ledger = ledger
         self._files = files
         self._directory = directory
@@ -57,12 +67,12 @@ class Recovery:
         """As ``recover_writers``, but for writers that failed a moment ago."""
         recovered: list[Recovered] = []
         for writer in self._ledger.time.writers():
-            if writer.host == self._host and time.monotonic() >= self._again_s.get(writer.writer, 0.0):
+            if writer.host == self._host and self._monotonic() >= self._again_s.get(writer.writer, 0.0):
                 recovered += self._recover(writer)
         return recovered
 
     def _recover(self, writer: WriterRow) -> list[Recovered]:
-        begun_s = time.monotonic()
+        begun_s = self._monotonic()
         path = lock_path(self._directory, writer.writer)
         held: AppendFile | None = None
         recovered: list[Recovered] = []
@@ -82,7 +92,7 @@ class Recovery:
             self._again_s.pop(writer.writer, None)
             _log.info("writer_recovered", writer=writer.writer, files=len(recovered))
         except ReplicationError as error:
-            self._again_s[writer.writer] = next_ask_s(begun_s, time.monotonic(), 0.0)
+            self._again_s[writer.writer] = next_ask_s(begun_s, self._monotonic(), 0.0)
             _log.error("recovery_failed", writer=writer.writer, error=str(error))
         finally:
             if held is not None:

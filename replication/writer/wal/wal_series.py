@@ -17,8 +17,10 @@ from replication.core.rows.batch import EncodedBatch
 from replication.errors import CoordinationError, NoSpaceError, PoisonedFileError, ReplicationError, StorageError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, FileRow, Ledger
+from replication.retries import next_ask_s
 from replication.writer.wal.commit_clock import CommitClock
-from replication.writer.wal.ended import EndedWals, retry_at_s
+from replication.writer.wal.ended import EndedWals
+from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.wal.wal_file import Placed, WalFile
 
 _log = structlog.get_logger(__name__)
@@ -58,7 +60,7 @@ class WalSeries:
 
     Args:
         clock: gives commit times.
-        now: the wall clock in microseconds since 1970.
+        times: how often the ledger is asked again.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class WalSeries:
         clock: CommitClock,
         bytes_max: int,
         age_max_s: float,
-        now: Callable[[], int],
+        times: WriterTimes = DEFAULT_TIMES,
     ) -> None:
         self._ledger = ledger
         self._files = files
@@ -78,9 +80,9 @@ class WalSeries:
         self._lease = lease
         self._bytes_max = bytes_max
         self._age_max_us = int(age_max_s * 1e6)
-        self._now = now
         self._clock = clock
-        self.ended = EndedWals(ledger)
+        self.ended = EndedWals(ledger, times.ledger_retry_s)
+        self._ledger_retry_s = times.ledger_retry_s
         self._allocate_s = 0.0  # the ledger is asked for no number before that
         self._row: FileRow | None = None  # allocated, but its file could not be made yet
         self._current: WalFile | None = self._create()
@@ -154,7 +156,7 @@ class WalSeries:
         return self._current
 
     def _create(self) -> WalFile:
-        now = self._now()
+        now = self._clock.wall()
         wal = WalFile.create(self._files, self._row or self._allocate(), now, self._clock.last)
         self._row = None
         _log.info("wal_opened", file=str(wal.file), path=wal.path)
@@ -167,7 +169,7 @@ class WalSeries:
             try:
                 self._allocate()
             except CoordinationError as error:
-                self._allocate_s = retry_at_s(begun_s)
+                self._allocate_s = next_ask_s(begun_s, time.monotonic(), self._ledger_retry_s)
                 _log.warning("wal_roll_delayed", error=str(error))
         return self._row is not None
 
@@ -177,7 +179,7 @@ class WalSeries:
         return self._row
 
     def _is_old(self, wal: WalFile) -> bool:
-        return not wal.empty and self._now() - wal.created > self._age_max_us
+        return not wal.empty and self._clock.wall() - wal.created > self._age_max_us
 
     def _retire(self, wal: WalFile) -> None:
         try:

@@ -53,16 +53,13 @@ def test_a_catalog_that_cannot_be_asked_puts_one_table_off(ledger: MemoryLedger)
 
 
 class Clock:
-    """Time that passes as a test says, in place of the module."""
+    """Time that passes as a test says."""
 
     def __init__(self) -> None:
         self.now = 1000.0
 
     def monotonic(self) -> float:
         return self.now
-
-    def time_ns(self) -> int:
-        return int(self.now * 1e9)
 
 
 def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_interval(
@@ -84,10 +81,9 @@ def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_int
         return clock.now - began
 
     monkeypatch.setattr("peer.replay.housekeeping.fold", fold)
-    monkeypatch.setattr("peer.replay.housekeeping.time", clock)
     for spec in ledger.tables.all():
         tables.create(spec)
-    housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=5.0))
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(fold_interval_s=5.0), clock.monotonic)
     until_folded("ops.one")
     assert housekeeping.fold_interval_s == 5.0
     tables.create(made := table("ops.three", 3))
@@ -100,14 +96,11 @@ def test_one_slow_fold_puts_off_no_other_tables_and_two_in_a_row_stretch_the_int
     assert housekeeping.fold_interval_s == 5.0
 
 
-def test_what_failed_is_tried_again_soon_though_its_interval_is_long(
-    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_failed_is_tried_again_soon_though_its_interval_is_long(ledger: MemoryLedger) -> None:
     clock, tables = Clock(), FlakyCatalog()
-    monkeypatch.setattr("peer.replay.housekeeping.time", clock)
     for spec in ledger.tables.all():
         tables.create(spec)
-    housekeeping = Housekeeping(tables, ledger, ReplaySection(maintenance_interval_s=3600.0))
+    housekeeping = Housekeeping(tables, ledger, ReplaySection(maintenance_interval_s=3600.0), clock.monotonic)
     housekeeping.turn(lambda: False)  # says when things are due
     tables.broken = "ops.one"
     clock.now += 3600.0
@@ -125,8 +118,10 @@ def test_a_bootstrap_that_fails_is_told_and_tried_again(
     ledger.rules.define(peer(), 0)
     for spec in ledger.tables.all():
         ledger.rules.enable("north", spec.uuid, ("default",), spec.name, 0, bootstrap=True)
-    keeper, clock = BootstrapKeeper(MemoryTables(), ledger, LocalFiles(), "h0", str(tmp_path), "boot"), Clock()
-    monkeypatch.setattr("peer.bootstrap.keeper.time", clock)
+    clock = Clock()
+    keeper = BootstrapKeeper(
+        MemoryTables(), ledger, LocalFiles(), "h0", str(tmp_path), "boot", monotonic=clock.monotonic
+    )
     tried: list[str] = []
 
     def fails(*given: object) -> int:

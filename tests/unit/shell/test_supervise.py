@@ -25,7 +25,7 @@ class _Role:
 
     restarts = 0
 
-    def __init__(self, role: str, config: object, file: Path) -> None:
+    def __init__(self, role: str, config: object, file: Path, first_backoff_s: float) -> None:
         self.role = role
 
     def start(self) -> RoleEvent:
@@ -45,7 +45,7 @@ class _Role:
 
 
 class _Clock:
-    """Stands for the module ``time``."""
+    """Time that passes as a test says."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -68,7 +68,6 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervise, "RoleSupervisor", _Role)
-    monkeypatch.setattr(supervise, "_LOOK_S", 0.01)
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     said: list[tuple[str, str]] = []
     wanted, looked, ready, stop = (threading.Event() for _ in range(4))
@@ -78,7 +77,12 @@ def test_a_role_starts_once_it_is_wanted_and_all_are_ready_without_it(
         return wanted.is_set()
 
     supervisor = Supervisor(
-        config, tmp_path / "x.toml", ("worker", "derive"), lambda e: said.append((e.role, e.event)), {"derive": derives}
+        config,
+        tmp_path / "x.toml",
+        ("worker", "derive"),
+        lambda e: said.append((e.role, e.event)),
+        {"derive": derives},
+        look_s=0.01,
     )
     thread = threading.Thread(target=supervisor.run, args=(stop, ready.set, 0.01))
     thread.start()
@@ -124,7 +128,6 @@ def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monke
         return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True), None
 
     monkeypatch.setattr(supervise, "spawn", spawn)
-    monkeypatch.setattr(supervise, "_BACKOFF_FIRST_S", 0.01)
     said: list[RoleEvent] = []
     stop = threading.Event()
 
@@ -133,7 +136,7 @@ def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monke
         if event.event == "started":
             stop.set()
 
-    Supervisor(config, tmp_path / "x.toml", ("worker",), say).run(stop, stop.set, 0.01)
+    Supervisor(config, tmp_path / "x.toml", ("worker",), say, first_backoff_s=0.01).run(stop, stop.set, 0.01)
     assert [event.event for event in said] == ["ended", "ended", "started", "stopped"]
     assert "Resource temporarily unavailable; starts again in" in said[0].detail
 
@@ -187,9 +190,8 @@ def test_a_role_that_keeps_ending_is_started_ever_later_and_anew_once_it_was_ste
         return told
 
     monkeypatch.setattr(supervise, "spawn", spawn)
-    monkeypatch.setattr(supervise, "time", clock)
     monkeypatch.setattr(supervise, "_kill_group", lambda pid: None)
-    role = RoleSupervisor("worker", config, tmp_path / "x.toml")
+    role = RoleSupervisor("worker", config, tmp_path / "x.toml", monotonic=clock.monotonic)
     assert role.start().event == "started"
     assert [ends() for _ in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     clock.now += 59

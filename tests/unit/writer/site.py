@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from replication.ledger.sql.memory import MemoryLedger
 from replication.settings import WriterSection
 from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import Recovered, recover_writers
+from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.writer import Writer
 
 EAST = ClusterId("east", UUID(int=1))
@@ -76,11 +77,20 @@ class Site:
         for spec in (self.table, self.other, self.cells):
             self.ledger.tables.create(spec)
 
-    def writer(self, **settings: object) -> Writer:
+    def writer(self, times: WriterTimes = DEFAULT_TIMES, **settings: object) -> Writer:
         """A writer with these settings; small waits, so that what hangs fails soon."""
         chosen = WriterSection.model_validate({"append_timeout_s": 20, **settings})
-        more = {} if self.now is None else {"now": self.now}
-        return Writer(self.ledger, self.coordination, DIRECTORY, "h0", chosen, files=self.files, boot=self.boot, **more)
+        times = times if self.now is None else replace(times, now=self.now)
+        return Writer(
+            self.ledger,
+            self.coordination,
+            DIRECTORY,
+            "h0",
+            chosen,
+            files=self.files,
+            boot=self.boot,
+            times=times,
+        )
 
     def close(self) -> None:
         """End the session."""

@@ -29,13 +29,12 @@ def _out_of_reach(call: str) -> None:
     raise CoordinationError(f"{call} out of reach")
 
 
-def test_a_table_written_to_before_is_known_while_the_ledger_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_written_to_before_is_known_while_the_ledger_is_away() -> None:
     now_s = [100.0]
-    monkeypatch.setattr(known_tables.time, "monotonic", lambda: now_s[0])
     ledger = MemoryLedger(EAST)
     spec = _made(ledger)
     _made(ledger, "t.others")
-    tables = KnownTables(ledger)
+    tables = KnownTables(ledger, lambda: now_s[0])
     assert tables.get("t.rows") == spec
     ledger.fault = _out_of_reach
     assert tables.get("t.rows") == spec
@@ -47,12 +46,11 @@ def test_a_table_written_to_before_is_known_while_the_ledger_is_away(monkeypatch
     assert tables.get("t.rows") == changed != spec
 
 
-def test_a_ledger_that_hangs_holds_an_append_up_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_hangs_holds_an_append_up_now_and_then_only() -> None:
     now_s, asked = [100.0], [0]
-    monkeypatch.setattr(known_tables.time, "monotonic", lambda: now_s[0])
     ledger = MemoryLedger(EAST)
     spec = _made(ledger)
-    tables = KnownTables(ledger)
+    tables = KnownTables(ledger, lambda: now_s[0])
     tables.get("t.rows")
 
     def hangs(call: str) -> None:

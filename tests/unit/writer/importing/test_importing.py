@@ -27,8 +27,8 @@ from replication.errors import (
 from replication.files.rows.row_files import BATCH_ROWS, RowFile
 from replication.writer.importing.file_digest import FileDigest
 from replication.writer.importing.importer import Imported
-from replication.writer.wal import bulk_file
 from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.times import WriterTimes
 from tests.unit.writer.importing.imports import ROWS, bulk_rows, load, parquet
 from tests.unit.writer.site import Site, some
 from tests.waiting import wait_until
@@ -224,10 +224,9 @@ def test_the_watermark_of_a_file_that_was_dropped_rises_no_more(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = parquet(tmp_path)
-    with site.writer() as writer:
+    with site.writer(WriterTimes(heartbeat_s=0.001)) as writer:
         load(writer, site.table, path)
         monkeypatch.setattr(FileDigest, "is_ready", False)  # so that it is found out when everything has been read
-        monkeypatch.setattr(bulk_file, "HEARTBEAT_S", 0.001)
         after = threading.Event()
         done = writer.import_file(site.table, path, "", lambda done: done.repeated and after.wait(0.1))
         assert done.repeated and done.rows == ROWS, "a watermark into a file that is closed would fail in its thread"

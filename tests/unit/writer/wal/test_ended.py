@@ -32,7 +32,7 @@ class Ended:
 
 
 def test_a_wal_that_the_ledger_does_not_close_in_time_is_left_to_recovery_as_one_that_comes_too_late_is() -> None:
-    ended = EndedWals(cast(Ledger, None))
+    ended = EndedWals(cast(Ledger, None), 1.0)
     wals = [Ended(), Ended(busy=True), Ended()]
     for wal in wals:
         ended.add(wal)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -215,9 +214,8 @@ def test_a_wal_that_cannot_be_recovered_is_not_read_all_the_time_and_holds_no_ot
         read.append(given[2].file)
         return recover_file(*given)
 
-    monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: moment_s[0]))
     monkeypatch.setattr(recovery, "recover_file", slowly)
-    recovering = Recovery(site.ledger, site.files, DIRECTORY, "h0", site.boot)
+    recovering = Recovery(site.ledger, site.files, DIRECTORY, "h0", site.boot, lambda: moment_s[0])
     writer = site.writer()
     writer.upsert(site.table, [{"k": 1}])
     kill(site, writer)

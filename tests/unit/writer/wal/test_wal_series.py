@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -20,9 +19,9 @@ from replication.errors import (
     StorageError,
 )
 from replication.files.frames import refuse_occupied
-from replication.writer import group_commit
-from replication.writer.wal import commit_clock, ended
+from replication.writer.wal import commit_clock
 from replication.writer.wal.durable_length import DurableLength
+from replication.writer.wal.times import WriterTimes
 from replication.writer.wal.wal_file import make
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
 from tests.unit.writer.site import EAST, Site, some
@@ -94,9 +93,8 @@ def test_a_poisoned_file_is_closed_in_the_ledger_even_if_that_takes_a_while(site
         assert site.rows()[0].closed_length == published
 
 
-def test_a_file_is_closed_in_the_ledger_soon_though_appends_go_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "IDLE_TICK_S", 60.0)
-    with site.writer() as writer:
+def test_a_file_is_closed_in_the_ledger_soon_though_appends_go_on(site: Site) -> None:
+    with site.writer(WriterTimes(idle_tick_s=60.0)) as writer:
         site.files.faults.sync_failures = 1
         site.ledger.fault = _refuse("files.close")
         with pytest.raises(PoisonedFileError):
@@ -219,10 +217,9 @@ def test_a_ledger_that_cannot_be_reached_stops_no_append_to_an_open_wal(site: Si
 
 
 def test_a_wal_that_is_full_goes_on_while_the_ledger_gives_no_number_for_the_next_one(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site,
 ) -> None:
-    monkeypatch.setattr(ended, "RETRY_S", 0.01)
-    with site.writer(wal_bytes_max=20_000, codec="none") as writer:
+    with site.writer(WriterTimes(ledger_retry_s=0.01), wal_bytes_max=20_000, codec="none") as writer:
 
         def fault(name: str) -> None:
             raise CoordinationError(f"{name} out of reach")
@@ -279,15 +276,14 @@ def test_a_writer_without_its_ledger_goes_on_and_follows_other_clocks_again_late
         assert writer.upsert(site.table, [{"k": 1}]).commit < writer.upsert(site.table, [{"k": 2}]).commit
 
 
-def test_a_ledger_that_hangs_holds_few_commits_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_hangs_holds_few_commits_up(site: Site) -> None:
     moment_s, hang_s = [0.0], 2 * commit_clock.SEEN_AGAIN_S
 
     def hang(name: str) -> None:
         moment_s[0] += hang_s
         raise CoordinationError(f"{name} out of reach")
 
-    monkeypatch.setattr(commit_clock, "time", SimpleNamespace(monotonic=lambda: moment_s[0]))
-    clock = commit_clock.CommitClock(site.ledger, "h0", 0, lambda: 5)
+    clock = commit_clock.CommitClock(site.ledger, "h0", 0, lambda: 5, lambda: moment_s[0])
     site.ledger.fault = hang
     assert [clock.tick() for _ in range(10)] == list(range(5, 15)) and moment_s == [hang_s]
     moment_s[0] += 11 * hang_s
@@ -297,10 +293,8 @@ def test_a_ledger_that_hangs_holds_few_commits_up(site: Site, monkeypatch: pytes
 
 
 def test_a_ledger_that_cannot_close_a_file_is_not_asked_at_every_idle_moment(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site,
 ) -> None:
-    monkeypatch.setattr(group_commit, "IDLE_TICK_S", 0.001)
-    monkeypatch.setattr(ended, "RETRY_S", 600.0)
     asked: list[str] = []
 
     def fault(name: str) -> None:
@@ -308,7 +302,7 @@ def test_a_ledger_that_cannot_close_a_file_is_not_asked_at_every_idle_moment(
             asked.append(name)
             raise LedgerBusyError("busy")
 
-    with site.writer() as writer:
+    with site.writer(WriterTimes(idle_tick_s=0.001, ledger_retry_s=600.0)) as writer:
         site.ledger.fault = fault
         site.files.faults.sync_failures = 1
         with pytest.raises(PoisonedFileError):
