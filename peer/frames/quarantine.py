@@ -1,4 +1,4 @@
-"""Frames that cannot be applied: set aside with the reason and a copy, so that nothing waits for them."""
+"""Frames that cannot be applied: saved with the reason and a copy, so that nothing waits for them."""
 
 from __future__ import annotations
 

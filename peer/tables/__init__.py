@@ -1,5 +1,5 @@
 """The tables that users query: latest rows, fold, maintenance, reads and traces.
 
-Promises: all readers use one definition of "the newest version" (``latest.py``), in Spark and in DuckDB. A fold is
+Guarantees: all readers use one definition of "the newest version" (``latest.py``), in Spark and in DuckDB. A fold is
 one step for readers. Begin at ``read.py`` and ``fold.py``.
 """

@@ -102,7 +102,7 @@ class Answering:
         return reading
 
     def close(self) -> None:
-        """Let go of the reading. Idempotent."""
+        """End the reading. Idempotent."""
         if self._reading is not None:
             self._reading.close()
             self._reading = None

@@ -148,7 +148,7 @@ class Reading:
         return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
 
     def close(self) -> None:
-        """Let go of the files and the memory. Idempotent."""
+        """Delete the files and free the memory. Idempotent."""
         self._connection.close()
 
 

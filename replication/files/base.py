@@ -48,7 +48,7 @@ class AppendFile(Protocol):
         """Hold the file against other holders until ``close`` or the process ends; LockedFileError when it is held."""
 
     def close(self) -> None:
-        """Let go of the file and its lock. Idempotent."""
+        """Close the file and release its lock. Idempotent."""
 
 
 class Files(Protocol):

@@ -118,7 +118,7 @@ class LocalFile:
                 raise LockedFileError(f"{self.path} is held by another process") from error
 
     def close(self) -> None:
-        """Close the descriptor; the kernel lets go of the flock with it."""
+        """Close the descriptor; the kernel releases the flock with it."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

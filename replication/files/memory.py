@@ -137,7 +137,7 @@ class MemoryFile:
             inode.holder = self
 
     def close(self) -> None:
-        """Let go."""
+        """Close it."""
         with self._files.lock:
             if self._inode is not None and self._inode.holder is self:
                 self._inode.holder = None

@@ -57,7 +57,7 @@ class Bootstraps(Protocol):
         """
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
-        """An OPEN file for ``wanted``, in the place of one that is there for it, which is let go.
+        """An OPEN file for ``wanted``, in place of an earlier one, which is released.
 
         Raises:
             RequestError: the rules have begun anew, or ended, meanwhile.
@@ -67,7 +67,7 @@ class Bootstraps(Protocol):
         """It is durable and CLOSED at ``length``, and goes to its peer.
 
         Raises:
-            MissingFileError: it was let go meanwhile.
+            MissingFileError: it was released meanwhile.
         """
 
     def is_applied(self, file: FileId) -> bool:

@@ -173,7 +173,7 @@ class FileRecords(Protocol):
         """Bytes of a file that workers found to hold only frames of one table, which they withheld; by table."""
 
     def failing(self) -> frozenset[str]:
-        """Peers that something of a file could not be shipped to when it was last tried, withheld tables aside."""
+        """Peers that something of a file could not be shipped to when it was last tried. Withheld tables do not count."""
 
     def lacking(self) -> list[FileView]:
         """Files that some peer lacks something of, and what; costs what changed since the last time it was asked."""
@@ -187,7 +187,7 @@ class FileRecords(Protocol):
         """
 
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
-        """Files rule 2 lets go, decided in one transaction."""
+        """Files that rule 2 releases, decided in one transaction."""
 
     def retention(self, policy: RetentionPolicy = KEEP) -> list[FileFacts]:
         """What holds each file, or lets it go, by file; files of all hosts."""

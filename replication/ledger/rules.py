@@ -132,7 +132,7 @@ class Rules(Protocol):
         """
 
     def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """What a table's rules require can be held no longer: NEEDS_BOOTSTRAP, which lets go of every file at once.
+        """What a table's rules require can be retained no longer: NEEDS_BOOTSTRAP, which releases every file at once.
 
         Raises:
             RequestError: the table does not go to that peer.

@@ -112,5 +112,5 @@ class Time(Protocol):
         """Replicated time per origin for a table, or over all tables, and what holds it.
 
         A table's origins are this cluster, the sources of its open routes, and clusters whose frames of it are here;
-        with ``every_origin`` all that were ever heard of.
+        with ``every_origin`` all that were ever known.
         """

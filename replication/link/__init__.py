@@ -1,6 +1,6 @@
 """What clusters say to each other: messages, the two ends, and their gRPC and in-memory forms.
 
-Promises: a message is an answer, a typed refusal, or an unknown outcome that may be repeated. Payloads are not
+Guarantees: a message is an answer, a typed refusal, or an unknown outcome that may be repeated. Payloads are not
 copied. The messages are those of ``proto/walship.proto``. Begin at ``base.py``; ``wire.py`` has their bytes.
 """
 

@@ -285,7 +285,7 @@ class PeerLink(Protocol):
         """Envelopes and sealed headers of all frames in ``[begin, end)``, as ``read``, in pieces of any size."""
 
     def close(self) -> None:
-        """Let go of the connection. Idempotent."""
+        """Close the connection. Idempotent."""
 
 
 class Inbound(Protocol):

@@ -1,5 +1,5 @@
 """The master: observes ledger and ZooKeeper, plans with ``core``, and acts.
 
-Promises: each decision is conditional on its term. Sending and receiving go on without it (rule 8). Begin at
+Guarantees: each decision is conditional on its term. Sending and receiving go on without it (rule 8). Begin at
 ``loop.py``; ``retire.py`` deletes files.
 """

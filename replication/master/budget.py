@@ -1,4 +1,4 @@
-"""Each peer's disk budget: what it lacks is sampled for forecasts, and let go when it stayed away for too long."""
+"""Each peer's disk budget: what it lacks is sampled for forecasts, and released when the peer stayed away for too long."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Budgets:
         host: this host's slot.
         data_dir: on the disk that is watched.
         budget: bytes that may be kept for a peer; None for no limit.
-        spills: files past the budget go to a store, so none is let go.
+        spills: files past the budget go to a store, so none is released.
         clock: microseconds since 1970.
     """
 
@@ -62,10 +62,10 @@ class Budgets:
             self._ledger.sending.sample(disk_gauge(self._host), now, used, now - KEEP_US)
 
     def keep(self, term: int) -> None:
-        """As elected master: sample what peers lack, and let go of what is past the budget.
+        """As elected master: sample what peers lack, and release what is past the budget.
 
         Raises:
-            StaleTermError: a newer master was elected; nothing was let go.
+            StaleTermError: a newer master was elected; nothing was released.
         """
         now = self._clock()
         backlogs = self._ledger.files.backlogs()

@@ -56,7 +56,7 @@ def delete(files: Files, path: str) -> None:
 
 
 class Sweeper:
-    """Removes orphans of one host: files on its disk that the ledger let go.
+    """Removes orphans of one host: files on its disk that the ledger has forgotten.
 
     A file counts as an orphan when its number is *below* the newest that the ledger knows for this host, since the
     ledger gives numbers out before files are made. One at or above it was made after the ledger was last right, as when

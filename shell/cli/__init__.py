@@ -1,4 +1,4 @@
 """What every verb shares: which cluster, how to print, Ctrl-C, help.
 
-Promises: an error is one line and a hint, with the exit code of its class. Begin at ``invocation.py``.
+Guarantees: an error is one line and a hint, with the exit code of its class. Begin at ``invocation.py``.
 """

@@ -1,5 +1,5 @@
 """A cluster's processes on one host: started, supervised, stopped.
 
-Promises: a role that ends is started again, and no process outlives its supervisor. Begin at ``up.py``; ``roles.py``
+Guarantees: a role that ends is started again, and no process outlives its supervisor. Begin at ``up.py``; ``roles.py``
 puts each role together.
 """

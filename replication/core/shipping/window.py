@@ -84,7 +84,7 @@ class Window:
         self.files[file] = Passage.of(begin, durable, (), withheld.subtract(durable))
 
     def leave(self, file: FileId) -> None:
-        """Let go of a file; what was on its way no longer counts."""
+        """Forget a file; its bytes on their way no longer count."""
         known = self.files.pop(file, None)
         if known is not None:
             self.in_flight -= sum(f.size for f in known.flights)

@@ -1,4 +1,4 @@
 """Files of rows that users have: Parquet, Arrow, ORC and CSV, read as batches of bounded size.
 
-Promises: a value that Arrow would misread is refused by row and column. Begin at ``row_files.py``.
+Guarantees: a value that Arrow would misread is refused by row and column. Begin at ``row_files.py``.
 """

@@ -57,7 +57,7 @@ class SqlLedger:
         self.sending = SqlSending(store)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self._store.close()
 
 

@@ -69,7 +69,7 @@ class SqlLookup:
         return Table((namespace, table), read_metadata(io, location), location, io, NoopCatalog(self._catalog))
 
     def close(self) -> None:
-        """Let go of the connections to the database."""
+        """Close the connections to the database."""
         with self._lock:
             if self._engine is not None:
                 self._engine.dispose()

@@ -161,13 +161,13 @@ def _mistaken(ledger: Ledger, to: Destination, opened: OpenReply, acked: Sequenc
         return id_clash(opened.cluster, clash).error()
     ahead = ledger.files.overtaken(opened.newest)
     if ahead is not None:
-        why = f"a peer had heard of file {ahead.local} when the ledger here had not given that number yet"
+        why = f"a peer knew file {ahead.local} before the ledger here had given that number"
         remedy = OLDER_COPY_REMEDY.format("This cluster's data", "")
         return id_clash(ledger.cluster, why, remedy).error()
     newest = {file.slot: file for file in opened.newest}
     forgotten = next((file for file in acked if file.slot not in newest or newest[file.slot] < file), None)
     if forgotten is not None:
-        why = f"it acked bytes of file {forgotten.local} and has not heard of that file"
+        why = f"it acked bytes of file {forgotten.local} and does not know that file now"
         remedy = OLDER_COPY_REMEDY.format(f"The data of {opened.cluster.name}", " on it")
         return id_clash(opened.cluster, why, remedy).error()
     return None

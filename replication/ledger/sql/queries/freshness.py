@@ -178,7 +178,7 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
 
 
 def forget(connection: Connection, origin: ClusterId) -> None:
-    """Let go of an origin that is gone for good."""
+    """Forget an origin that is gone for good."""
     connection.execute(schema.notices.delete().where(_n.origin == str(origin)))
     connection.execute(schema.routes.update().where(_r.source == str(origin)).values(closed=True))
 

@@ -102,7 +102,7 @@ def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: 
 
 
 def release(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, at: int) -> None:
-    """Claim a quarantined frame that is damaged no more, and waive its sequence; see ``Replay.discard``."""
+    """Claim a quarantined damaged frame no more, and acknowledge the loss of its sequence; see ``Replay.discard``."""
     stream = names.stream(claim.stream)
     _, row = _claimed(connection, held, stream, claim.sequence)
     if row is None:  # in another file by now, or another history

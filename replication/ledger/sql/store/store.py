@@ -140,7 +140,7 @@ class SqlStore:
             yield connection
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         with self._lock:
             if self._writing is not None:
                 self._writing.close()
