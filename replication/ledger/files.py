@@ -173,7 +173,7 @@ class FileRecords(Protocol):
         """Bytes of a file that workers found to hold only frames of one table, which they withheld; by table."""
 
     def failing(self) -> frozenset[str]:
-        """Peers that something of a file could not be shipped to when it was last tried. Withheld tables do not count."""
+        """Peers that something of a file could not be shipped to at the last try. Withheld tables do not count."""
 
     def lacking(self) -> list[FileView]:
         """Files that some peer lacks something of, and what; costs what changed since the last time it was asked."""

@@ -32,7 +32,7 @@ class Terms(Protocol):
         """The newest terms with the marks drawn for them."""
 
     def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
-        """Remember another cluster's newest term and nonce. Returns why it is not the cluster that was known by this name.
+        """Remember another cluster's newest term and nonce. Returns why it is not the one known by this name.
 
         It may be a copy of it, or the one that was copied; "" when nothing speaks against it.
         """

@@ -1,4 +1,4 @@
-"""Each peer's disk budget: what it lacks is sampled for forecasts, and released when the peer stayed away for too long."""
+"""Each peer's disk budget: what it lacks is sampled for forecasts, and released when it stayed away for too long."""
 
 from __future__ import annotations
 

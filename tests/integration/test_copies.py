@@ -102,7 +102,7 @@ def test_a_backup_that_goes_on_under_its_old_id_is_told_although_its_peer_knows_
             (error,) = wait_until(
                 lambda: [p.error for p in copy.ledger.files.progress("west") if p.error], what="a refusal"
             )
-    assert f"a peer had heard of file {newest.local}" in error and "walship reincarnate" in error
+    assert f"a peer knew file {newest.local}" in error and "walship reincarnate" in error
     Wal(copy, "w0").append(spec, rows(100, 1))
     assert copy.ledger.files.overtaken() == newest  # also when its number has been given
     copy.close()
@@ -131,7 +131,7 @@ def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
 
             error = wait_until(told, what="a refusal")
             (acked,) = east.ledger.files.last_seen_by(west.cluster)
-            assert f"it acked bytes of file {acked.local} and has not heard of that file" in error
+            assert f"it acked bytes of file {acked.local} and does not know that file now" in error
             assert "on it: walship reincarnate" in error
             assert not copy.ledger.landing.coverage(spec.uuid)
     copy.close()

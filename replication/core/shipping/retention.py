@@ -90,7 +90,7 @@ def may_retire(facts: FileFacts) -> bool:
 
 
 def past_budget(waiting: Iterable[tuple[FileId, int]], budget_bytes: int) -> frozenset[FileId]:
-    """Of the files that a peer has durable but not applied, oldest first, those to release so that the rest fits the budget.
+    """Those files to release, oldest first, of the ones that a peer has not applied, so that the rest fits its budget.
 
     Args:
         waiting: (file, bytes), oldest first.

@@ -43,7 +43,7 @@ class Recovered:
 class Recovery:
     """Recovers the dead writers of one host, again and again. Safe for threads.
 
-    A recovery that fails is tried again after ten times as long as it took, so that a large WAL is not read all the time.
+    A failed recovery is tried again after ten times as long as it took, so that a large WAL is not read all the time.
     """
 
     def __init__(
