@@ -36,7 +36,7 @@ def new_ledger(directory: Path, name: str = "east") -> Ledger:
     url = ledger_url(directory)
     cluster = ClusterId(name, uuid4())
     initialise(url, cluster)
-    return open_ledger(url, cluster)
+    return open_ledger(url)
 
 
 class OriginWal:

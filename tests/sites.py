@@ -83,7 +83,7 @@ class Site:
         self.files = LocalFiles()
         self.files.make_directory(str(self.config.data_dir))
         initialise(self.config.ledger_url, self.cluster)
-        self.ledger = open_ledger(self.config.ledger_url, self.cluster)
+        self.ledger = open_ledger(self.config.ledger_url)
         self.ensemble = MemoryEnsemble()
         self.coordination = self.ensemble.connect(self.config.zookeeper_root)
         self.coordination.establish(self.cluster, "test")
@@ -105,7 +105,7 @@ class Site:
         sections = {**self._sections, **other, "cluster": here, **shared}
         made.config = configuration.load(None, sections, {})
         made.files.make_directory(str(made.config.data_dir))
-        made.ledger = open_ledger(made.config.ledger_url, self.cluster)
+        made.ledger = open_ledger(made.config.ledger_url)
         made.coordination = self.ensemble.connect(self.config.zookeeper_root)
         made._assigned = -1
         try:

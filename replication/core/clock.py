@@ -26,6 +26,6 @@ class Clock:
         return Clock(max(self.last, seen))
 
 
-def is_far_ahead(commit: int, now: int, limit_us: int = FAR_AHEAD_US) -> bool:
+def is_far_ahead(commit: int, now: int) -> bool:
     """Whether a commit time is so far ahead of the wall clock ``now`` that somebody should look at the clocks."""
-    return commit - now > limit_us
+    return commit - now > FAR_AHEAD_US

@@ -1,8 +1,8 @@
 """Interval sets, and which sequences of a stream a cluster has.
 
-``Ranges`` is the one interval set of the project: byte ranges of files, sequences of streams. ``StreamCoverage`` adds
-the hash chain: an interval keeps the hash before its first frame and the hash of its last one, and intervals that meet
-must match there. Pure; all ranges are half-open ``[begin, end)``.
+``Ranges`` is the one interval set of the project: byte ranges of files, sequences of streams. ``Interval`` adds the
+hash chain: it keeps the hash before its first frame and the hash of its last one, and intervals that meet must match
+there. Pure; all ranges are half-open ``[begin, end)``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-
-from replication.errors import DivergenceError
 
 Span = tuple[int, int]
 #: Of sequences that are known from the rows they brought alone, after a ledger was lost.
@@ -158,42 +156,6 @@ class Interval:
     end: int
     previous: bytes
     last: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StreamCoverage:
-    """Which sequences of one stream are here, as intervals that are disjoint, ascending and joined where they meet."""
-
-    intervals: tuple[Interval, ...] = ()
-
-    @property
-    def ranges(self) -> Ranges:
-        """The sequences, without hashes."""
-        return Ranges(tuple((i.begin, i.end) for i in self.intervals))
-
-    def join(self, new: Interval) -> StreamCoverage:
-        """With ``new`` as well.
-
-        One that overlaps an interval already here counts where it reaches beyond it; inside, only ends that coincide
-        can be compared.
-
-        Raises:
-            DivergenceError: where they meet, or share an end, the hashes differ: two histories of one stream.
-        """
-        kept: list[Interval] = []
-        for old in self.intervals:
-            if old.end < new.begin or new.end < old.begin:
-                kept.append(old)
-                continue
-            mismatch = conflict(old, new)
-            if mismatch is not None:
-                raise DivergenceError(f"two histories of one stream: the hashes at sequence {mismatch} differ")
-            first = old if old.begin <= new.begin else new
-            final = old if old.end >= new.end else new
-            new = Interval(first.begin, final.end, first.previous, final.last)
-        kept.append(new)
-        kept.sort(key=lambda interval: interval.begin)
-        return StreamCoverage(tuple(kept))
 
 
 def conflict(one: Interval, two: Interval) -> int | None:

@@ -41,9 +41,6 @@ class LandingRecords(Protocol):
     def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
         """The highest file of a cluster that is known here, by its frames or by its bytes, of each host slot."""
 
-    def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
-        """Highest claimed sequence and its hash."""
-
     def declare_route(
         self,
         source: ClusterId,

@@ -59,5 +59,5 @@ class Sending(Protocol):
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
         """Note a gauge's value at a time, and forget its samples older than ``keep_since``."""
 
-    def samples(self, gauge: str, since: int = 0) -> Sequence[tuple[int, int]]:
+    def samples(self, gauge: str) -> Sequence[tuple[int, int]]:
         """(time, value) of a gauge, oldest first."""

@@ -86,13 +86,6 @@ class Time(Protocol):
     def ahead(self) -> list[AheadClock]:
         """Origins whose commit times were found far ahead, by name; time may have caught up with some since."""
 
-    def closed_notice(self) -> ClosedNotice:
-        """Closed time and, in one snapshot with it, the last registered sequence of each stream of the live WALs.
-
-        What a closed frame carries. Live are WALs that are OPEN or have frames of the last ten minutes before closed
-        time.
-        """
-
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
         """Own WALs, and copies from such, with frames committed after ``after``: how far they got past what was seen.
 

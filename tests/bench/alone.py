@@ -28,6 +28,7 @@ from replication.coordination.session import Coordination
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId
+from replication.core.routes.freshness import ClosedNotice
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.ledger.sql.ledger import initialise, open_ledger
@@ -40,6 +41,12 @@ from replication.writer.writer import Writer
 from tests.bench.measure import SCHEMA
 
 _BATCH = 10_000
+
+
+def note_closed(ledger: Ledger) -> None:
+    """Keep a notice of all that is registered, as a closed frame that lands does."""
+    streams = tuple((stream, ranges.end - 1) for stream, ranges in ledger.landing.coverage().items())
+    ledger.time.note_closed(ledger.cluster, ClosedNotice(ledger.time.closed(), streams))
 
 
 @dataclass
@@ -73,7 +80,7 @@ class Alone:
         finally:
             files.close()
         self.ledger.time.raise_closed(config.cluster.host, {}, time.time_ns() // 1000)
-        self.ledger.time.note_closed(self.ledger.cluster, self.ledger.time.closed_notice())
+        note_closed(self.ledger)
 
     def replay(self) -> float:
         """Seconds to replay what is pending."""

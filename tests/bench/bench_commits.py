@@ -16,7 +16,7 @@ from replication.files.local import LocalFiles
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.writer.writer import Writer
-from tests.bench.alone import Alone, alone
+from tests.bench.alone import Alone, alone, note_closed
 from tests.bench.measure import QUICK, Figure, at_most, seeded_rows
 
 COMMITS = 1_000 if QUICK else 10_000
@@ -64,7 +64,7 @@ def _commit_all(east: Alone) -> tuple[list[float], int]:
             if number % 100 == 0:
                 floors = {writer.name: time.time_ns() // 1000}
                 east.ledger.time.raise_closed(config.cluster.host, floors, time.time_ns() // 1000)
-                east.ledger.time.note_closed(east.ledger.cluster, east.ledger.time.closed_notice())
+                note_closed(east.ledger)
                 largest = max(largest, _metadata_bytes(config.data_dir / "warehouse"))
             began = time.perf_counter()
             while not (result := east.replayer.round()).frames:

@@ -84,7 +84,7 @@ def _planned(home: Path, quorum: Quorum, statuses: int) -> Iterator[_Planned]:
     wals.mkdir(parents=True)
     initialise(url, EAST)
     with ExitStack() as stack:
-        ledger = open_ledger(url, EAST)
+        ledger = open_ledger(url)
         stack.callback(ledger.close)
         session = stack.enter_context(connect(quorum))
         session.establish(EAST, "0.0")

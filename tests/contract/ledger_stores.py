@@ -47,7 +47,7 @@ def memory() -> Iterator[Stores]:
 @contextmanager
 def at(url: str) -> Iterator[Stores]:
     initialise(url, WEST)
-    opened = [open_ledger(url, WEST)]
+    opened = [open_ledger(url)]
 
     def another() -> Ledger:
         opened.append(open_ledger(url))

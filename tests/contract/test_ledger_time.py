@@ -57,21 +57,6 @@ def test_closed_time_waits_for_the_frames_of_a_writer_that_has_gone(sending: Led
     assert sending.time.raise_closed("h0", {}, 500) == 500
 
 
-def test_the_notice_lists_the_last_registered_sequence_of_every_live_wal(sending: Ledger) -> None:
-    ten_minutes = 600_000_000
-    live, old = own_wal(sending, 3), own_wal(sending, 2)
-    idle = own_wal(sending)
-    sending.files.close(old, HEADER + 2 * FRAME)
-    Route(sending).land(claims(S, 0, 3, 0))
-    sending.time.raise_closed("h0", {}, 50)
-    both = ((stream(FLIGHTS, live), 2), (stream(FLIGHTS, old), 1))
-    assert sending.time.closed_notice() == ClosedNotice(50, both)
-    sending.time.raise_closed("h0", {}, ten_minutes + 50)
-    assert sending.time.closed_notice() == ClosedNotice(ten_minutes + 50, both[:1])
-    write(sending, idle, 0, 1)
-    assert [s.wal for s, _ in sending.time.closed_notice().streams] == [live, idle]
-
-
 def test_what_grew_is_told_by_commit_time_and_by_the_length_seen(sending: Ledger) -> None:
     one, two = own_wal(sending, 3), own_wal(sending, 6)
     Route(sending).land(claims(S, 0, 9, 0))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replication.core.coverage import Interval, Ranges, StreamCoverage, conflict
-from replication.errors import DivergenceError
+from replication.core.coverage import Interval, Ranges, conflict
 
 LIMIT = 30
 spans = st.lists(st.tuples(st.integers(0, LIMIT), st.integers(0, LIMIT)), max_size=8)
@@ -65,34 +63,26 @@ def interval(hashes: list[bytes], begin: int, end: int) -> Interval:
     return Interval(begin, end, hashes[begin], hashes[end])
 
 
-@given(st.lists(st.tuples(st.integers(0, LIMIT - 1), st.integers(1, 6)), max_size=10))
-def test_intervals_of_one_history_join_in_any_order(parts: list[tuple[int, int]]) -> None:
-    cut = [interval(TRUE, begin, min(begin + size, LIMIT)) for begin, size in parts]
-    forward = StreamCoverage()
-    for part in cut:
-        forward = forward.join(part)
-    backward = StreamCoverage()
-    for part in sorted(cut, key=lambda p: -p.begin):
-        backward = backward.join(part).join(part)
-    assert forward == backward
-    assert model(forward.ranges) == model([(p.begin, p.end) for p in cut])
-    for kept in forward.intervals:
-        assert (kept.previous, kept.last) == (TRUE[kept.begin], TRUE[kept.end])
+places = st.tuples(st.integers(0, LIMIT - 1), st.integers(1, 6)).map(lambda at: (at[0], min(sum(at), LIMIT)))
 
 
-@pytest.mark.parametrize(("begin", "end"), [(5, 8), (0, 2), (2, 4), (3, 5), (2, 5)])
-def test_an_interval_of_another_history_that_meets_or_shares_an_end_is_divergence(begin: int, end: int) -> None:
-    here = StreamCoverage().join(interval(TRUE, 2, 5))
-    with pytest.raises(DivergenceError, match="two histories"):
-        here.join(interval(FALSE, begin, end))
+@given(places, places)
+def test_intervals_of_one_history_never_contradict_each_other(one: tuple[int, int], two: tuple[int, int]) -> None:
+    assert conflict(interval(TRUE, *one), interval(TRUE, *two)) is None
+
+
+@given(places, places)
+def test_intervals_of_two_histories_contradict_where_they_adjoin_or_share_an_end(
+    one: tuple[int, int], two: tuple[int, int]
+) -> None:
+    meet = one[1] == two[0] != 0 or two[1] == one[0] != 0 or one[1] == two[1]
+    share_begin = one[0] == two[0] != 0  # before sequence 0 every history has the same hash
+    found = conflict(interval(TRUE, *one), interval(FALSE, *two))
+    assert (found is not None) == (meet or share_begin)
+    assert (found is None) == (conflict(interval(FALSE, *two), interval(TRUE, *one)) is None)
 
 
 def test_a_hole_is_filled_only_by_what_fits_on_both_sides() -> None:
-    here = StreamCoverage().join(interval(TRUE, 0, 3)).join(interval(TRUE, 5, 8))
-    with pytest.raises(DivergenceError):
-        here.join(Interval(3, 5, TRUE[3], FALSE[5]))
-    assert here.join(interval(TRUE, 3, 5)).intervals == (interval(TRUE, 0, 8),)
-
-
-def test_intervals_that_do_not_touch_cannot_contradict_each_other() -> None:
-    assert conflict(interval(TRUE, 0, 3), interval(FALSE, 4, 6)) is None
+    before, after = interval(TRUE, 0, 3), interval(TRUE, 5, 8)
+    odd = Interval(3, 5, TRUE[3], FALSE[5])
+    assert conflict(before, odd) is None and conflict(odd, after) == 5

@@ -88,22 +88,21 @@ def prepare(store: SqlStore, cluster: ClusterId) -> None:
     _check(kept, cluster, store)
 
 
-def open_ledger(url: str, cluster: ClusterId | None = None, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
+def open_ledger(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
     """Open the ledger at ``url``: a SQLAlchemy address, or the path of a SQLite file.
 
     Args:
         url: ``/data/ledger.db``, ``sqlite:////data/ledger.db`` or ``postgresql://user@host/database``.
-        cluster: who it must belong to; None takes whose it is.
         busy_timeout_s: how long writing waits for other processes.
 
     Raises:
-        ConfigError: there is none, or it belongs to another cluster.
+        ConfigError: there is none.
         VersionError: it was made by a newer walship.
     """
     store = SqlStore(url, busy_timeout_s)
     try:
         store.check_present()
-        return SqlLedger(store, _check(_meta(store), cluster, store))
+        return SqlLedger(store, _check(_meta(store), None, store))
     except BaseException:
         store.close()
         raise

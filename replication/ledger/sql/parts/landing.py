@@ -121,14 +121,6 @@ class SqlLandingRecords:
                     found[file.slot] = max(file, found.get(file.slot, file))
         return tuple(found.values())
 
-    def last_hash(self, stream: StreamId) -> tuple[int, bytes] | None:
-        """See ``LandingRecords``."""
-        here = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
-        wanted = sa.select(_c.seq_end, _c.last).join(schema.streams).where(here, ~_c.divergent)
-        with self._store.read() as connection:
-            row = connection.execute(wanted.order_by(_c.seq_end.desc()).limit(1)).one_or_none()
-        return None if row is None else (row.seq_end - 1, row.last)
-
     def declare_route(
         self,
         source: ClusterId,

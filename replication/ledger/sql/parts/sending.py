@@ -81,9 +81,9 @@ class SqlSending:
             )
             connection.execute(schema.samples.delete().where(_s.gauge == gauge, _s.at < keep_since))
 
-    def samples(self, gauge: str, since: int = 0) -> Sequence[tuple[int, int]]:
+    def samples(self, gauge: str) -> Sequence[tuple[int, int]]:
         """See ``Sending``."""
-        wanted = sa.select(_s.at, _s.value).where(_s.gauge == gauge, _s.at >= since).order_by(_s.at)
+        wanted = sa.select(_s.at, _s.value).where(_s.gauge == gauge).order_by(_s.at)
         with self._store.read() as connection:
             return [(row.at, row.value) for row in connection.execute(wanted)]
 

@@ -16,8 +16,6 @@ from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
 from replication.ledger.sql.store.store import SqlStore, counter, greatest, insert_into, raise_counter
 
-LIVE_US = 600_000_000
-
 _w, _f, _c, _s, _k = (t.c for t in (schema.writers, schema.files, schema.claims, schema.streams, schema.clocks))
 
 _SEEN = sa.union_all(
@@ -117,25 +115,6 @@ class SqlTime:
         with self._store.read() as connection:
             rows = connection.execute(sa.select(schema.clocks).order_by(_k.origin)).all()
         return [AheadClock(ClusterId.parse(row.origin), row.commit, row.at) for row in rows]
-
-    def closed_notice(self) -> ClosedNotice:
-        """See ``Time``."""
-        with self._store.read() as connection:
-            closed = counter(connection, "closed")
-            rows = connection.execute(
-                sa.select(_s.wal, _s.table_uuid, _s.grp, sa.func.max(_c.seq_end).label("end"))
-                .select_from(schema.claims.join(schema.streams).join(schema.files, _f.id == _c.file_id))
-                .where(
-                    _f.kind == FileKind.WAL,
-                    _s.wal == _f.file,
-                    _s.table_uuid != str(NIL_UUID),
-                    ~_c.divergent,
-                    (_f.closed_length < 0) | (_f.commit_hi > closed - LIVE_US),
-                )
-                .group_by(_s.wal, _s.table_uuid, _s.grp)
-                .order_by(_s.wal, _s.table_uuid, _s.grp)
-            )
-            return ClosedNotice(closed, tuple((stream_id(r.wal, r.table_uuid, r.grp), r.end - 1) for r in rows))
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
         """See ``Time``."""
