@@ -1,7 +1,7 @@
 """Commit times far ahead of the clock here are an alarm: somebody should look at the clocks.
 
 They land like others (all clusters must end equal), and every cluster's writers follow them; the log and
-``walship status`` say whose they are.
+``walship status`` name their origin.
 """
 
 from __future__ import annotations

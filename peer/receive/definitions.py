@@ -1,4 +1,4 @@
-"""The tables and schema versions that are known here; what senders tell of them joins those.
+"""The tables and schema versions that are known here; what senders declare joins them.
 
 What is remembered only saves questions to the ledger, which decides.
 """

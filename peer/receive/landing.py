@@ -200,7 +200,7 @@ class Landing:
             self._answer_repeated(item)
 
     def _split(self, group: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-        """What is to be written; and what repeats that within the group, or only says that its source is closed."""
+        """What is to be written; and what repeats it within the group, or only closes its source."""
         fresh: list[Item] = []
         repeated: list[Item] = []
         taken: dict[FileId, Ranges] = {}

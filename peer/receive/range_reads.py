@@ -25,7 +25,7 @@ class RangeReads:
     """Answers ReadRequests. Safe for threads; a few are answered at once, and each holds a piece at a time.
 
     Args:
-        ledger: of the cluster; says what is registered.
+        ledger: of the cluster; knows what is registered.
         host: this host's slot.
     """
 
@@ -73,7 +73,7 @@ class RangeReads:
         if caller is not None and own.name not in caller:
             raise Refusal(
                 Reason.WRONG_CLUSTER,
-                f"the certificate speaks for {', '.join(sorted(caller)) or 'nobody'}, not for {own.name}",
+                f"the certificate is for {', '.join(sorted(caller)) or 'nobody'}, not for {own.name}",
                 "Give every host of the cluster a certificate whose subject alternative name is the cluster's name",
             ).error()
         row = self._ledger.files.get(ask.file)

@@ -59,7 +59,7 @@ class Receiver:
         )
         self._landing = Landing(ledger, self._files, landing)
         self._role = RoleState()
-        self._keeps_tables = True  # until ZooKeeper says that no host replays
+        self._keeps_tables = True  # until ZooKeeper has no host that replays
         self._conversations = Conversations(config)
         self._reception = Reception(
             ledger,

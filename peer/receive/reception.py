@@ -183,7 +183,7 @@ class Reception:
         if caller is not None and source.name not in caller:
             raise Refusal(
                 Reason.WRONG_CLUSTER,
-                f"the certificate speaks for {', '.join(sorted(caller)) or 'nobody'}, not for {source.name}",
+                f"the certificate is for {', '.join(sorted(caller)) or 'nobody'}, not for {source.name}",
                 "Give the cluster a certificate whose subject alternative name is its own name",
             ).error()
 

@@ -53,7 +53,7 @@ class TableAtPeer:
     """Progress of one group of a table at a peer.
 
     ``state`` is ``level``, ``behind``, ``paused``, ``held`` (the peer does not take it), ``failing``,
-    ``bootstrapping`` (earlier rows are on their way) or ``needs_bootstrap`` (something was lost for this peer, and
+    ``bootstrapping`` (earlier rows are being sent) or ``needs_bootstrap`` (something was lost for this peer, and
     nothing goes until it is bootstrapped). ``needed`` bytes must get there, of which ``finished`` are durable there
     without a gap, ``landed`` durable with gaps, ``applied`` in its tables. ``open_files`` of ``files`` still grow.
     ``dropped``: the table was dropped here, and the peer gets the rest. The route is open ``since`` that time; rows

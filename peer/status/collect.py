@@ -46,9 +46,9 @@ class TableHere:
     """A table on this cluster: what replay has applied, and how far ``<table>`` is behind ``<table>__latest``.
 
     ``age_s`` is None before the first fold. ``replicated`` is the time up to which every origin that feeds it is here,
-    ``held_by`` what holds it there, such as ``quarantined`` frames, unlike ``discarded`` ones; ``replay_held`` says why
-    replay or fold of this table waits to be tried again. ``clashes`` are columns whose names were
-    taken, and what to do.
+    ``held_by`` what holds it there, such as ``quarantined`` frames, unlike ``discarded`` ones; ``replay_held`` is why
+    replay or fold of this table waits for its next try. ``clashes`` are columns whose names were taken, each with a
+    remedy.
     """
 
     table: str
@@ -227,7 +227,7 @@ def _origins(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Itera
 
 
 def age_s(now: int, then: int) -> float | None:
-    """Never below 0, whatever another cluster's clock says."""
+    """Never below 0, even when another cluster's clock is ahead."""
     return max(0.0, round((now - then) / 1e6, 3)) if then else None
 
 

@@ -20,7 +20,7 @@ class PeerForecast:
     """What one peer is missing of files here, against the budget.
 
     Sizes are bytes of whole files: on disks of this cluster's hosts, and in the store. ``growth`` is bytes per second;
-    the budget is past in ``runs_out_s`` seconds: None when that is unknown or never happens. ``then`` says what
+    the budget is past in ``runs_out_s`` seconds: None when that is unknown or never happens. ``then`` is what
     happens: ``spill`` or ``bootstrap``. ``trouble`` is why files cannot be moved to the store, or back.
     """
 

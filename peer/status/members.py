@@ -21,7 +21,7 @@ class Host:
 
     ``roles`` are those that run there, such as ``worker``, ``receiver 10.0.0.1:7070``, ``master (leads)`` or ``replay
     (stands by)``. Of its registered ``wal_bytes`` and ``landing_bytes``, ``unapplied_bytes`` wait for replay. ``away``
-    says why replay cannot read them now, "" when it can.
+    is why replay cannot read them now, "" when it can.
     """
 
     slot: str
@@ -35,7 +35,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The live processes, by ZooKeeper; ``problem`` says why they are not known.
+    """The live processes, by ZooKeeper; ``problem`` is why they are not known.
 
     ``keeps_tables`` is False when no host is configured to replay.
     """

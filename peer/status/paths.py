@@ -77,30 +77,30 @@ def _of_origin(
                 len(streams),
                 round((now - since) / 1e6, 1),
                 tuple(sorted({names.get(table, str(table)) for table, _ in stranded})),
-                tuple(sorted(instead, key=lambda way: (len(way), way))),
+                tuple(sorted(instead, key=lambda path: (len(path), path))),
             )
         )
-    return sorted(made, key=lambda way: (way.silent_s is not None, len(way.path), way.path))
+    return sorted(made, key=lambda each: (each.silent_s is not None, len(each.path), each.path))
 
 
 def broken(origin: str, found: Iterable[InboundPath]) -> list[str]:
     """Messages about an origin's paths, a sentence per silent one; none when all are live."""
     return [
-        f"{origin} no longer comes by {way}: silent for {way.silent_s:.0f} s (down, paused or unreachable); "
-        f"{_rest(way)}"
-        for way in found
-        if way.silent_s is not None
+        f"{origin} no longer comes by {each}: silent for {each.silent_s:.0f} s (down, paused or unreachable); "
+        f"{_rest(each)}"
+        for each in found
+        if each.silent_s is not None
     ]
 
 
-def _rest(way: InboundPath) -> str:
-    instead = "; ".join(_arrows(other) for other in way.instead)
+def _rest(silent: InboundPath) -> str:
+    instead = "; ".join(_arrows(other) for other in silent.instead)
     if not instead:
         return "there is no other route, so its replicated time stands still"
-    if not way.stranded:
+    if not silent.stranded:
         return f"it comes by {instead}"
-    more = len(way.stranded) - _NAMES_MAX
-    named = ", ".join(way.stranded[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+    more = len(silent.stranded) - _NAMES_MAX
+    named = ", ".join(silent.stranded[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
     return f"there is no other route for {named}, so replicated time stands still there; the rest comes by {instead}"
 
 

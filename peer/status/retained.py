@@ -29,7 +29,7 @@ class KeptForPeer:
 class Retained:
     """What decides how long files are retained, and the files retained by it.
 
-    ``own_replay`` says whether files wait for it; ``unreplayed_bytes`` of CLOSED files do.
+    ``own_replay``: files wait for it; ``unreplayed_bytes`` of CLOSED files do.
     """
 
     own_replay: bool

@@ -1,10 +1,11 @@
-"""When something that grows will have reached a limit, told from how it grew lately. Pure."""
+"""When something that grows will reach a limit, computed from its growth in the last minutes. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import linear_regression
 
 WINDOW_US = 600_000_000
 SPAN_MIN_US = 2_000_000
@@ -21,13 +22,13 @@ class Forecast:
 def forecast(samples: Sequence[tuple[int, int]], limit: int, now: int, reach: float = math.inf) -> Forecast | None:
     """When a value reaches ``limit``, at the rate of the last ten minutes.
 
-    The rate is the slope of the least squares line, so single outliers tell little.
+    The rate is the slope of the least squares line, so single outliers count little.
 
     Args:
         samples: (microseconds since 1970, value), oldest first.
         limit: the value at which it is over; at or past it ``in_s`` is 0.
         now: microseconds since 1970.
-        reach: a limit that is further away than so many times what the samples span is not told.
+        reach: no time is given for a limit further away than this many times the span of the samples.
 
     Returns:
         None while too little is known: fewer than two samples, or none two seconds apart.
@@ -38,10 +39,7 @@ def forecast(samples: Sequence[tuple[int, int]], limit: int, now: int, reach: fl
     start = recent[0][0]
     times = [(at - start) / 1e6 for at, _ in recent]
     values = [value for _, value in recent]
-    mean_time, mean_value = sum(times) / len(times), sum(values) / len(values)
-    spread = sum((time - mean_time) ** 2 for time in times)
-    pairs = zip(times, values, strict=True)
-    growth = sum((time - mean_time) * (value - mean_value) for time, value in pairs) / spread
+    growth = linear_regression(times, values).slope
     left = limit - values[-1]
     if left <= 0:
         return Forecast(growth, 0.0)

@@ -34,7 +34,7 @@ class RoleState:
         return self if role is self.role else RoleState(role, self.epoch + 1)
 
     def encode(self) -> bytes:
-        """JSON, as it stands in ZooKeeper."""
+        """JSON, as in ZooKeeper."""
         return json.dumps({"role": self.role.value, "epoch": self.epoch}).encode()
 
     @staticmethod

@@ -46,7 +46,7 @@ class ReplicationStatus:
 
 
 def reported(shipped: Ranges, applied: int = 0) -> ReplicationStatus:
-    """What a peer says that it has of a file, which it knows to be at least that long."""
+    """What a peer has of a file, by its own report; the file is at least that long."""
     needed = max(FILE_HEADER_BYTES, shipped.end, applied)
     return ReplicationStatus(FileState.OPEN, FILE_HEADER_BYTES, needed, shipped, applied)
 

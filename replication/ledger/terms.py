@@ -29,7 +29,7 @@ class Terms(Protocol):
         """The newest term under which each host was to be given work: what ZooKeeper has of an older one is a copy."""
 
     def term_history(self) -> TermHistory:
-        """The newest terms with the marks drawn for them."""
+        """The newest terms with the nonces drawn for them."""
 
     def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
         """Remember another cluster's newest term and nonce. Returns why it is not the one known by this name.

@@ -77,7 +77,7 @@ class Refusal:
 
 
 def id_clash(cluster: ClusterId, why: str, remedy: str = _CLASH_REMEDY) -> Refusal:
-    """That two clusters speak under one id."""
+    """Two clusters use one id."""
     return Refusal(Reason.ID_CLASH, f"two clusters are called {cluster}, one a copy of the other: {why}", remedy)
 
 
@@ -86,10 +86,9 @@ class Route:
     """One (table, group) that goes to a peer: its definition, schema versions in use, and what is required per WAL.
 
     ``carried`` are the origins whose frames it brings besides its sender's own. ``bootstrap_bytes`` is about how much
-    room rows from before will take there, with those of other tables that are on their way; 0 when none are to be sent.
-    A ``closed`` one requires nothing more. Sequences that are ``acknowledged`` were salvaged, by a person's word, and
-    come by
-    this route no more.
+    room the bootstraps under way need there, of this and other tables; 0 when there is none.
+    A ``closed`` one requires nothing more. Sequences that are ``acknowledged`` are lost, as a person confirmed, and no
+    longer come by this route.
     """
 
     spec: TableSpec
@@ -109,9 +108,8 @@ class Route:
 class Hello:
     """How a sender opens a stream. ``files``: whose resume ranges it wants, and the term it ships them under.
 
-    ``term_history`` tells it from a copy of it. Routes up to ``generation`` that are not among ``routes`` have ended,
-    and so
-    have all of ``former``, which the sender was before it was restored.
+    ``term_history`` distinguishes it from a copy of it. Routes up to ``generation`` that are not among ``routes`` have
+    ended, and so have those of ``former``, the sender's ids before it was restored.
     """
 
     source: ClusterId
@@ -239,11 +237,11 @@ class Conversation(Protocol):
 
         Raises:
             PeerUnavailableError: the conversation has ended.
-            PeerRefusedError: the peer ended it, and says why.
+            PeerRefusedError: the peer ended it; with its reason.
         """
 
     def close(self) -> None:
-        """End it; whoever waits for an answer is told. Idempotent."""
+        """End it; a waiting ``answer`` raises. Idempotent."""
 
 
 class PeerLink(Protocol):
@@ -277,8 +275,8 @@ class PeerLink(Protocol):
         """Registered bytes of a file on that host of the caller's own cluster, span by span.
 
         Raises:
-            PeerRefusedError: not from there, or not to this caller; says why.
-            CorruptFrameError: they were damaged on the way.
+            PeerRefusedError: not from there, or not to this caller; with the reason.
+            CorruptFrameError: they were damaged in transit.
         """
 
     def read_heads(self, cluster: ClusterId, file: FileId, begin: int, end: int) -> Iterator[bytes]:

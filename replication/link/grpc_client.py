@@ -129,7 +129,7 @@ class GrpcLink:
             call = self._channel.unary_stream(channel.READ)(ranges.encode_ask(ask), timeout=READ_S_MAX)
         except ValueError:
             raise PeerUnavailableError(f"the link to {self._address} was closed") from None
-        first = threading.Timer(self._timeout_s, call.cancel)  # a host that is gone is told sooner than a slow one
+        first = threading.Timer(self._timeout_s, call.cancel)  # a host that is gone is noticed sooner than a slow one
         first.start()
         try:
             yield from ranges.decode_pieces(_stopping(call, first.cancel), self._address)
@@ -209,7 +209,7 @@ class GrpcShipSession:
         if not self._closed:
             self._closed = True
             self._call.cancel()
-            while True:  # room for the end mark: gRPC's thread then leaves _requests
+            while True:  # room for the end of the queue: gRPC's thread then leaves _requests
                 try:
                     self._outgoing.put_nowait(None)
                     break

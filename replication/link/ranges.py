@@ -100,7 +100,7 @@ def decode_pieces(replies: Iterable[bytes], address: str) -> Iterator[bytes]:
     """The content of ReadReplies, piece by piece.
 
     Raises:
-        PeerRefusedError: the other end refuses, and says why.
+        PeerRefusedError: the other end refuses; with its reason.
         CorruptFrameError: a checksum does not match.
         PeerUnavailableError: the replies end too early.
     """
@@ -111,7 +111,7 @@ def decode_pieces(replies: Iterable[bytes], address: str) -> Iterator[bytes]:
         if reply.end:
             return
         if google_crc32c.value(reply.content) != reply.crc32c:
-            raise CorruptFrameError(f"bytes from {address} were damaged on the way", "They are asked for again")
+            raise CorruptFrameError(f"bytes from {address} were damaged in transit", "They are asked for again")
         yield reply.content
     raise PeerUnavailableError(f"{address} ended the answer too early")
 

@@ -1,4 +1,4 @@
-"""ReplicationStatus as a message of ``proto/walship.proto``, and back; what a peer says of its caller's files."""
+"""ReplicationStatus as a message of ``proto/walship.proto``, and back; and how a peer reports its caller's files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Mutual TLS of the link: who may connect, and which cluster a certificate speaks for.
+"""Mutual TLS of the link: who may connect, and which cluster a certificate is for.
 
 A cluster's certificate carries the cluster's name as a DNS subject alternative name; both ends check it. Plain text
-is for loopback, or where the configuration says so.
+is for loopback, or where the configuration allows it.
 """
 
 from __future__ import annotations
@@ -66,5 +66,5 @@ def is_loopback(host: str) -> bool:
 
 
 def caller_names(auth: Mapping[str, Sequence[bytes]]) -> frozenset[str]:
-    """Cluster names a caller's certificate speaks for."""
+    """The cluster names in a caller's certificate."""
     return frozenset(name.decode(errors="replace") for name in auth.get("x509_subject_alternative_name", ()))

@@ -339,11 +339,11 @@ def _read_schema(message: pb.Schema) -> SchemaVersion:
 
 
 def _term_history(term_history: TermHistory) -> list[pb.TermNonce]:
-    return [pb.TermNonce(term=term, mark=mark) for term, mark in term_history]
+    return [pb.TermNonce(term=term, nonce=nonce) for term, nonce in term_history]
 
 
-def _read_term_history(marks: Iterable[pb.TermNonce]) -> TermHistory:
-    return tuple((each.term, each.mark) for each in marks)
+def _read_term_history(nonces: Iterable[pb.TermNonce]) -> TermHistory:
+    return tuple((each.term, each.nonce) for each in nonces)
 
 
 def _hello(hello: Hello) -> pb.Open:

@@ -297,7 +297,7 @@ def test_more_ranges_than_one_call_may_bring_take_several(link: PeerLink, monkey
 
 def test_a_read_that_is_damaged_cut_short_or_refused_says_so(link: PeerLink, service: Service) -> None:
     service.damage = True
-    with pytest.raises(CorruptFrameError, match="damaged on the way"):
+    with pytest.raises(CorruptFrameError, match="damaged in transit"):
         list(link.read(WEST, FILE, [(256, 300)]))
     service.damage, service.cut = False, True
     with pytest.raises(PeerUnavailableError):

@@ -276,7 +276,7 @@ def test_only_hosts_of_the_cluster_are_given_registered_bytes_and_no_others(west
         with pytest.raises(PeerRefusedError, match="host w2 has no file"):
             asked(own, mine.file, [(256, 300)])
         if west.stranger:
-            with pytest.raises(PeerRefusedError, match="speaks for east, not for west"):
+            with pytest.raises(PeerRefusedError, match="is for east, not for west"):
                 asked(own, there.file, [(256, registered)], TlsSection.model_validate(west.stranger, context={}))
         Path(there.path).unlink()
         with pytest.raises(PeerRefusedError, match="cannot be read"):

@@ -114,10 +114,10 @@ def test_a_strangers_certificate_under_our_authority_gets_nobody_in(reach: Conne
 
 
 def test_a_certificate_speaks_for_its_own_cluster_only(west: Site, reach: Connect) -> None:
-    with pytest.raises(PeerRefusedError, match="speaks for north, not for east") as caught:
+    with pytest.raises(PeerRefusedError, match="is for north, not for east") as caught:
         reach(AUTHORITY.issue("north"), "west").ship(hello(west, "east"))
     assert caught.value.reason == "WRONG_CLUSTER"
-    with pytest.raises(PeerRefusedError, match="speaks for north, not for east"):
+    with pytest.raises(PeerRefusedError, match="is for north, not for east"):
         reach(AUTHORITY.issue("north"), "west").compare(ClusterId("east", uuid4()), west.cluster)
 
 

@@ -23,7 +23,7 @@ def full_pattern(text: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether it stands for any number of tables.
+    """Whether it is a pattern, which may match any number of tables.
 
     Raises:
         RequestError: a ``[`` is not closed, so that it could mean none.

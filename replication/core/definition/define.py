@@ -1,4 +1,4 @@
-"""Defining a table: its columns, key and groups checked, and everything that does not fit said at once."""
+"""Defining a table: its columns, key and groups are checked, and one error names everything that does not fit."""
 
 from __future__ import annotations
 

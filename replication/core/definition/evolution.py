@@ -1,6 +1,6 @@
 """How a table's definition changes on clusters that do not ask each other, and still becomes the same on all. Pure.
 
-A definition is a join of facts, in any order and any number of times. Columns are told apart by uuid: the union of all
+A definition is a join of facts, in any order and any number of times. A column's identity is its uuid: the union of all
 ever added, less those ever dropped; groups by name: all ever added. A column's name is the one given last; its type the
 least that all types it was given widen to. When two columns have been given one name, the one that was given it first
 keeps it and the other gets its uuid's first digits behind it, until either is renamed or dropped. Properties: the last
@@ -55,7 +55,7 @@ def join(own: TableSpec, other: TableSpec) -> TableSpec:
     Commutative (but for the name and what only one cluster has chosen), associative, idempotent.
 
     Raises:
-        SchemaError: they are no two states of one table; says what differs and what to do.
+        SchemaError: they are not two states of one table; names the differences and the remedy.
     """
     _check_same_table(own, other)
     columns = dict(own.by_uuid)

@@ -57,7 +57,7 @@ def parse_schema(text: str) -> pa.Schema:
     """The Arrow schema that ``text`` describes.
 
     Raises:
-        SchemaError: it cannot be read; the message says at which character, and shows it with an arrow.
+        SchemaError: it cannot be read; the message gives the character's number, and points at it with an arrow.
     """
     return _Parser(text).schema()
 
@@ -171,16 +171,16 @@ class _Parser:
         self._at = found.end()
         return int(found[3])
 
-    def _take(self, mark: str) -> bool:
+    def _take(self, sign: str) -> bool:
         found = _TOKEN.match(self._text, self._at)
-        if not found or found[4] != mark:
+        if not found or found[4] != sign:
             return False
         self._at = found.end()
         return True
 
-    def _want(self, mark: str) -> None:
-        if not self._take(mark):
-            raise self._error(f"expected {mark!r}")
+    def _want(self, sign: str) -> None:
+        if not self._take(sign):
+            raise self._error(f"expected {sign!r}")
 
     def _error(self, what: str) -> SchemaError:
         at = self._skip()

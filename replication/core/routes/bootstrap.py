@@ -126,23 +126,23 @@ class Coverage:
             [str(wal), [[i.begin, i.end, i.previous.hex(), i.last.hex()] for i in of_wal]]
             for wal, of_wal in zip(self.wals, self.intervals, strict=True)
         ]
-        told: object = rows
+        content: object = rows
         if self.continues:
-            told = {"more": rows}
+            content = {"more": rows}
         elif self.forgotten:
-            told = {"wals": rows, "forgotten": [self.forgotten.since, self.forgotten.before]}
-        return json.dumps(told, separators=(",", ":")).encode()
+            content = {"wals": rows, "forgotten": [self.forgotten.since, self.forgotten.before]}
+        return json.dumps(content, separators=(",", ":")).encode()
 
     @staticmethod
     def decode(payload: Buffer, table: UUID, group: str) -> Coverage:
         """Read the payload; FormatError when it is none."""
         try:
-            told = json.loads(bytes(payload))
-            continues = isinstance(told, dict) and "more" in told
+            content = json.loads(bytes(payload))
+            continues = isinstance(content, dict) and "more" in content
             if continues:
-                told = told["more"]
-            rows, forgotten = (told["wals"], told["forgotten"]) if isinstance(told, dict) else (told, (0, 0))
-            since, before = forgotten
+                content = content["more"]
+            is_named = isinstance(content, dict)
+            rows, (since, before) = (content["wals"], content["forgotten"]) if is_named else (content, (0, 0))
             return Coverage(
                 table,
                 group,

@@ -1,9 +1,9 @@
 """Routes of a graph of clusters: which origins one brings, by which clusters, and from which sequence on.
 
 A route is one (table, group) on its way from one cluster to the next. Besides its source's own frames it brings those
-that the source itself receives, so a source tells its peer which origins it *carries* and by which path, as path-vector
-routing does: a path that a cluster is on already is no path for it, so news about rings settle. A peer then knows what
-a route requires, and by which routes an origin can come when one of them breaks. Pure.
+that the source itself receives. So a source declares to its peer which origins it *carries* and by which path, as
+path-vector routing does: a cluster ignores paths that it is on, so rings settle. A peer then knows what a route
+requires, and by which routes an origin can come when one of them breaks. Pure.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class InboundRoute:
             return f"table {self.table} has lost rows of {self.source.name}: there, run walship bootstrap"
         for each in self.carried:
             if each.awaits_bootstrap:
-                way = " and ".join(hop.name for hop in each.path[1:])
-                return f"table {self.table} waits for a bootstrap from {each.path[0].name}, through {way}"
+                hops = " and ".join(hop.name for hop in each.path[1:])
+                return f"table {self.table} waits for a bootstrap from {each.path[0].name}, through {hops}"
         return ""
 
     def paths(self, now: int) -> Iterator[Carried]:
@@ -126,13 +126,13 @@ def required_onward(
 
 
 def acknowledged_onward(routes: Sequence[InboundRoute], peer: ClusterId) -> dict[FileId, Ranges]:
-    """Sequences of other clusters' WALs that were salvaged there, as the routes into this cluster say.
+    """Sequences of other clusters' WALs that were salvaged there, by the routes into this cluster.
 
-    One route that says so suffices: whoever has them all the same brings them, and does not say so.
+    One such route suffices: a cluster that still has them brings them, and does not list them.
 
     Args:
         routes: the routes of the same table and group that come into this cluster.
-        peer: where they would go on; what is said by a route that comes from there it knows.
+        peer: where they would go on; routes from there are left out, since it knows them.
     """
     made: dict[FileId, Ranges] = {}
     for route in routes:

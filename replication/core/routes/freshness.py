@@ -1,6 +1,6 @@
 """From closed time to replicated time: up to when a cluster has everything of an origin.
 
-An origin says about once a second, in a CLOSED frame, that at time t its streams ended at these sequences
+About once a second an origin writes a CLOSED frame: at time t its streams ended at these sequences
 (``ClosedNotice``). Another cluster has the origin's data up to t when every sequence that the notices up to t list and
 an open route requires is covered and applied. Notices accumulate: a stream that a later notice no longer lists is still
 required. Pure.
@@ -141,11 +141,10 @@ class RouteCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whether a cluster has all of a stream that it is required up to some sequence; ``held_by`` says what is lacking.
+    """Whether a cluster has all that is required of a stream up to a sequence; ``held_by`` names what it lacks.
 
     ``applied`` counts quarantined frames, ``visible`` does not. ``comes`` is False when no open route brings the
-    stream,
-    as of a table that was ``dropped`` there.
+    stream, for instance after its table was ``dropped`` there.
     """
 
     durable: bool
@@ -164,7 +163,7 @@ NOTHING: Mapping[StreamId, Ranges] = MappingProxyType({})
 class Replicated:
     """Everything up to and including commit time ``t`` is here and applied.
 
-    ``held_by`` says what stops it there, "" when nothing does.
+    ``held_by`` names what stops it there, "" when nothing does.
     """
 
     t: int

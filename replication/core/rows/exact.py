@@ -33,7 +33,7 @@ def check_exact(values: Iterable[Any], wanted: pa.DataType, column: str, *, time
 
 @lru_cache(maxsize=1024)
 def misfit_of(wanted: pa.DataType, times: bool = False) -> Misfit | None:
-    """What says why a value, not None, does not fit though Arrow would take it; None when Arrow can be trusted."""
+    """A check for values that Arrow would take but change: it gives the reason. None when Arrow itself refuses them."""
     t = pa.types
     if t.is_integer(wanted):
         return None if times else _integer

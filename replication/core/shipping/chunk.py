@@ -1,9 +1,9 @@
-"""Chunks: what is shipped, and by whom. Pure; the JSON here is what stands in an assignment node.
+"""Chunks: what is shipped, and by whom. Pure; the JSON here is an assignment node's content.
 
 A chunk is needed while the peer does not have all of it. The planner assigns it to a worker, or waits while the peer's
 backoff runs; it revokes what a lost worker had. A chunk is finished when the ledger has it as durable at the peer,
 whoever shipped it, and needed again when the peer loses it. Its file is retired once the peer has applied all of it.
-The ledger's statuses and the assignments say where a chunk stands; nothing else is stored.
+A chunk's state follows from the ledger's statuses and the assignments; nothing else is stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """All that one worker is to ship, decided under ``term``, which it tells the receivers."""
+    """All that one worker is to ship, decided under ``term``, which goes to the receivers."""
 
     term: int
     tails: tuple[Tail, ...] = ()
@@ -61,7 +61,7 @@ class Assignment:
         return self.tails == other.tails and self.chunks == other.chunks
 
     def encode(self) -> bytes:
-        """JSON, as it stands in ZooKeeper; equal assignments give equal bytes."""
+        """JSON, as in ZooKeeper; equal assignments give equal bytes."""
         fields = {
             "term": self.term,
             "tails": [

@@ -29,7 +29,7 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A peer that the rules name, or named: who it must be, and what its public part says (None: not known now)."""
+    """A peer that the rules name, or named: who it must be, and what it publishes (None: not known now)."""
 
     name: str
     cluster: ClusterId
@@ -122,7 +122,7 @@ Decision = Assign | Revoke | RetryLater | Retire
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decisions, and the assignments to write; their term is 0, to be set by whoever writes them under his own.
+    """Decisions, and the assignments to write; their term is 0 until the master that writes them sets its own.
 
     ``fence``: raise the term before writing. The assignments are those that change, and with them every one whose
     worker ships the same files, so that the receivers' highest term stops none of them.
@@ -195,7 +195,7 @@ def _kept(
 def _hand_out(
     snapshot: PlannerInput, peers: Mapping[str, PeerView], limits: Limits, chunks: _Chunks, decisions: list[Decision]
 ) -> bool:
-    """Give ranges to workers, adding to ``chunks``, and say whether any belongs to a host whose worker is gone."""
+    """Give ranges to workers, adding to ``chunks``; whether any belongs to a host whose worker is gone."""
     hosts = {host.slot: host for host in snapshot.hosts}
     taken = False
     waiting: set[str] = set()

@@ -51,7 +51,7 @@ class FileFacts:
 
     ``replayed`` is the prefix that the own replay has passed, None on a cluster that keeps no tables. ``peers`` has an
     entry for every peer that the rules name, whether it has reported anything or not. ``registered`` is how much of the
-    file its worker has told the ledger of, None when that is all.
+    file its worker has registered, None when that is all.
     """
 
     file: FileId

@@ -1,9 +1,8 @@
-"""What to send next: the window of bytes on their way to one peer.
+"""What to send next: the window of bytes in flight to one peer.
 
-A sender keeps one ``Window`` per stream. Per file it knows what is durable at the peer, what is on its way, and what
-is withheld (frames of tables the peer does not take now); the rest is to be sent, lowest offset first. Losing the
-stream puts what was on its way back; a HOLE puts everything from the expected offset on back. Pure: no I/O, clock or
-threads.
+A sender keeps one ``Window`` per stream. Per file it knows what is durable at the peer, what is in flight, and what is
+withheld (frames of tables the peer does not take now). The rest is to be sent, lowest offset first. When the stream
+ends, bytes in flight are to be sent again; after a HOLE, everything from the expected offset on. Pure.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One file's way to a peer, from ``begin`` on.
+    """One file on its way to a peer, from ``begin`` on.
 
-    ``sent`` is durable or on its way, ``taken`` that or withheld. Both are kept, for there may be thousands of spans.
+    ``sent`` is durable or in flight; ``taken`` is sent or withheld. Both are stored: there may be thousands of spans.
     """
 
     begin: int
@@ -68,10 +67,10 @@ class Passage:
 
 @dataclass(slots=True)
 class Window:
-    """The files of one stream and how many bytes are on their way.
+    """The files of one stream and how many bytes are in flight.
 
     Args:
-        limit_bytes: the most that may be on its way; a single larger message goes when nothing else does.
+        limit_bytes: the most that may be in flight; a larger message goes alone.
     """
 
     limit_bytes: int
@@ -84,14 +83,14 @@ class Window:
         self.files[file] = Passage.of(begin, durable, (), withheld.subtract(durable))
 
     def leave(self, file: FileId) -> None:
-        """Forget a file; its bytes on their way no longer count."""
+        """Forget a file; its bytes in flight no longer count."""
         known = self.files.pop(file, None)
         if known is not None:
             self.in_flight -= sum(f.size for f in known.flights)
 
     @property
     def room(self) -> int:
-        """How many bytes may be sent now; the whole limit when nothing is on its way, 0 when the window is full."""
+        """How many bytes may be sent now; the whole limit when nothing is in flight, 0 when the window is full."""
         return max(0, self.limit_bytes - self.in_flight)
 
     def admits(self, size: int) -> bool:
@@ -138,7 +137,7 @@ class Window:
             self._keep(file, Passage.of(known.begin, durable, flights, known.withheld))
 
     def lost(self) -> None:
-        """The stream has ended: what was on its way may or may not be there, so it is to be sent again."""
+        """The stream has ended: bytes in flight may or may not be there, so they are to be sent again."""
         for file, known in self.files.items():
             self._keep(file, Passage.of(known.begin, known.durable, (), known.withheld))
 

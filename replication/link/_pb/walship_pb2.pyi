@@ -119,12 +119,12 @@ class Open(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., source: _Optional[str] = ..., expected: _Optional[str] = ..., version: _Optional[str] = ..., role_epoch: _Optional[int] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[FileTerm, _Mapping]]] = ..., term_history: _Optional[_Iterable[_Union[TermNonce, _Mapping]]] = ..., generation: _Optional[int] = ..., former: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TermNonce(_message.Message):
-    __slots__ = ("term", "mark")
+    __slots__ = ("term", "nonce")
     TERM_FIELD_NUMBER: _ClassVar[int]
-    MARK_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     term: int
-    mark: str
-    def __init__(self, term: _Optional[int] = ..., mark: _Optional[str] = ...) -> None: ...
+    nonce: str
+    def __init__(self, term: _Optional[int] = ..., nonce: _Optional[str] = ...) -> None: ...
 
 class FileTerm(_message.Message):
     __slots__ = ("file", "term")

@@ -1,4 +1,4 @@
-"""The master's term and the cluster's role over SQL, with the marks that tell a ledger from its copy."""
+"""The master's term and the cluster's role over SQL, with the nonces that tell a ledger from its copy."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class SqlTerms:
     def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
         """See ``Terms``."""
         here = schema.term_histories.c.cluster == str(other)
-        wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.mark).where(here)
+        wanted = sa.select(schema.term_histories.c.term, schema.term_histories.c.nonce).where(here)
         with self._store.read() as connection:
             kept = connection.execute(wanted).one_or_none()
-        if not term_history or kept is not None and (kept.term, kept.mark) == term_history[-1]:
+        if not term_history or kept is not None and (kept.term, kept.nonce) == term_history[-1]:
             return ""
         with self._store.write() as connection:
             kept = connection.execute(wanted).one_or_none()
-            why = contradiction(None if kept is None else (kept.term, kept.mark), term_history)
+            why = contradiction(None if kept is None else (kept.term, kept.nonce), term_history)
             if not why:
                 connection.execute(schema.term_histories.delete().where(here))
-                newest = {"term": term_history[-1][0], "mark": term_history[-1][1]}
+                newest = {"term": term_history[-1][0], "nonce": term_history[-1][1]}
                 connection.execute(schema.term_histories.insert().values(cluster=str(other), **newest))
             return why
 
@@ -94,4 +94,4 @@ def _role(connection: Connection) -> RoleState:
 
 def _term_history(connection: Connection) -> TermHistory:
     text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "term_history"))
-    return tuple((int(term), str(mark)) for term, mark in json.loads(text or "[]"))
+    return tuple((int(term), str(nonce)) for term, nonce in json.loads(text or "[]"))

@@ -93,7 +93,7 @@ def _waits(of_peer: Sequence[PeerHold]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Lacked:
-    """A file with frames that a peer lacks, the statuses that say so, and tables of which a bootstrap pins it."""
+    """A file with frames that a peer lacks, the statuses that show it, and tables of which a bootstrap pins it."""
 
     key: int
     row: FileRow

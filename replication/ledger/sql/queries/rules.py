@@ -143,7 +143,7 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
 
 
 def note_end(connection: Connection, rule: Any, now: int) -> None:
-    """Keep where a rule's streams stand, before its row is deleted.
+    """Keep how far a rule's streams have got, before its row is deleted.
 
     Of one that never got as far as to be live, or needs a bootstrap, that is where they stood before, or nowhere.
     """

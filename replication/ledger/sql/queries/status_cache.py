@@ -30,12 +30,11 @@ _f, _touched = schema.files.c, touched.c
 
 @dataclass(frozen=True, slots=True)
 class KnownStatuses:
-    """A file with what its statuses say.
+    """A file with what follows from its statuses.
 
-    ``lacked``: what each peer lacks, None when none lacks anything. ``required_by_peer``: peers that lack something of
-    frames
-    here. ``pinned_for``: those of them that are being bootstrapped with a table of which frames are here. ``applied``:
-    whether every peer has applied all of it.
+    ``lacked``: what each peer lacks, None when none lacks anything. ``required_by_peer``: peers that lack some of its
+    frames. ``pinned_for``: those of them that are being bootstrapped with a table of which frames are here.
+    ``applied``: whether every peer has applied all of it.
     """
 
     row: FileRow

@@ -30,13 +30,13 @@ counters = Table(
     "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
 )
 
-# the newest term of each other cluster that was seen, and the mark its ledger drew for it
+# the newest term of each other cluster that was seen, and the nonce its ledger drew for it
 term_histories = Table(
     "term_histories",
     metadata,
     Column("cluster", Text, primary_key=True),
     Column("term", BigInteger, nullable=False),
-    Column("mark", String, nullable=False),
+    Column("nonce", String, nullable=False),
 )
 
 slots = Table("slots", metadata, Column("slot", String, primary_key=True), Column("next", BigInteger, nullable=False))
