@@ -13,7 +13,7 @@ from uuid import UUID
 
 from peer.derive.progress import DerivedHere, derived_here
 from peer.status.at_peers import TableAtPeer, tables_at_peers
-from peer.status.disk_use import DiskUse, kept
+from peer.status.disk_use import DiskUse, disk_use
 from peer.status.forecasts import DiskForecast, PeerForecast, disk_forecast, peer_forecasts
 from peer.status.lag import PeerLag
 from peer.status.losses import LostHere, lost_here
@@ -95,13 +95,13 @@ class ClusterStatus:
     closed: int
     replay_backlog_bytes: int
     peers: tuple[TableAtPeer, ...]
-    standing: tuple[PatternRule, ...]
+    pattern_rules: tuple[PatternRule, ...]
     sending: tuple[PeerSending, ...]
     tables: tuple[TableHere, ...]
     derived: tuple[DerivedHere, ...]
     origins: tuple[Origin, ...]
     replay: ReplayReport | None
-    kept: DiskUse
+    disk_use: DiskUse
     retained: Retained
     peer_forecasts: tuple[PeerForecast, ...]
     disk: DiskForecast
@@ -116,7 +116,7 @@ class ClusterStatus:
         return replace(
             self,
             peers=tuple(row for row in self.peers if row.peer == peer),
-            standing=tuple(row for row in self.standing if row.peer == peer),
+            pattern_rules=tuple(row for row in self.pattern_rules if row.peer == peer),
             sending=tuple(row for row in self.sending if row.peer == peer),
             retained=replace(self.retained, peers=tuple(row for row in self.retained.peers if row.peer == peer)),
             peer_forecasts=tuple(row for row in self.peer_forecasts if row.peer == peer),
@@ -143,13 +143,13 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         closed=ledger.time.closed(),
         replay_backlog_bytes=sum(p.end - p.begin for p in pending),
         peers=tuple(tables_at_peers(ledger, rows, fresh, specs, PeerLag(config.cluster.host, now), report)),
-        standing=tuple(ledger.rules.pattern_rules()),
+        pattern_rules=tuple(ledger.rules.pattern_rules()),
         sending=sending(ledger, now),
         tables=tuple(_here(ledger, spec, quarantined, report, now) for spec in specs.values()),
         derived=tuple(derived_here(ledger, specs, now)),
         origins=tuple(_origins(ledger, specs, now)),
         replay=report,
-        kept=kept(config, rows.values(), specs.values(), ledger.files.retired_bytes()),
+        disk_use=disk_use(config, rows.values(), specs.values(), ledger.files.retired_bytes()),
         retained=retained(ledger.files.retention(policy), policy),
         peer_forecasts=peer_forecasts(ledger, config, now),
         disk=disk_forecast(ledger, config, now),

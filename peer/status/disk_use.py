@@ -38,7 +38,7 @@ class DiskUse:
         return (self.wal + self.landing + self.elsewhere + self.changes + self.tables) / self.source_bytes
 
 
-def kept(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> DiskUse:
+def disk_use(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec], retired: int) -> DiskUse:
     """Add up the sizes.
 
     Args:

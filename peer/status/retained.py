@@ -10,16 +10,16 @@ from replication.core.status import is_applied, is_fully_replicated
 
 
 @dataclass(frozen=True, slots=True)
-class KeptForPeer:
+class RetainedForPeer:
     """CLOSED files that a peer holds here, in bytes of this cluster's files.
 
-    ``lacking`` files are not wholly durable there. ``unapplied`` ones are, but are not in its tables yet; of those
+    ``incomplete`` files are not wholly durable there. ``unapplied`` ones are, but are not in its tables yet; of those
     ``past_budget`` need not wait for that.
     """
 
     peer: str
-    lacking_files: int
-    lacking_bytes: int
+    incomplete_files: int
+    incomplete_bytes: int
     unapplied_files: int
     unapplied_bytes: int
     past_budget_files: int
@@ -35,7 +35,7 @@ class Retained:
     own_replay: bool
     peer_bytes_max: int | None
     unreplayed_bytes: int
-    peers: tuple[KeptForPeer, ...]
+    peers: tuple[RetainedForPeer, ...]
 
 
 def retained(files: Iterable[FileFacts], policy: RetentionPolicy) -> Retained:
@@ -48,13 +48,13 @@ def retained(files: Iterable[FileFacts], policy: RetentionPolicy) -> Retained:
     )
 
 
-def _of_peer(peer: str, closed: Iterable[FileFacts]) -> KeptForPeer:
-    lacking, unapplied, past = [], [], 0
+def _of_peer(peer: str, closed: Iterable[FileFacts]) -> RetainedForPeer:
+    incomplete, unapplied, past = [], [], 0
     for file in closed:
         holds = [hold for hold in file.peers if hold.peer == peer]
         if not all(is_fully_replicated(hold.status) for hold in holds):
-            lacking.append(file.length)
+            incomplete.append(file.length)
         elif not all(is_applied(hold.status) for hold in holds):
             unapplied.append(file.length)
             past += any(hold.past_budget for hold in holds)
-    return KeptForPeer(peer, len(lacking), sum(lacking), len(unapplied), sum(unapplied), past)
+    return RetainedForPeer(peer, len(incomplete), sum(incomplete), len(unapplied), sum(unapplied), past)

@@ -36,9 +36,9 @@ _NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay w
 class Version:
     """One version of a key's group.
 
-    ``way`` names the clusters it came through, this one last; empty when unknown. ``again`` are the paths by which
+    ``path`` names the clusters it came through, this one last; empty when unknown. ``other_paths`` are those by which
     the same frame arrived again. ``applied`` is when it became visible here, None while it is not, or when that is
-    unknown by now; times are microseconds since 1970. ``kept`` is ``changes``, ``table``, ``tombstones`` or
+    unknown by now; times are microseconds since 1970. ``stored_in`` is ``changes``, ``table``, ``tombstones`` or
     ``landed`` (not applied yet). ``values`` are of the group's own columns; none of a delete.
     """
 
@@ -50,10 +50,10 @@ class Version:
     wal: str
     sequence: int
     row: int
-    way: tuple[str, ...]
-    again: tuple[tuple[str, ...], ...]
+    path: tuple[str, ...]
+    other_paths: tuple[tuple[str, ...], ...]
     applied: int | None
-    kept: str
+    stored_in: str
     is_winner: bool
     values: Mapping[str, Any]
 
@@ -66,7 +66,7 @@ class Trace:
     table: str
     key: Mapping[str, Any]
     versions: tuple[Version, ...]
-    untold: tuple[str, ...]
+    unknown: tuple[str, ...]
 
 
 def trace(
@@ -85,8 +85,8 @@ def trace(
         RequestError: the table has no key, or ``key`` does not name its columns or has values that do not fit them.
     """
     wanted = key_table(spec, key)
-    untold: list[str] = []
-    rows = [*_replayed(catalog, spec, wanted), *_pending(ledger, spec, wanted, untold, hosts or Hosts())]
+    unknown: list[str] = []
+    rows = [*_replayed(catalog, spec, wanted), *_pending(ledger, spec, wanted, unknown, hosts or Hosts())]
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: _KEPT.index(row["_kept"])):
         found.setdefault(_identity(spec, row), row)
@@ -98,12 +98,12 @@ def trace(
             merged = spec.kind if spec.kind == "cell" else row["_group"]
             versions.append(_version(ledger, spec, row, reader, is_winner=not groups.get(merged, False)))
             groups[merged] = True
-    if any(version.kept in ("table", "tombstones") for version in versions):
-        untold.append(TRIMMED)
-    if any(len(version.way) > 1 for version in versions):
-        untold.append(REPEATS)
+    if any(version.stored_in in ("table", "tombstones") for version in versions):
+        unknown.append(TRIMMED)
+    if any(len(version.path) > 1 for version in versions):
+        unknown.append(REPEATS)
     (shown,) = wanted.to_pylist()
-    return Trace(ledger.cluster.name, spec.name, shown, tuple(versions), tuple(untold))
+    return Trace(ledger.cluster.name, spec.name, shown, tuple(versions), tuple(unknown))
 
 
 _KEPT = ("changes", "landed", "table", "tombstones")
@@ -145,20 +145,20 @@ def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[
 
 
 def _pending(
-    ledger: Ledger, spec: TableSpec, wanted: pa.Table, untold: list[str], hosts: Hosts
+    ledger: Ledger, spec: TableSpec, wanted: pa.Table, unknown: list[str], hosts: Hosts
 ) -> Iterator[dict[str, Any]]:
     """Versions that have landed and wait for replay."""
     with HostReader(hosts) as reader:
         selected = Selector(reader, ledger.replay.pending(), PENDING_BYTES_MAX).shared()
-    untold += [f"{file.local} cannot be read: {error.what}" for file, error in selected.broken.items()]
+    unknown += [f"{file.local} cannot be read: {error.what}" for file, error in selected.broken.items()]
     if selected.more:
-        untold.append(_NOT_ALL)
+        unknown.append(_NOT_ALL)
     for frame in selected.frames.get(spec.uuid, ()):
         try:
             yield from _matching(ledger, spec, frame, wanted, hosts)
         except (ReplicationError, OSError) as error:
             why = error.what if isinstance(error, ReplicationError) else str(error)
-            untold.append(f"a frame at offset {frame.begin} of {frame.file.local} cannot be read: {why}")
+            unknown.append(f"a frame at offset {frame.begin} of {frame.file.local} cannot be read: {why}")
 
 
 def _matching(ledger: Ledger, spec: TableSpec, frame: FrameRef, wanted: pa.Table, hosts: Hosts) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _version(
     ledger: Ledger, spec: TableSpec, row: Mapping[str, Any], reader: HostReader, *, is_winner: bool
 ) -> Version:
-    way = tuple((row["_through"] or "").split())
+    path = tuple((row["_through"] or "").split())
     origin = ClusterId.parse(row["_origin"])
     number = row["_wal"].partition("/")
     stream = StreamId(FileId(origin, number[0], int(number[2])), spec.uuid, row["_group"])
@@ -211,10 +211,10 @@ def _version(
         wal=row["_wal"],
         sequence=row["_seq"],
         row=row["_row"],
-        way=way,
-        again=tuple(sorted(again - {way})),
+        path=path,
+        other_paths=tuple(sorted(again - {path})),
         applied=row["_applied"],
-        kept=row["_kept"],
+        stored_in=row["_kept"],
         is_winner=is_winner,
         values=values,
     )

@@ -16,15 +16,15 @@ def show_trace(printer: Printer, found: Trace, *, values: bool) -> None:
     rows = [_row(version, found.cluster, values) for version in found.versions]
     stamped = any(version.timestamp != version.commit for version in found.versions)
     more = (*(("timestamp",) if stamped else ()), "what", *(("group",) if several else ()))
-    columns = ("counts", "committed", *more, "wal", "way", "applied")
+    columns = ("counts", "committed", *more, "wal", "path", "applied")
     printer.rows(rows, (*columns, *(("values",) if values else ())), f"{found.cluster} has no version of this key")
-    for text in found.untold:
+    for text in found.unknown:
         printer.note(text)
 
 
 def _row(version: Version, cluster: str, values: bool) -> dict[str, object]:
     waited = "-" if version.applied is None else f"+{seconds_text((version.applied - version.commit) / 1e6)}"
-    way = " → ".join(version.way or (version.origin, *(("…", cluster) if version.origin != cluster else ())))
+    path = " → ".join(version.path or (version.origin, *(("…", cluster) if version.origin != cluster else ())))
     return {
         "counts": "✔" if version.is_winner else "",
         "committed": moment_text(version.commit),
@@ -32,8 +32,8 @@ def _row(version: Version, cluster: str, values: bool) -> dict[str, object]:
         "what": "delete" if version.is_delete else "upsert",
         "group": version.group,
         "wal": f"{version.wal} #{version.sequence}",
-        "way": "; again ".join([way, *(" → ".join(again) for again in version.again)]),
-        "applied": "not yet" if version.kept == "landed" else waited,
+        "path": "; again ".join([path, *(" → ".join(other) for other in version.other_paths)]),
+        "applied": "not yet" if version.stored_in == "landed" else waited,
         "values": ", ".join(f"{name}={_text(value)}" for name, value in version.values.items()) if values else "",
     }
 

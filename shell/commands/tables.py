@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from peer.client.definition import refuse_standby
 from replication.core.definition.evolution import clashes
 from replication.errors import RequestError, SchemaError
 from shell.cli.invocation import Invocation, TableArgument, add_verb, table_option
@@ -75,6 +76,7 @@ def createtable(
         raise RequestError(f"The table is as it is at {from_cluster}", "With --like CLUSTER give only the table's name")
     with invocation.connect() as (cluster, printer):
         if from_cluster:
+            refuse_standby(cluster.ledger)  # before ZooKeeper is asked for
             spec = cluster.peering.adopt(table, from_cluster)
         else:
             spec = cluster.create_table(

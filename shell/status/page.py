@@ -28,7 +28,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     _show_hosts(printer, found)
     _show_replay(printer, found)
     show_tables_at_peers(printer, found)
-    show_pattern_rules(printer, found.standing)
+    show_pattern_rules(printer, found.pattern_rules)
     show_sending(printer, found.sending)
     show_missing(printer, found.peers)
     _show_tables(printer, found)
@@ -144,11 +144,11 @@ def _show_origins(printer: Printer, found: ClusterStatus) -> None:
 
 
 def _show_disk_use(printer: Printer, found: ClusterStatus) -> None:
-    kept = found.kept
-    ratio = "" if kept.per_byte is None else f" ({kept.per_byte:.2f} bytes per byte ever written or landed)"
+    used = found.disk_use
+    ratio = "" if used.per_byte is None else f" ({used.per_byte:.2f} bytes per byte ever written or landed)"
     printer.line(
-        f"disk use: WAL {bytes_text(kept.wal)}, landing {bytes_text(kept.landing)}, changes {_size(kept.changes)}, "
-        f"tables {_size(kept.tables)}{ratio}"
+        f"disk use: WAL {bytes_text(used.wal)}, landing {bytes_text(used.landing)}, changes {_size(used.changes)}, "
+        f"tables {_size(used.tables)}{ratio}"
     )
 
 

@@ -133,11 +133,11 @@ def show_retained(printer: Printer, found: ClusterStatus) -> None:
     if not found.retained.own_replay:
         printer.line("this cluster keeps no tables: files are retained for peers only")
     for peer in found.retained.peers:
-        if not peer.lacking_files and not peer.unapplied_files:
+        if not peer.incomplete_files and not peer.unapplied_files:
             continue
         budget = found.retained.peer_bytes_max
         past = f", {peer.past_budget_files} of them past its budget" if peer.past_budget_files else ""
         of_budget = "" if budget is None else f" of {bytes_text(budget)}"
-        lacking = f"{peer.lacking_files} closed files ({bytes_text(peer.lacking_bytes)}) not complete there"
+        incomplete = f"{peer.incomplete_files} closed files ({bytes_text(peer.incomplete_bytes)}) not complete there"
         unapplied = f"{peer.unapplied_files} ({bytes_text(peer.unapplied_bytes)}{of_budget}) complete but not applied"
-        printer.line(f"retained for {peer.peer}: {lacking}, {unapplied}{past}")
+        printer.line(f"retained for {peer.peer}: {incomplete}, {unapplied}{past}")

@@ -176,7 +176,7 @@ def test_a_put_and_its_delete_go_along_a_chain(
     assert content(handles["west"], table) == content(handles["north"], table) == {2: "two"}
     newest, first = graph["north"].json("trace", table, "1")["versions"]
     assert newest["is_delete"] and newest["is_winner"] and not first["is_delete"]
-    assert newest["way"] == ["east", "west", "north"] and newest["applied"] > newest["commit"] > first["commit"]
+    assert newest["path"] == ["east", "west", "north"] and newest["applied"] > newest["commit"] > first["commit"]
 
 
 def test_each_edit_of_two_masters_is_once_in_each_change_log(handles: Handles, tables: dict[str, str]) -> None:  # 004-2
@@ -209,7 +209,7 @@ def test_in_a_ring_every_edit_is_once_on_each_and_a_key_can_be_traced(
     found = graph["north"].json("trace", table, "1")["versions"]
     assert [v["values"]["text"] for v in found] == ["of north", "of west", "of east", "of east"]
     assert [v["is_winner"] for v in found] == [True, False, False, False]
-    assert [v["way"] for v in found] == [["north"], ["west", "north"], *[["east", "west", "north"]] * 2]
+    assert [v["path"] for v in found] == [["north"], ["west", "north"], *[["east", "west", "north"]] * 2]
     assert "east → west → north" in graph["north"].shell("trace", table, "id=1")
     [verdict] = graph["east"].json("verify", str(graph["north"].file), table)
     assert verdict["differing"] == 0 and verdict["left"]["rows"] == 5
@@ -235,7 +235,7 @@ def test_what_comes_by_two_routes_is_there_once_over_many_rolls(
 
     def routes() -> set[tuple[str, ...]]:
         (version,) = graph["west"].json("trace", table, "23999")["versions"]
-        return {tuple(version["way"]), *map(tuple, version["again"])}
+        return {tuple(version["path"]), *map(tuple, version["other_paths"])}
 
     wait_until(
         lambda: routes() == {("north", "west"), ("north", "east", "west")},
@@ -408,7 +408,7 @@ def test_a_ring_of_five_goes_on_when_two_of_it_are_killed(
             everywhere(all_five, *done, names=" ".join(names))
             agree(all_five, table, wanted, " ".join(names))
         far = next(v for v in ring["east"].json("trace", table, "12")["versions"])
-        assert far["way"] == ["west", "north", "south", "middle", "east"]
+        assert far["path"] == ["west", "north", "south", "middle", "east"]
         ring["middle"].shell("deletecluster", "east")
         ring["north"].shell("deletecluster", "south")
 

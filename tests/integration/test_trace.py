@@ -45,13 +45,13 @@ def test_a_trace_shows_the_routes_the_times_and_the_version_that_counts(graph: G
     assert (found.cluster, found.table, found.key) == ("c", spec.name, {"id": 1})
     assert [v.values["text"] for v in found.versions] == ["of b", "second", "first"]
     assert [v.is_winner for v in found.versions] == [True, False, False]
-    assert found.versions[0].way == ("b", "c") and found.versions[0].again == ()
+    assert found.versions[0].path == ("b", "c") and found.versions[0].other_paths == ()
     for version in found.versions[1:]:
-        assert {version.way, *version.again} == {("a", "c"), ("a", "b", "c")}
+        assert {version.path, *version.other_paths} == {("a", "c"), ("a", "b", "c")}
         assert version.origin == "a" and version.applied is not None and version.applied > version.commit
-    assert found.untold == (REPEATS,)
+    assert found.unknown == (REPEATS,)
     (own,) = [v for v in of(b, spec).versions if v.origin == "b"]
-    assert own.way == ("b",) and own.kept == "changes"
+    assert own.path == ("b",) and own.stored_in == "changes"
     assert of(c, spec, 99).versions == ()
 
 
@@ -67,8 +67,13 @@ def test_a_version_that_waits_for_replay_is_shown_as_landed(graph: Graph) -> Non
     c.tables.fail = fail
     a.wait(a.write(spec, {1: "second"}), c, until="durable")
     landed, first = of(c, spec).versions
-    assert (landed.kept, landed.applied, landed.is_winner, landed.values["text"]) == ("landed", None, True, "second")
-    assert first.kept == "changes" and not first.is_winner
+    assert (landed.stored_in, landed.applied, landed.is_winner, landed.values["text"]) == (
+        "landed",
+        None,
+        True,
+        "second",
+    )
+    assert first.stored_in == "changes" and not first.is_winner
     c.tables.fail = lambda _: None
 
 
@@ -81,11 +86,11 @@ def test_of_what_the_change_log_has_no_more_only_the_winner_is_told(graph: Graph
     newest = max(version.commit for version in of(c, spec).versions)
     wait_until(lambda: min(c.replicated(node, spec) for node in graph.nodes.values()) > newest)
     assert fold(c.tables, c.ledger, spec, newest, 600) is not None
-    assert [v.kept for v in of(c, spec).versions] == ["changes", "changes"]
+    assert [v.stored_in for v in of(c, spec).versions] == ["changes", "changes"]
     c.tables.delete(spec.name + "__changes", "_op >= 0")
     (winner,) = of(c, spec).versions
-    assert (winner.kept, winner.way, winner.is_winner, winner.values["text"]) == ("table", (), True, "new")
-    assert of(c, spec).untold == (TRIMMED,)
+    assert (winner.stored_in, winner.path, winner.is_winner, winner.values["text"]) == ("table", (), True, "new")
+    assert of(c, spec).unknown == (TRIMMED,)
 
 
 def test_a_version_has_the_values_of_its_own_group_only(tmp_path: Path) -> None:

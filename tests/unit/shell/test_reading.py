@@ -98,7 +98,14 @@ def test_what_holds_as_of_an_earlier_time_is_not_called_the_same_without_a_word(
 
 def test_a_trace_shows_the_timestamps_that_decide_where_they_are_not_the_commit_times(capfd):
     def version(timestamp, winner, value):
-        rest = {"row": 0, "way": ("e",), "again": (), "applied": None, "kept": "changes", "is_winner": winner}
+        rest = {
+            "row": 0,
+            "path": ("e",),
+            "other_paths": (),
+            "applied": None,
+            "stored_in": "changes",
+            "is_winner": winner,
+        }
         return Version("a", value is None, timestamp, 5_000_000, "e", "h0/1", 1, **rest, values={"v": value})
 
     plain_one, other = version(5_000_000, True, "x"), version(4_000_000, False, None)

@@ -42,8 +42,8 @@ def file_of(site: Site, host: str, kind: FileKind, length: int, **more: Any) -> 
     path.write_bytes(bytes(length))
 
 
-def kept(site: Site) -> DiskUse:
-    return collect(site.config, site.ledger, Members()).kept
+def used(site: Site) -> DiskUse:
+    return collect(site.config, site.ledger, Members()).disk_use
 
 
 def test_every_host_counts_what_is_kept_of_all_against_what_was_written_on_all(site: Site) -> None:
@@ -53,7 +53,7 @@ def test_every_host_counts_what_is_kept_of_all_against_what_was_written_on_all(s
     site.ledger.files.retire(first.file, site.term, NO_TABLES)
     Path(first.path).unlink()
     with site.host("h1") as other:
-        here, there = kept(site), kept(other)
+        here, there = used(site), used(other)
     assert (here.wal, here.elsewhere, there.wal, there.elsewhere) == (4096, 0, 0, 4096)
     assert here.source_bytes == there.source_bytes == 8192
     assert here.per_byte == there.per_byte == 0.5
@@ -62,7 +62,7 @@ def test_every_host_counts_what_is_kept_of_all_against_what_was_written_on_all(s
 def test_a_bootstrap_that_was_received_is_kept_as_landed(site: Site) -> None:
     source = site.ledger.files.allocate("h9", FileKind.WAL, "/data/wal", "boot", "w").file
     file_of(site, "h0", FileKind.BOOTSTRAP, 4096, source=source)
-    assert (kept(site).wal, kept(site).landing) == (0, 4096)
+    assert (used(site).wal, used(site).landing) == (0, 4096)
 
 
 def test_tables_are_counted_by_what_they_are_for(site: Site) -> None:
@@ -71,7 +71,7 @@ def test_tables_are_counted_by_what_they_are_for(site: Site) -> None:
         folder = site.config.warehouse_dir / "ops" / name
         folder.mkdir(parents=True)
         (folder / "a.parquet").write_bytes(bytes(size))
-    assert (kept(site).changes, kept(site).tables) == (11, 12)
+    assert (used(site).changes, used(site).tables) == (11, 12)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_tables_that_lie_elsewhere_are_said_not_to_be_told(tmp_path: Path, catal
     site = Site(tmp_path, "east", catalog=catalog)
     site.ledger.tables.create(table())
     file_of(site, "h0", FileKind.WAL, 4096)
-    found = kept(site)
+    found = used(site)
     assert (found.changes, found.tables, found.per_byte, found.wal) == (None, None, None, 4096)
     out = io.StringIO()
 

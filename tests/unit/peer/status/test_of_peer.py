@@ -69,7 +69,7 @@ def test_nothing_is_said_of_other_peers(told: Told, as_json: bool) -> None:
     assert "west" in said and "north" not in said
     if as_json:
         found = json.loads(said)
-        assert found["retained"]["peers"] and found["peer_forecasts"] and found["peers"] and found["standing"]
+        assert found["retained"]["peers"] and found["peer_forecasts"] and found["peers"] and found["pattern_rules"]
     else:
         assert "retained for west: 1 closed files" in said and "files not complete at west: 1 (" in said
 
