@@ -1,9 +1,9 @@
-"""What a derived table should be against what it is: the rows to write and the keys to delete.
+"""Compares what a derived table should hold with what it holds: the rows to write and the keys to delete.
 
-A table with a key is compared by state: the newest rows of the source go through the hook, and what comes out is
-compared with the derived table's own rows. So a row that the hook drops now is deleted exactly if it was there, keys
-that never passed leave no trace, a repeated round finds nothing to do, and a changed hook rewrites what it changes. Of
-a table without a key the rows of the new replay commits go through the hook, each once.
+A table with a key is compared by state. The newest rows of the source go through the hook, and the result is compared
+with the derived table's rows. So a row that the hook drops is deleted only if it is there, a repeated round changes
+nothing, and a changed hook rewrites what it changes. A table without a key gets each row of the source's new replay
+commits once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ BATCH_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A derived table and its source, as they are defined (``spec``), and both under the names that the hook knows."""
+    """A derived table and its source.
+
+    Attributes:
+        spec: the derived table as it is defined.
+        source: the source, under the names that the hook knows.
+        derived: the derived table, under these names.
+        shown: the columns that the hook is given.
+    """
 
     spec: TableSpec
     source: TableSpec
@@ -41,13 +48,13 @@ class Pair:
 
     @staticmethod
     def of(derivation: Derivation, spec: TableSpec, known_source: TableSpec, known: TableSpec) -> Pair:
-        """``known`` ones are those of ``names.as_known``."""
+        """A pair; ``known_source`` and ``known`` are from ``names.as_known``."""
         return Pair(spec, known_source, known, shown_schema(known_source, known, derivation.names))
 
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """``count`` mutations that make the derived table what it should be; read while the connection is open."""
+    """The ``count`` mutations that bring a derived table up to date; read while the connection is open."""
 
     connection: duckdb.DuckDBPyConnection
     pair: Pair
@@ -84,18 +91,18 @@ class RowChanges:
 def compare(
     connection: duckdb.DuckDBPyConnection, catalog: Catalog, pair: Pair, hook: Hook, after: int, upto: int
 ) -> RowChanges:
-    """Put what is to be written into ``connection``.
+    """Find what is to be written, as tables in ``connection``.
 
     Args:
-        connection: of its own.
+        connection: for this comparison only.
         catalog: where the tables are.
         pair: the tables.
-        hook: what the rows go through.
-        after: the source's replay commits up to this have been through it; below 0: none, or they are compared anew.
-        upto: and now those up to this, or beyond.
+        hook: the rows go through it.
+        after: the source's replay commits up to this one are derived already; below 0 compares all rows.
+        upto: derive the commits up to this one, or later.
 
     Raises:
-        HookError: the hook failed, or what it gave does not fit; nothing is to be written.
+        HookError: the hook failed, or its rows do not fit; nothing is to be written.
     """
     source, derived = pair.source, pair.derived
     shape = pa.schema([pa.field(column.name, column.type) for column in derived.columns]).empty_table()
@@ -142,7 +149,7 @@ def _appended(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: T
 
 
 def _keys_changed(connection: duckdb.DuckDBPyConnection, catalog: Catalog, source: TableSpec, after: int) -> None:
-    """The keys with a version that came after a replay commit, as the table ``keys``."""
+    """Put the keys with a version newer than a replay commit into the table ``keys``."""
     where = f"_replay > {after}"
     catalog.attach(connection, "came", source.name + CHANGES, where=where, columns=source.columns)
     keys = ", ".join(DUCKDB.name(name) for name in source.key)

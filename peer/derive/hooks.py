@@ -1,9 +1,9 @@
 """Hooks: Python functions over rows, found by name among the built-in ones and the entry points of ``walship.hooks``.
 
-An entry point names a factory: called with the hook's options (text by name) it returns a function that is given some
-rows of the source table, as an Arrow table under the source's column names, and returns those that remain, with the
-columns that they keep. Key columns, the fields that are not nullable, stay as they are. What it does to a row may
-depend on that row alone. A factory may have an attribute ``version``; when that changes, all rows go through it again.
+An entry point names a factory. The factory takes the hook's options (text by name) and returns a function, which
+gets some rows of the source as an Arrow table, and returns the rows and columns that remain. It must keep key columns,
+which are the fields that are not nullable. Its result for a row may depend on that row alone. A factory may have an
+attribute ``version``; when that changes, all rows go through the hook again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP = "walship.hooks"
 Run = Callable[[pa.Table], pa.Table]
 Factory = Callable[[Mapping[str, str]], Run]
 
-#: A thread that ``sys.exit`` ends says nothing, so it is no way out for a hook.
+#: Also what ``sys.exit`` raises: it would end the thread without an error.
 _RAISED = (Exception, SystemExit)
 
 BUILT_IN: Mapping[str, Factory] = {"select": select}
@@ -43,13 +43,13 @@ class Hook:
         """The rows that remain.
 
         Raises:
-            HookError: the hook raised, or returned something else than rows.
+            HookError: the hook raised, or did not return rows.
         """
         try:
             made = self.run(rows)
         except ReplicationError as error:
             raise HookError(f"hook {self.name}: {error.what}", error.hint) from None
-        except _RAISED as error:  # whatever somebody's code raises holds that table only
+        except _RAISED as error:  # an error of a user's code stops that table only
             raise HookError(f"hook {self.name} failed: {type(error).__name__}: {error}"[:500]) from error
         if isinstance(made, pa.RecordBatch):
             return pa.Table.from_batches([made])
@@ -58,35 +58,36 @@ class Hook:
         return made
 
 
-#: The version of a derived table without a key of which nothing tells any more what of its source it has.
+#: The version of a derived table without a key when it is not known any more which rows of its source it has.
 LOST = "lost"
 
 
 def version_of(hook: Hook, cluster: ClusterId, spec: TableSpec) -> str:
-    """What all rows of a derived table have been through: when it changes, they are compared anew.
+    """The version of a derivation; when it changes, all rows are compared again.
 
-    Columns added to the table are among it, and the cluster's incarnation: what it had before a restore may come back.
+    It covers the hook's version, the table's columns, and the cluster's incarnation, since a restore can bring back
+    older rows.
     """
     columns = sha256(b"".join(sorted(column.uuid.bytes for column in spec.columns))).hexdigest()[:16]
     return f"{hook.version}/{cluster.incarnation}/{columns}"
 
 
 def is_restored(before: str, now: str) -> bool:
-    """Whether two versions are of two incarnations of the cluster, or nothing is known any more of the one before."""
+    """Whether two versions are of two incarnations of the cluster, or the earlier one is ``LOST``."""
     return before == LOST or before.rsplit("/", 2)[-2] != now.rsplit("/", 2)[-2]
 
 
-def lost_place(spec: TableSpec) -> RequestError:
-    """Of a derived table without a key whose source went back, or may get again what it had."""
+def lost_position(spec: TableSpec) -> RequestError:
+    """The error of a derived table without a key whose source was rolled back or restored."""
     return RequestError(
-        f"the table that {spec.name} is derived from went back to before what has been derived from it",
-        f"Without a key nothing tells which rows are there: walship droptable {spec.name}, and derive it under another"
-        " name",
+        f"the source of {spec.name} was rolled back or restored, to before rows that were derived from it",
+        "Without a key it is not known which rows it has by now:"
+        f" walship droptable {spec.name}, and derive it under another name",
     )
 
 
 def known() -> list[str]:
-    """The names of all hooks that can be used on this host."""
+    """The names of all hooks that are installed on this host."""
     return sorted({*BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
 
 
@@ -94,8 +95,8 @@ def load(name: str, options: Mapping[str, str]) -> Hook:
     """The hook of that name with these options.
 
     Raises:
-        RequestError: there is none, several packages have one of that name, it cannot be imported, or it does not take
-            the options.
+        RequestError: no package or several have a hook of that name, it cannot be imported, or it does not take the
+            options.
     """
     factory = BUILT_IN.get(name) or _installed(name)
     try:

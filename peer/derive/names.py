@@ -1,8 +1,8 @@
-"""What a hook sees: a table under the names that its hook knows, and its rows checked and fitted on the way back. Pure.
+"""Column names for hooks, and checks of the rows that they return. Pure.
 
-A hook names columns as they were called when the table was derived; renaming one, here or on another cluster, changes
-nothing for it. Columns added to the source since are shown to it, and come into the derived table when that gets a
-column of their name.
+A hook knows columns by the names that they had when the table was derived; a later renaming changes nothing for it. A
+hook also gets columns that were added to the source since. They come into the derived table when it gets a column of
+the same name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from replication.errors import HookError, SchemaError
 
 
 def as_known(spec: TableSpec, names: Mapping[UUID, str]) -> TableSpec:
-    """``spec`` with its columns called by ``names``, and others as they are; for reading only."""
+    """``spec`` with the column names that the hook knows. It is only for reading; it is never stored."""
     taken = set(names.values())
     called = {
         column.name: names.get(column.uuid)
@@ -42,12 +42,12 @@ def as_known(spec: TableSpec, names: Mapping[UUID, str]) -> TableSpec:
 
 
 def shown_schema(source: TableSpec, derived: TableSpec | None, names: Mapping[UUID, str]) -> pa.Schema:
-    """What a hook is given: the source's columns, and NULLs in place of dropped ones that the derived table has still.
+    """The columns that a hook gets: the source's, and those dropped from it that the derived table still has, as NULL.
 
     Args:
         source: under the hook's names.
-        derived: the same; None before it is there.
-        names: those.
+        derived: under the hook's names; None before it is made.
+        names: the hook's name for each column's uuid.
     """
     fields = [pa.field(c.name, c.type, nullable=c.name not in source.key) for c in source.columns]
     gone = dict.fromkeys(name for name in names.values() if name not in source.by_name)
@@ -57,10 +57,10 @@ def shown_schema(source: TableSpec, derived: TableSpec | None, names: Mapping[UU
 
 
 def fitted(rows: pa.Table, spec: TableSpec, hook: str) -> pa.Table:
-    """A hook's rows as the derived table has them.
+    """A hook's rows with the columns and types of the derived table.
 
     Args:
-        rows: what the hook returned; columns that the table does not have are left out.
+        rows: from the hook; columns that the table does not have are left out.
         spec: the derived table, under the hook's names.
         hook: its name, for errors.
 
@@ -85,7 +85,7 @@ def fitted(rows: pa.Table, spec: TableSpec, hook: str) -> pa.Table:
 
 
 def check_key(made: pa.Schema, source: TableSpec, hook: str) -> None:
-    """Raise HookError when a hook's columns lack a key column of the source, or have it as another type."""
+    """Raise HookError when a key column of the source is missing from a hook's columns, or has another type."""
     for name in source.key:
         kind = source.by_name[name].type
         if name not in made.names or storable_type(made.field(name).type, name) != kind:
@@ -96,7 +96,7 @@ def check_key(made: pa.Schema, source: TableSpec, hook: str) -> None:
 
 
 def widenings(made: pa.Schema, derived: TableSpec) -> dict[str, pa.DataType]:
-    """Columns of the derived table (under the hook's names) for which the hook gives a wider type now."""
+    """Columns of the derived table (under the hook's names) for which the hook now gives a wider type."""
     found: dict[str, pa.DataType] = {}
     for column in derived.columns:
         if column.name in made.names:

@@ -1,4 +1,4 @@
-"""How far derived tables are, for ``status``."""
+"""The progress of derived tables, for ``status``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ from replication.ledger.base import Ledger
 class DerivedHere:
     """A table that is derived here.
 
-    It has what its ``source`` had at replicated time ``upto`` (microseconds since 1970; 0: not yet all), ``lag_s``
-    behind now, and lacks ``behind`` of the source's replay commits. ``error`` says why it stands since ``error_since``.
+    Attributes:
+        table: its name.
+        source: the table that it is derived from.
+        hook: the hook's name.
+        options: the hook's, without the salt.
+        behind: how many replay commits of the source are not derived yet.
+        upto: the replicated time up to which the source is derived, in microseconds since 1970; 0 when it is not yet.
+        lag_s: seconds between ``upto`` and now.
+        error: why it cannot go on; empty when it can.
+        error_since: the time of that error, in microseconds since 1970.
     """
 
     table: str
@@ -30,19 +38,19 @@ class DerivedHere:
 
 
 def derived_here(ledger: Ledger, specs: Mapping[UUID, TableSpec], now: int) -> Iterator[DerivedHere]:
-    """Every derived table, by name; ``salt`` and the like are not told.
+    """Every derived table, by name.
 
     Args:
         ledger: the cluster's.
-        specs: tables that were not dropped.
+        specs: the tables that were not dropped.
         now: microseconds since 1970.
     """
     for found in sorted(ledger.derivations.all(), key=lambda d: specs[d.table].name if d.table in specs else ""):
         spec, source = specs.get(found.table), specs.get(found.source) or ledger.tables.by_uuid(found.source)
         if spec is None or source is None:
             continue
-        mark = ledger.replay.checkpoint(found.source)
-        behind = max(0, (mark.commit if mark is not None else 0) - max(found.position, 0))
+        checkpoint = ledger.replay.checkpoint(found.source)
+        behind = max(0, (checkpoint.commit if checkpoint is not None else 0) - max(found.position, 0))
         reached = [each.t for each in ledger.time.replicated(found.source).values()]
         upto = found.upto if behind or not reached else min(reached)
         yield DerivedHere(

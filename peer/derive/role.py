@@ -1,7 +1,7 @@
-"""The derive role: a thread for each derived table, so that a hook that fails or hangs holds that table only.
+"""The derive role: a thread for each derived table, so that a hook that fails or hangs stops that table only.
 
-One host of a cluster derives, the first in a line in ZooKeeper; when it goes, the next one takes over. A host stands in
-line while it has a live worker: without one, nobody would ship or replay what it derives.
+One host of a cluster derives: the leader of an election in ZooKeeper. When it goes, another candidate takes over.
+A host is a candidate while it has a live worker: without one, nothing that it derives would be shipped or replayed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class DeriveRole:
 
     Args:
         config: of this host.
-        ledger: of the cluster; kept by the caller.
-        coordination: a session; kept by the caller.
-        stop: when set, steps that are under way are finished, and it ends.
+        ledger: of the cluster; the caller closes it.
+        coordination: a session; the caller closes it.
+        stop: when set, the role ends after the steps that are under way.
         catalog: where the tables are.
-        wait: returns when a position is visible here, or raises ``WaitTimeoutError`` after so many seconds.
+        wait: returns when a position is visible here, or raises ``WaitTimeoutError`` after the given seconds.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class DeriveRole:
         self._threads: dict[UUID, threading.Thread] = {}
 
     def run(self) -> None:
-        """Have a thread for every derived table."""
+        """Run a thread for every derived table until ``stop`` is set."""
         deriver: Deriver | None = None
         candidacy = self._coordination.campaign(self._config.cluster.host, Election.DERIVERS)
         try:
             while not self._stop.wait(_LOOK_S):
-                with suppress(CoordinationError):  # as it was when the ledger or ZooKeeper does not answer
+                with suppress(CoordinationError):  # nothing changes while the ledger or ZooKeeper does not answer
                     if self._has_worker():
                         self._leads = candidacy.leads()
                     else:
                         self._leads = False
                         candidacy.withdraw()
-                    if not self._leads:  # ids that its writer has begun are the leader's to write
+                    if not self._leads:  # the new leader finishes the batches that this writer began
                         self._drop_writer()
                     if derives(self._ledger):
                         deriver = deriver or self._deriver()
@@ -116,7 +116,7 @@ class DeriveRole:
     def _have_threads(self, deriver: Deriver) -> None:
         for derivation in self._ledger.derivations.all() if self._leads else []:
             known = self._threads.get(derivation.table)
-            if known is None or not known.is_alive():  # it ends by what no code of a hook should raise
+            if known is None or not known.is_alive():  # an error that nothing should raise ended it
                 made = threading.Thread(
                     target=self._derive, args=(deriver, derivation.table), name=f"derive {derivation.table}"
                 )
@@ -145,11 +145,11 @@ class DeriveRole:
                 wait_s = self._delayed(table, str(error), retries)
                 if isinstance(error, CoordinationError):
                     self._drop_writer()
-            except Exception as error:  # one table's trouble never stops another
+            except Exception as error:  # an error of one table never stops another
                 wait_s = self._delayed(table, one_line(error), retries)
 
     def _delayed(self, table: UUID, error: str, retries: Retries) -> float:
-        """Note why a derivation failed; the seconds until it is tried again."""
+        """Record why a derivation failed; the seconds until the next attempt."""
         if not retries.failures:
             _log.warning("derived_table_held", table=str(table), error=error)
         with suppress(ReplicationError):
@@ -169,7 +169,7 @@ class DeriveRole:
             return self._writer
 
     def _drop_writer(self) -> None:
-        """A writer that lost its lease is of no use any more; the next step opens another."""
+        """Close a writer that can no longer be used; the next step opens another."""
         with self._lock:
             writer, self._writer = self._writer, None
         if writer is not None:
@@ -178,5 +178,5 @@ class DeriveRole:
 
 
 def derives(ledger: Ledger) -> bool:
-    """Whether there is a derived table, so that the role has something to do."""
+    """Whether there is a derived table, so that the role has work."""
     return bool(ledger.derivations.all())

@@ -1,8 +1,11 @@
-"""The built-in hook ``select``: rows that meet a condition, less some columns, others NULL or hashed.
+"""The built-in hook ``select``: drops rows by a condition, and leaves out or masks columns.
 
-Options, all text: ``where`` (an SQL condition, DuckDB's; rows for which it is not true are dropped), ``columns`` (the
-only ones kept beside the key's, with commas) or ``without`` (those left out), ``null`` (made NULL) and ``hash`` (made
-the SHA-256, in hex, of ``salt`` and the value as text).
+All options are text. Lists of columns are separated by commas.
+
+- ``where``: a condition in DuckDB's SQL; other rows are dropped.
+- ``columns``: the columns to keep beside the key, or ``without``: those to leave out.
+- ``null``: columns to make NULL.
+- ``hash``: columns to replace by the SHA-256, in hexadecimal digits, of ``salt`` and the value as text.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Mapping
 import duckdb
 import pyarrow as pa
 
+from peer.verify.digest import literal
 from replication.errors import RequestError
 from replication.tables.base import DUCKDB, open_duckdb
 
@@ -34,7 +38,7 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
     if both := set(lists["null"]) & set(lists["hash"]):
         raise RequestError(f"{', '.join(sorted(both))} cannot be both NULL and hashed")
     if lists["hash"] and not options.get("salt"):
-        raise RequestError("hash without a salt can be guessed", "Give -o salt=… that nobody else knows")
+        raise RequestError("hash without a salt can be guessed", "Give a secret salt: -o salt=…")
     where, salt = options.get("where", "").strip(), options.get("salt", "")
     _check_stable(where)
 
@@ -58,15 +62,15 @@ def select(options: Mapping[str, str]) -> Callable[[pa.Table], pa.Table]:
             try:
                 found = connection.sql(query).to_arrow_table()
             except duckdb.Error as error:
-                says = str(error).strip().splitlines()[0]
-                raise RequestError(says, f"The rows it is asked of have {', '.join(there)}") from None
+                what = str(error).strip().splitlines()[0]
+                raise RequestError(what, f"The rows have the columns {', '.join(there)}") from None
         return found.select(kept).cast(pa.schema([_field(rows, n, n in lists["hash"]) for n in kept]))
 
     return run
 
 
 def _check_stable(where: str) -> None:
-    """Raise RequestError when a condition may be true of a row now, and not of the same row later."""
+    """Raise RequestError when a condition may be true for a row at one time and not at another."""
     words = {word.lower() for word in re.findall(r"[A-Za-z_]\w*(?=\s*\()", where)}
     words |= {word for word in _MOMENTS if re.search(rf"\b{word}\b", where, re.IGNORECASE)}
     if not words:
@@ -76,7 +80,7 @@ def _check_stable(where: str) -> None:
         changing = sorted(words & {*_MOMENTS, *(name for (name,) in known.fetchall())})
     if changing:
         raise RequestError(
-            f"{', '.join(changing)} is not the same every time", "Whether a row is kept may depend on the row alone"
+            f"{', '.join(changing)} is not the same every time", "A condition may depend on the row alone"
         )
 
 
@@ -89,10 +93,10 @@ def _column(name: str, null: list[str], hashed: list[str], salt: str) -> str:
     if name in null:
         return f"null as {quoted}"
     if name in hashed:
-        return f"sha256({DUCKDB.text(salt)} || cast({quoted} as varchar)) as {quoted}"
+        return f"sha256({literal(salt)} || cast({quoted} as varchar)) as {quoted}"
     return quoted
 
 
 def _field(rows: pa.Table, name: str, hashed: bool) -> pa.Field:
-    """Hashed columns are text; the others keep their type, whatever DuckDB calls it."""
+    """Hashed columns are text; the others keep their Arrow type."""
     return pa.field(name, pa.string() if hashed else rows.schema.field(name).type)

@@ -1,8 +1,8 @@
-"""One step of one derived table: what came to its source goes through the hook and is written, once.
+"""One step of one derived table: the new rows of its source go through the hook and are written once.
 
-Each step is stored before the next one begins. A batch is noted before it is written; it is there whole or not at
-all, and the next step begins once this cluster's own replay shows it. Who takes over after a kill asks what became of
-it.
+A batch is recorded in the ledger before it is written, and is written whole or not at all. The next step begins once
+this cluster's own replay shows the batch. After a kill, the next process finds out whether the recorded batch was
+written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import duckdb
 import structlog
 
 from peer.derive.compare import Pair, compare
-from peer.derive.hooks import LOST, Hook, is_restored, load, lost_place, version_of
+from peer.derive.hooks import LOST, Hook, is_restored, load, lost_position, version_of
 from peer.derive.names import as_known, widenings
 from peer.verify.digest import bound
 from replication.core.definition.aging import horizon
@@ -31,12 +31,12 @@ from replication.ledger.base import Derivation, Ledger
 from replication.tables.base import Catalog, open_duckdb
 
 _OVERSTAY = 0.05  # of the age that the source's rows may reach
-MEMORY_BYTES_MAX = 512 << 20  # of a comparison; what is more goes to the scratch directory
+MEMORY_BYTES_MAX = 512 << 20  # of a comparison; more goes to the scratch directory
 _log = structlog.get_logger(__name__)
 
 
 class Writing(Protocol):
-    """What a step needs of a writer; ``Writer`` has it."""
+    """The part of ``Writer`` that a step needs."""
 
     def derive(self, spec: TableSpec, logs: Iterable[LogBatch], batch_id: str) -> Position:
         """See ``Writer.derive``."""
@@ -52,11 +52,11 @@ class Deriver:
     Attributes:
         ledger: the cluster's.
         catalog: its tables.
-        writing: opens a writer, or gives the one that is open.
+        writing: gives the open writer, or opens one.
         wait: returns once everything up to a position is visible here; WaitTimeoutError when that takes too long.
         scratch: a directory for what does not fit into memory.
         now: microseconds since 1970.
-        aged: up to which age, as a timestamp, the source's rows had gone when all was last compared for that.
+        aged: for each table, the oldest timestamp of rows that lived when all rows were last compared for their age.
     """
 
     ledger: Ledger
@@ -68,10 +68,10 @@ class Deriver:
     aged: dict[UUID, int] = field(default_factory=dict)
 
     def step(self, derivation: Derivation) -> bool:
-        """Do what is next for one table; whether there was something to do.
+        """Do the next step of one table; whether there was something to do.
 
         Raises:
-            ReplicationError: it cannot be done now; says why. Nothing is lost, and nothing passes by the hook.
+            ReplicationError: the step failed. It can be repeated; no row is lost or bypasses the hook.
         """
         spec, source = self._spec(derivation), self.ledger.tables.by_uuid(derivation.source)
         if derivation.pending:
@@ -80,12 +80,12 @@ class Deriver:
         if source is None or source not in self.ledger.tables.all():
             raise RequestError(
                 f"{source.name if source else derivation.source}, which {spec.name} is derived from, was dropped here",
-                f"Its rows stay; if they are not needed: walship droptable {spec.name}",
+                f"The derived rows stay. If they are not needed: walship droptable {spec.name}",
             )
         hook = load(derivation.hook, derivation.options)
         version = version_of(hook, self.ledger.cluster, spec)
-        mark = self.ledger.replay.checkpoint(source.uuid)
-        newest = mark.commit if mark is not None else 0
+        checkpoint = self.ledger.replay.checkpoint(source.uuid)
+        newest = checkpoint.commit if checkpoint is not None else 0
         if version != derivation.version or newest < derivation.position:
             self._renew(derivation, spec, version, newest)
             return True
@@ -117,7 +117,7 @@ class Deriver:
         return True
 
     def _has_outlived(self, spec: TableSpec, source: TableSpec) -> bool:
-        """Whether rows of the source may have grown too old since all was compared; that brings no replay commit."""
+        """Whether rows of the source may have grown too old since the last comparison, which makes no replay commit."""
         now = self.now()
         old = horizon(source, now)
         if old is None or not spec.key or old - self.aged.get(spec.uuid, 0) < (now - old) * _OVERSTAY:
@@ -127,29 +127,29 @@ class Deriver:
 
     def _spec(self, derivation: Derivation) -> TableSpec:
         spec = self.ledger.tables.by_uuid(derivation.table)
-        assert spec is not None, "a derivation is of a table that is there"
+        assert spec is not None, "every derivation has its table"
         return spec
 
     def _settle(self, derivation: Derivation, spec: TableSpec) -> None:
-        """Learn what became of a batch that was begun."""
+        """Find out whether a batch that was begun is written, and record it."""
         there = self.writing().derived(spec, derivation.pending)
         position = derivation.position
         if there is not None:
             self.wait(there)
             if not spec.key or derivation.pending == _batch_id(derivation, derivation.pending_position):
-                position = derivation.pending_position  # else the hook was changed since, and all is compared anew
+                position = derivation.pending_position  # else the hook has changed, and all rows are compared again
         self.ledger.derivations.settle(derivation, position, derivation.upto, self.now(), keyless=not spec.key)
 
     def _renew(self, derivation: Derivation, spec: TableSpec, version: str, newest: int) -> None:
         if not spec.key and (newest < derivation.position or is_restored(derivation.version, version)):
-            if derivation.version != LOST:  # from then on, however far the source comes
+            if derivation.version != LOST:  # stays lost, however far the source gets
                 self.ledger.derivations.renew(spec.uuid, LOST, anew=False)
-            raise lost_place(spec)
+            raise lost_position(spec)
         _log.info("derived_anew", table=spec.name, hook=derivation.hook, version=version)
         self.ledger.derivations.renew(spec.uuid, version, anew=bool(spec.key))
 
     def _pair(self, derivation: Derivation, spec: TableSpec, source: TableSpec, hook: Hook) -> Pair:
-        """Both tables as the hook knows them; wider types than the derived table has are taken over first."""
+        """Both tables as the hook knows them, after columns of the derived table are widened to the hook's types."""
         shown, known = as_known(source, derivation.names), as_known(spec, derivation.names)
         pair = Pair.of(derivation, spec, shown, known)
         wider = widenings(hook(pair.shown.empty_table()).schema, known)

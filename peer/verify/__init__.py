@@ -1,5 +1,5 @@
-"""Whether two clusters hold the same rows: digests of tables, and the process that answers for a cluster.
+"""Compares a table of two clusters by digests, and answers for a cluster in a process of its own.
 
-Guarantees: both sides read as of one replicated time, in bounded memory, and only differing keys travel. Begin at
+Both sides read as of one replicated time, in bounded memory. Only keys that may differ are sent. Begin at
 ``compare.py``.
 """

@@ -1,9 +1,9 @@
-"""``python -m peer.verify.answering``: the process that answers one asker's questions about tables, and then ends.
+"""``python -m peer.verify.answering``: a process that answers one cluster's questions about tables.
 
-The receiver starts one per conversation and only passes bytes on, so that reading millions of rows neither takes its
-time nor its memory. Standard input has one line of JSON (the configuration and who asks), then questions; standard
-output answers; each is preceded by its length in four bytes. At the end of standard input, so also when its parent has
-gone, the process ends, whatever it is at.
+The receiver starts one for each conversation and passes the bytes on. So a comparison takes neither the receiver's time
+nor its memory. Standard input carries a JSON object (the configuration and the asker), then questions. Standard output
+carries answers. Each message is preceded by its length in four bytes. The process ends with its standard input, so also
+when its parent has died.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Answering:
     """Answers questions about one cluster's tables. One thread uses it.
 
     Args:
-        config: says where the catalog is.
-        ledger: kept by the caller.
+        config: of the cluster that answers.
+        ledger: its ledger; the caller closes it.
         asker: name of the cluster that asks.
         spill: a folder for what does not fit into memory.
     """
@@ -58,7 +58,7 @@ class Answering:
         self._reading: Reading | None = None
 
     def answers(self, raw: bytes) -> Iterator[bytes]:
-        """The answers to a question; a refusal when something is wrong."""
+        """The answers to a question; a refusal when it fails."""
         try:
             for answer in self._answers(q.decode_question(raw)):
                 yield q.encode_answer(answer)
@@ -67,11 +67,11 @@ class Answering:
         except (duckdb.Error, OSError) as error:
             what = str(error).strip().splitlines()[0]
             is_full = isinstance(error, duckdb.OutOfMemoryException)
-            hint = "2,048 of its rows have to fit into that memory: they do not" if is_full else "Try again"
+            hint = "The memory must hold 2,048 of its rows, and does not" if is_full else "Try again"
             yield q.encode_answer(Refusal(Reason.NOT_READY, f"reading failed: {what}", hint))
 
     def about(self, table: UUID, name: str) -> q.About:
-        """What a table is, and how far it has come."""
+        """A table's definition, its replicated time, and the earliest time that it can be read as of."""
         specs = self._ledger.tables.all()
         spec = next((spec for spec in specs if spec.uuid == table), None)
         if spec is None:
@@ -86,23 +86,27 @@ class Answering:
         )
 
     def open(self, ask: q.AskRead) -> Reading:
-        """Open a reading and look at all of it; the one before is closed.
+        """Open a reading, closing the one before, and hash all its rows.
 
         Raises:
-            RequestError: it cannot be read as of that time.
+            RequestError: the table cannot be read as of that time.
+            UnknownTableError: there is no such table.
         """
-        spec = replace(ask.spec, name=self._spec(ask.spec.uuid).name)
-        return self._looked_at(spec, ask.groups, None if ask.as_of == q.NOW else ask.as_of)
+        found = next((spec for spec in self._ledger.tables.all() if spec.uuid == ask.spec.uuid), None)
+        if found is None:
+            raise UnknownTableError(f"there is no table {ask.spec.uuid}")
+        spec = replace(ask.spec, name=found.name)
+        return self._hashed(spec, ask.groups, None if ask.as_of == q.NOW else ask.as_of)
 
-    @repeated_on(duckdb.IOException, times=_TRIES)  # maintenance deleted a file just now
-    def _looked_at(self, spec: TableSpec, groups: tuple[str, ...], as_of: int | None) -> Reading:
+    @repeated_on(duckdb.IOException, times=_TRIES)  # maintenance may delete a file just then
+    def _hashed(self, spec: TableSpec, groups: tuple[str, ...], as_of: int | None) -> Reading:
         self.close()
         self._reading = reading = open_reading(self._reader.catalog, spec, groups, as_of, self._spill)
         reading.buckets()
         return reading
 
     def close(self) -> None:
-        """End the reading. Idempotent."""
+        """Close the reading. Idempotent."""
         if self._reading is not None:
             self._reading.close()
             self._reading = None
@@ -126,24 +130,18 @@ class Answering:
 
     def _open(self) -> Reading:
         if self._reading is None:
-            raise UnknownTableError("no table is being read", "Ask to read one first")
+            raise UnknownTableError("no table is open", "Open one first")
         return self._reading
-
-    def _spec(self, table: UUID) -> TableSpec:
-        found = next((spec for spec in self._ledger.tables.all() if spec.uuid == table), None)
-        if found is None:
-            raise UnknownTableError(f"there is no table {table}")
-        return found
 
 
 def write(stream: IO[bytes], content: bytes) -> None:
-    """One question or answer."""
+    """Write one message."""
     stream.write(LENGTH.pack(len(content)) + content)
     stream.flush()
 
 
 def read(stream: IO[bytes]) -> bytes | None:
-    """The next one; None at the end."""
+    """The next message; None at the end of the stream."""
     head = stream.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
@@ -153,8 +151,8 @@ def read(stream: IO[bytes]) -> bytes | None:
 
 
 def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
-    """Answer until the asker has gone."""
-    given = json.loads(incoming.readline())
+    """Answer questions until ``incoming`` ends."""
+    given = json.loads(read(incoming) or b"{}")
     config = Config.model_validate(given["config"])
     asked: queue.Queue[bytes] = queue.Queue(2)
 
@@ -173,11 +171,11 @@ def serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Be that process."""
+    """Run the process."""
     os.nice(_NICE)
     log.as_library()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
     serve(sys.stdin.buffer, answers)
 
 

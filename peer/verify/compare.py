@@ -1,8 +1,8 @@
-"""Whether two clusters hold the same table: row counts, a content hash that no order changes, and the keys that differ.
+"""Compares a table of two clusters: row counts, a content hash that does not depend on order, and the keys that differ.
 
-Both sides read as of a common replicated time, up to which each has everything, and say one hash. Only when the two
-differ do they send hashes of buckets of keys, and only of buckets that differ the keys. Those are looked at again at a
-later common time: what changed meanwhile is still moving and says nothing. So a difference that is reported is one.
+Both sides read as of a common replicated time, up to which each has everything. Each sends one hash. When the two
+differ, each sends hashes of buckets of keys, and then the keys of the buckets that differ. These keys are read again as
+of a later common time. A key that changed meanwhile is moving and is not judged. So every reported difference is real.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ class Difference:
 class Verdict:
     """What a comparison found.
 
-    ``upto`` is the common replicated time in microseconds since 1970 up to which it holds; 0 when there was none that
-    both can be read as of (one folded past it), so that each was read as it was just then. ``differences`` are real
-    ones, at most ``DIFFERENCES_MAX`` of ``differing``; ``moving`` keys were still being written and are not judged.
+    Attributes:
+        upto: the common replicated time of the readings, in microseconds since 1970. 0 when a side had folded past the
+            common time, so that each was read as it was at that moment.
+        differing: how many keys differ.
+        moving: how many keys were still being written, and are not judged.
+        differences: at most ``DIFFERENCES_MAX`` of the keys that differ.
     """
 
     table: str
@@ -71,7 +74,7 @@ class Verdict:
 
 
 class OpenedSide(Protocol):
-    """A table on one cluster as it was at one moment; see ``digest.Reading``."""
+    """A table of one cluster at one moment; see ``digest.Reading``."""
 
     def digest(self) -> Digest:
         """Rows and content hash."""
@@ -80,11 +83,11 @@ class OpenedSide(Protocol):
         """Rows and content hash of every bucket that holds rows."""
 
     def keys(self, buckets: Sequence[int]) -> Iterable[pa.RecordBatch]:
-        """What names the rows of some buckets, and their hashes."""
+        """The keys of the rows of some buckets, and their hashes."""
 
 
 class Side(Protocol):
-    """A table on one cluster, as the comparison reads it."""
+    """A table of one cluster, as the comparison reads it."""
 
     name: str
 
@@ -95,10 +98,10 @@ class Side(Protocol):
         """
 
     def open(self, as_of: int | None) -> OpenedSide:
-        """All live rows as of a commit time, or now; what was opened before is closed.
+        """All live rows as of a commit time, or now. Closes the reading before.
 
         Raises:
-            RequestError, PeerRefusedError: it cannot be read as of that time, or just now.
+            RequestError, PeerRefusedError: the table cannot be read as of that time, or not now.
         """
 
 
@@ -117,14 +120,14 @@ def compare(
 
     Args:
         table: its name, for the verdict.
-        key: its key columns; empty for an append-only table, whose rows are then compared whole.
+        key: its key columns; empty for an append-only table, whose rows are compared whole.
         left: one side.
-        right: the other.
-        wait: blocks until both sides' replicated time has reached the given time (microseconds since 1970); False when
-            it did not in time. Keys that differ in readings of no common time are then counted as ``moving``.
-        now: the time in microseconds since 1970, not behind any cluster's clock by more than their skew.
-        rounds_max: how often differing keys are read again.
-        values: the other columns in the order of the sides' ``_values``, to say which differ.
+        right: the other side.
+        wait: blocks until both sides' replicated time has reached a time (microseconds since 1970). False when that
+            takes too long; then keys that differ in readings of no common time count as ``moving``.
+        now: the time in microseconds since 1970.
+        rounds_max: how often differing keys are read.
+        values: the other columns, in the order of the sides' ``_values``.
     """
     wait(now())
     with Suspects(key) as suspects:
@@ -146,9 +149,9 @@ def compare(
         return replace(verdict, rounds=rounds, differing=settled, moving=suspects.count - settled, differences=listed)
 
 
-@repeated_on(RequestError, PeerRefusedError, times=_TRIES)  # folded past the common time just now
+@repeated_on(RequestError, PeerRefusedError, times=_TRIES)  # a side may fold past the common time just then
 def _read_both(table: str, left: Side, right: Side, suspects: Suspects) -> tuple[Verdict, bool]:
-    """One round: both sides at once, as of a common time when there is one; and whether there was."""
+    """One round: read both sides at once; and whether they were read as of a common time."""
     (one_t, one_from), (two_t, two_from) = left.reached(), right.reached()
     common = min(one_t, two_t)
     is_cut = common > 0 and one_from is not None and two_from is not None and common >= max(one_from, two_from)
@@ -164,11 +167,11 @@ def _read_at(table: str, left: Side, right: Side, suspects: Suspects, common: in
             one = left.open(as_of)
             left_digest = one.digest()
         except (RequestError, PeerRefusedError):
-            waiting.exception()  # the other side is asked again, so it must have answered
+            waiting.exception()  # the next attempt asks this side again, so its answer is awaited
             raise
         two, right_digest = waiting.result()
     finally:
-        beside.shutdown(wait=False)  # who stops here ends the conversation, and with it what is waited for
+        beside.shutdown(wait=False)  # an interrupt closes the conversation, which ends the thread
     verdict = Verdict(
         table,
         Holding(left.name, left_digest.rows, left_digest.content),

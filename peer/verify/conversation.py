@@ -1,4 +1,4 @@
-"""The receiver's end of a comparison: a short-lived process answers, this passes its bytes on and ends it in time."""
+"""The receiver's end of a comparison: starts a process that answers, passes its bytes on, and ends it in time."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Conversations:
-    """Starts processes that answer, a few at once. Safe for threads.
+    """Starts processes that answer, at most ``OPEN_MAX`` at once. Safe for threads.
 
     Args:
         config: the cluster's.
-        seconds_max: how long one may take in all.
+        seconds_max: how long one conversation may take.
     """
 
     def __init__(self, config: Config, seconds_max: float = SECONDS_MAX) -> None:
@@ -38,7 +38,7 @@ class Conversations:
         self._seconds_max = seconds_max
         self._lock = threading.Lock()
         self._open: set[ProcessConversation] = set()
-        shutil.rmtree(self._folder, ignore_errors=True)  # of a receiver that was killed
+        shutil.rmtree(self._folder, ignore_errors=True)  # left by a receiver that was killed
 
     @property
     def _folder(self) -> Path:
@@ -63,7 +63,7 @@ class Conversations:
         return made
 
     def close(self) -> None:
-        """End all."""
+        """End all conversations."""
         for conversation in list(self._open):
             conversation.close()
 
@@ -98,15 +98,16 @@ class ProcessConversation:
         self._timer.daemon = True
         self._timer.start()
         given = {"config": config.model_dump(mode="json"), "asker": asker.name, "spill": str(self._spill)}
-        self._send(json.dumps(given).encode() + b"\n")
+        with contextlib.suppress(PeerUnavailableError):  # if it has died, the first question fails
+            self.ask(json.dumps(given).encode())
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     def ask(self, question: bytes) -> None:
-        """Hand over a question."""
+        """Send a question."""
         assert self._process.stdin is not None
         try:
             write(self._process.stdin, question)
@@ -125,7 +126,7 @@ class ProcessConversation:
         return found
 
     def close(self) -> None:
-        """Kill the process, which only reads, and remove what it left."""
+        """Kill the process, which only reads, and remove its files."""
         with self._lock:
             if self._closed:
                 return
@@ -140,16 +141,10 @@ class ProcessConversation:
         shutil.rmtree(self._spill, ignore_errors=True)
         self._ended(self)
 
-    def _send(self, content: bytes) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has died: the first question says so
-            self._process.stdin.write(content)
-            self._process.stdin.flush()
-
     def _over(self) -> PeerUnavailableError:
         return PeerUnavailableError(
             f"the process that answers for {self._name} has ended",
-            "It took too long or died: see the receiver's output there, and try again",
+            "It took too long or failed: see the receiver's output there, and try again",
         )
 
 

@@ -1,9 +1,9 @@
-"""One reading of a table as hashes that no order changes: of all rows, of each bucket of keys, and of single rows.
+"""One reading of a table as hashes that do not depend on order: of all rows, of each bucket of keys, of single rows.
 
-A row's hash is the MD5 of its columns' texts by name, so values count exactly (NULL, NaN, -0.0 and 0.0 differ) and
-the order of columns does not. A bucket is the highest bits of the MD5 of the key's text, so two clusters cut their
-keys alike; sums modulo 2^128 over a bucket are equal when its rows are. Runs in DuckDB within a bound of memory, past
-which it uses the disk. A reading keeps the files it was opened with: what it says later is of the same moment.
+A row's hash is the MD5 of its columns' texts, in the order of the columns' names. Values count exactly: NULL, NaN, -0.0
+and 0.0 differ. A key's bucket is the highest bits of the MD5 of its text, so two clusters have the same buckets. A
+bucket's hash is the sum of its rows' hashes modulo 2^128. DuckDB computes all this in bounded memory, and uses the disk
+beyond. A reading keeps the files that it opened, so all its answers are of one moment.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ def encode_buckets(buckets: Buckets) -> bytes:
 
 
 def decode_buckets(raw: bytes) -> dict[int, tuple[int, int]]:
-    """Read them back; FormatError when they are none."""
+    """Buckets from their bytes; FormatError for a wrong length."""
     if len(raw) % _ENTRY.size:
-        raise FormatError(f"{len(raw)} bytes are no buckets")
+        raise FormatError(f"{len(raw)} bytes are no whole number of buckets")
     return {bucket: (rows, high << 64 | low) for bucket, rows, high, low in _ENTRY.iter_unpack(raw)}
 
 
 def digest_of(buckets: Buckets) -> Digest:
-    """The whole's, from its buckets'."""
+    """The digest of all rows, from those of the buckets."""
     content = sum(content for _, content in buckets.values()) & _MASK
     return Digest(sum(rows for rows, _ in buckets.values()), f"{content:032x}")
 
 
 def unequal(one: Buckets, two: Buckets) -> list[int]:
-    """Buckets that do not hold the same."""
+    """The buckets that differ."""
     return sorted(bucket for bucket in {*one, *two} if one.get(bucket) != two.get(bucket))
 
 
 class Reading:
-    """The rows of a relation in a DuckDB connection, hashed. Closes the connection; one thread uses it.
+    """The rows of a relation in a DuckDB connection, hashed. Owns the connection; one thread uses it.
 
     Args:
         connection: where ``relation`` is.
         relation: a view or table that can be scanned more than once.
-        columns: what counts.
+        columns: the columns to compare.
         key: which of them are the key; empty when rows are compared whole.
     """
 
@@ -104,7 +104,7 @@ class Reading:
         return [column for column in self._columns if column not in self._key] if self._key else []
 
     def buckets(self) -> dict[int, tuple[int, int]]:
-        """Rows and content hash of every bucket that holds rows; read once."""
+        """Rows and content hash of every bucket that holds rows; computed once."""
         if self._buckets is None:
             bucket = "_h" if not self._key else row_hash(self._key)
             inner = f"select {row_hash(self._columns)} as _h, {bucket} as _kh from {self._relation}"
@@ -121,20 +121,20 @@ class Reading:
         while True:
             try:
                 return self._connection.execute(query).fetchall()
-            except duckdb.OutOfMemoryException:  # each thread holds a row group and 2,048 rows, which go to no disk
+            except duckdb.OutOfMemoryException:  # each thread holds a row group and 2,048 rows in memory
                 step = next(self._more_room, None)
                 if step is None:
                     raise
                 self._connection.execute(step)
 
     def digest(self) -> Digest:
-        """Rows and content hash of the whole."""
+        """Row count and content hash of all rows."""
         return digest_of(self.buckets())
 
     def keys(self, buckets: Sequence[int]) -> pa.RecordBatchReader:
-        """The rows of some buckets: the columns that name them, ``_low`` and ``_high`` of the row's hash, ``_values``.
+        """The rows of some buckets: the columns ``named``, ``_low`` and ``_high`` of the row's hash, ``_values``.
 
-        ``_values`` has a hash of each column of ``values``, so that it can be told which differ.
+        ``_values`` has a hash of each column of ``values``, which shows the columns that differ.
         """
         texts = ", ".join(f"md5_number_lower({_counted(column)})" for column in self.values)
         wanted = ", ".join(map(str, buckets)) or "-1"
@@ -148,7 +148,7 @@ class Reading:
         return self._connection.sql(query).to_arrow_reader(BATCH_ROWS)
 
     def close(self) -> None:
-        """Delete the files and free the memory. Idempotent."""
+        """Close the connection. Idempotent."""
         self._connection.close()
 
 
@@ -164,12 +164,12 @@ def open_reading(
     """Open a table's live rows for comparison.
 
     Args:
-        catalog: where it is.
-        spec: the table, with the columns that count, the key among them.
-        groups: only rows that have a live version in one of these count.
-        as_of: the rows of that commit time, in microseconds since 1970; None for those of now.
+        catalog: where the table is.
+        spec: the table, with the columns to compare, the key among them.
+        groups: only rows that have a live version in one of these groups count.
+        as_of: read as of that commit time, in microseconds since 1970; None for now.
         spill: a folder for what does not fit into memory; made when needed.
-        memory_bytes_max: DuckDB's share.
+        memory_bytes_max: how much memory DuckDB may use.
 
     Raises:
         RequestError: ``as_of`` lies before the last fold.
@@ -188,14 +188,14 @@ def open_reading(
 
 
 def bound(connection: duckdb.DuckDBPyConnection, spill: Path, memory_bytes_max: int) -> None:
-    """Keep a connection within so much memory; what does not fit goes to files in ``spill``."""
+    """Limit the memory of a connection; what does not fit goes to files in ``spill``."""
     spill.parent.mkdir(parents=True, exist_ok=True)  # DuckDB makes only the last folder
     connection.execute(f"set memory_limit = '{memory_bytes_max}B'")
-    connection.execute(f"set temp_directory = {_text(str(spill))}")
+    connection.execute(f"set temp_directory = {literal(str(spill))}")
 
 
 def _among(spec: TableSpec, groups: Sequence[str]) -> str:
-    """The condition that a row is one of ``groups``; empty when all rows are."""
+    """The condition that a row belongs to one of ``groups``; empty when all rows do."""
     others = [group for group in spec.groups if group.name not in groups]
     if not others or not spec.key:
         return ""
@@ -203,22 +203,18 @@ def _among(spec: TableSpec, groups: Sequence[str]) -> str:
         mine = [family for group in spec.groups if group.name in groups for family in group.members]
         rest = any(group.name in groups and not group.members for group in spec.groups)
         families = [family for group in others for family in group.members] if rest else mine
-        listed = ", ".join(map(_text, families)) or "null"
+        listed = ", ".join(map(literal, families)) or "null"
         return f"family {'not ' if rest else ''}in ({listed})"
     live = [f"{DUCKDB.name(version_column('_commit', group))} is not null" for group in groups]
     dead = [f"{DUCKDB.name(version_column('_commit', group.name))} is null" for group in spec.groups]
-    return f"({' or '.join(live)} or ({' and '.join(dead)}))"  # rows that nobody wrote through a WAL have no version
+    return f"({' or '.join(live)} or ({' and '.join(dead)}))"  # rows that were not written through a WAL have none
 
 
 def content_hash(rows: pa.RecordBatchReader) -> tuple[int, str]:
-    """Rows and content hash of any rows, as a reading of them has it: the same in any order and any batching."""
-    connection = open_duckdb()
-    connection.register("rows", rows)
-    reading = Reading(connection, "rows", rows.schema.names, ())
-    try:
-        digest = reading.digest()
-    finally:
-        reading.close()
+    """Row count and content hash of any rows, in any order and batching, as a ``Reading`` of them gives."""
+    with open_duckdb() as connection:
+        connection.register("rows", rows)
+        digest = Reading(connection, "rows", rows.schema.names, ()).digest()
     return digest.rows, digest.content
 
 
@@ -228,10 +224,11 @@ def row_hash(columns: Sequence[str]) -> str:
 
 
 def _counted(column: str) -> str:
-    """SQL text of a value that no other value or neighbour can be mistaken for: its length, then itself."""
+    """SQL of a value's text after its length, so that no two rows have the same concatenation."""
     text = f"{DUCKDB.name(column)}::varchar"
     return f"coalesce(length({text}) || ':' || {text}, '-')"
 
 
-def _text(value: Any) -> str:
-    return "'" + str(value).replace("'", "''") + "'"
+def literal(text: str) -> str:
+    """Any text as a string literal of DuckDB's SQL."""
+    return "'" + text.replace("'", "''") + "'"

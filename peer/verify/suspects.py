@@ -1,6 +1,6 @@
-"""Keys that differed between two readings, kept from one look to the next, in bounded memory.
+"""Keys that differ between two readings, held from one round of a comparison to the next, in bounded memory.
 
-A DuckDB file in a temporary folder holds them; beyond its share of memory it uses the disk.
+They lie in a DuckDB file in a temporary folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SIDES = ("one", "two")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A key, on which side it has rows, and which of its other columns differ."""
+    """A key, on which sides it has rows, and which of its other columns differ."""
 
     key: dict[str, Any]
     in_left: bool
@@ -32,10 +32,14 @@ class Seen:
 
 
 class Suspects:
-    """The keys of two readings that are not the same on both. Use it as a context.
+    """The keys that differ between two readings. Use it as a context.
 
     Args:
-        key: the key columns; rows count whole when there are none.
+        key: the key columns; empty when rows are compared whole.
+
+    Attributes:
+        count: how many keys differed in the last round.
+        settled: how many of them differed in the same way in the round before.
     """
 
     def __init__(self, key: Sequence[str]) -> None:
@@ -55,12 +59,12 @@ class Suspects:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Forget them."""
+        """Close and remove the file."""
         self._db.close()
         self._folder.cleanup()
 
     def look(self, left: Iterable[pa.RecordBatch], right: Iterable[pa.RecordBatch]) -> None:
-        """Compare rows as ``Reading.keys`` gives them. Sets ``count``, and ``settled``: as they were the last time."""
+        """Take one round: rows of both sides, as ``Reading.keys`` gives them. Sets ``count`` and ``settled``."""
         self._db.execute("drop table if exists earlier")
         has_earlier = self.count > 0
         if has_earlier:
@@ -84,7 +88,7 @@ class Suspects:
             self.settled = self._number(f"select count(*) from {self._again()}")
 
     def listed(self, limit: int) -> Iterator[Seen]:
-        """Those that are as they were the last time, in the order of their keys."""
+        """The settled keys, in order, at most ``limit``."""
         named = ", ".join(f"s.{name}" for name in self._names)
         order = ", ".join(str(n + 1) for n in range(len(self._names)))
         query = f"select {named}, s._in_one, s._in_two, s._of_one, s._of_two from {self._again()} order by {order}"
@@ -101,7 +105,7 @@ class Suspects:
         )
 
     def _load(self, side: str, rows: Iterable[pa.RecordBatch]) -> str:
-        """Keep a side's keys, one row each however often they were there; "" when there are none."""
+        """Load a side's keys, one row for each key; "" when there are none."""
         self._db.execute(f"drop table if exists {side}")
         batches = iter(rows)
         first = next(batches, None)

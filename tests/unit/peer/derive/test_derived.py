@@ -246,7 +246,7 @@ def test_what_cannot_be_derived_is_refused_with_the_remedy(site: DerivingSite) -
             write()
     with pytest.raises(RequestError, match="derived here itself"):
         site.define("ops.again", "ops.public", "select")
-    with pytest.raises(RequestError, match=r"ops.people is there and not derived"):
+    with pytest.raises(RequestError, match=r"ops.people exists and is not derived"):
         site.define("ops.people", "ops.public", "select")
 
 

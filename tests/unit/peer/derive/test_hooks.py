@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,3 +98,9 @@ def test_select_keeps_types_and_drops_what_is_not_true() -> None:
     with pytest.raises(HookError, match="x.* not found") as refused:
         load("select", {"where": "x > 1"})(given)
     assert "id, seen" in refused.value.hint
+
+
+def test_a_salt_may_hold_any_character() -> None:
+    given, salt = pa.table({"who": ["ann"]}), "it's \\ secret"
+    made = load("select", {"hash": "who", "salt": salt})(given)
+    assert made.column("who").to_pylist() == [sha256(f"{salt}ann".encode()).hexdigest()]
