@@ -1,4 +1,4 @@
-"""Disk space of frames and tables, here and on all hosts, against all bytes ever written or landed."""
+"""Disk space of frames and tables, here and on all hosts, per byte that was ever written or landed."""
 
 from __future__ import annotations
 

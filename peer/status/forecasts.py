@@ -41,15 +41,15 @@ class PeerForecast:
 class DiskForecast:
     """This host's disk: it is full in ``full_s`` seconds at ``growth`` bytes per second; None as in ``PeerForecast``.
 
-    It looks twenty times as far ahead as back: over three hours after ten minutes. While less than ``kept_free`` is
-    free, nothing lands here.
+    It looks twenty times as far ahead as back: over three hours after ten minutes. While less than
+    ``reserved_bytes`` is free, nothing lands here.
     """
 
     host: str
     free: int
     growth: float | None
     full_s: float | None
-    kept_free: int = 0
+    reserved_bytes: int = 0
 
 
 def peer_forecasts(ledger: Ledger, config: Config, now: int) -> tuple[PeerForecast, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ class Host:
     """One host of the cluster, alive or not.
 
     ``roles`` are those that run there, such as ``worker``, ``receiver 10.0.0.1:7070``, ``master (leads)`` or ``replay
-    (stands by)``. Of its registered ``wal_bytes`` and ``landing_bytes``, ``unapplied_bytes`` wait for replay. ``away``
+    (standby)``. Of its registered ``wal_bytes`` and ``landing_bytes``, ``unapplied_bytes`` wait for replay. ``away``
     is why replay cannot read them now, "" when it can.
     """
 
@@ -121,10 +120,13 @@ def with_files(
         waits[part.row.host] = waits.get(part.row.host, 0) + part.end - part.begin
     known = {host.slot: host for host in members.hosts}
     known |= {slot: Host(slot, "") for slot in wal.keys() | landing.keys() if slot not in known}
-    if report is not None and report.host == here and here in known and _lives(report.pid):
+    if report is not None and report.host == here and here in known and report.pid > 0:
         host = known[here]
         if not any(role.startswith("replay") for role in host.roles):  # a single host needs no election
-            known[here] = replace(host, roles=(*host.roles, "replay"))
+            import psutil  # deferred: it takes a while to import
+
+            if psutil.pid_exists(report.pid):
+                known[here] = replace(host, roles=(*host.roles, "replay"))
     if report is not None and report.host in known:
         known[report.host] = _silent(known[report.host], report.silence(now_s))
     away = _away(known.values(), waits, report, "" if members.problem else here)
@@ -166,23 +168,13 @@ def _away(hosts: Iterable[Host], waits: Mapping[str, int], report: ReplayReport 
     return away
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return pid > 0
-
-
 def _roles(
     slot: str, workers: Iterable[Member], receivers: Iterable[Member], elections: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
     found = []
-    for election, line in elections.items():
-        if slot in line:
-            found.append(f"{election} (leads)" if line[0] == slot else f"{election} (stands by)")
+    for election, candidates in elections.items():
+        if slot in candidates:
+            found.append(f"{election} (leads)" if candidates[0] == slot else f"{election} (standby)")
     if any(member.name == slot for member in workers):
         found.append("worker")
     found += [f"receiver {member.fields.get('address', '')}".strip() for member in receivers if member.name == slot]

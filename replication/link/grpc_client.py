@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 from uuid import UUID
 
@@ -214,11 +215,8 @@ class GrpcShipSession:
                     self._outgoing.put_nowait(None)
                     break
                 except queue.Full:
-                    with_room = self._outgoing.get_nowait
-                    try:
-                        with_room()
-                    except queue.Empty:
-                        continue
+                    with suppress(queue.Empty):
+                        self._outgoing.get_nowait()
             self._reader.join()
 
     def _next(self, timeout_s: float) -> Reply | OpenReply | None:

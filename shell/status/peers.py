@@ -110,10 +110,10 @@ def show_forecasts(printer: Printer, peer_forecasts: Sequence[PeerForecast], dis
             printer.note(f"{of}, {growing}: past its budget in {seconds_text(peer.runs_out_s)}, {then}")
         else:
             printer.line(f"{of}")
-    if disk.free < disk.kept_free:
+    if disk.free < disk.reserved_bytes:
         printer.note(
-            f"disk of {disk.host}: {bytes_text(disk.free)} free, less than the reserve of {bytes_text(disk.kept_free)}:"
-            " nothing lands here until there is room"
+            f"disk of {disk.host}: {bytes_text(disk.free)} free, less than the reserve of"
+            f" {bytes_text(disk.reserved_bytes)}: nothing lands here until there is room"
         )
     if disk.full_s is not None and disk.full_s < _FORECAST_S:
         growing = f"growing {bytes_text(disk.growth or 0)}/s"

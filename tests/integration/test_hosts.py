@@ -311,7 +311,7 @@ def test_one_host_replays_and_the_next_one_follows(west: Hosted) -> None:
         assert ready.wait(30) and not turns.is_set()
         assert west.two.coordination.candidates(Election.REPLAYERS) == ("w1", "w2")
         roles = {host.slot: host.roles for host in members_of(west.two.coordination).hosts}
-        assert roles == {"w1": ("replay (leads)",), "w2": ("replay (stands by)",)}
+        assert roles == {"w1": ("replay (leads)",), "w2": ("replay (standby)",)}
         west.one.coordination.close()
         assert turns.wait(30)
     finally:

@@ -94,7 +94,7 @@ def test_forecasts_say_when_and_what_happens_then(said: Said) -> None:
     assert "then tables need a bootstrap" in said.text and "full in 2 h 00 min" in said.text
     show_forecasts(said.printer, [replace(NEAR, then="spill", stored_files=2, stored_bytes=1 << 20)], DISK)
     assert "nothing lands here" not in said.text
-    show_forecasts(said.printer, [], replace(DISK, free=100 << 20, kept_free=512 << 20))
+    show_forecasts(said.printer, [], replace(DISK, free=100 << 20, reserved_bytes=512 << 20))
     assert "100.0 MiB free, less than the reserve of 512.0 MiB: nothing lands here" in said.text
     assert "then files move to the store" in said.text and "for west, 2 files (1.0 MiB) are in the store" in said.text
 

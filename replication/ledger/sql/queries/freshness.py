@@ -83,10 +83,10 @@ def thin(connection: Connection, origin: ClusterId) -> None:
     rows = connection.execute(sa.select(_n.closed, _n.payload).where(here).order_by(_n.closed)).all()
     if len(rows) <= NOTICES_MAX:
         return
-    standing = {reached, *(snapshot.of(table).replicated().t for table in snapshot.live)}
+    reached_by_tables = {reached, *(snapshot.of(table).replicated().t for table in snapshot.live)}
     older = iter(rows[:-NOTICES_FRESH])
     for one in older:
-        two = None if one.closed in standing else next(older, None)
+        two = None if one.closed in reached_by_tables else next(older, None)
         if two is None:
             continue
         joined = accumulate(_decode(one.payload), _decode(two.payload))

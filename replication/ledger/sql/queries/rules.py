@@ -145,13 +145,13 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
 def note_end(connection: Connection, rule: Any, now: int) -> None:
     """Keep how far a rule's streams have got, before its row is deleted.
 
-    Of one that never got as far as to be live, or needs a bootstrap, that is where they stood before, or nowhere.
+    Of a rule that was never live, or needs a bootstrap, that is where an earlier rule ended, or nowhere.
     """
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == rule.peer))
     here = (_e.cluster == to) & (_e.table_uuid == rule.table_uuid) & (_e.grp == rule.grp)
     if rule.phase != Phase.LIVE.value:
-        stood = sending.ended_rules.update().where(here).values(generation=rule.generation)
-        if connection.execute(stood).rowcount:
+        earlier = sending.ended_rules.update().where(here).values(generation=rule.generation)
+        if connection.execute(earlier).rowcount:
             return
     at, positions = 0, dict[FileId, int]()
     if rule.phase == Phase.LIVE.value:
@@ -183,8 +183,8 @@ def gaps_of_new(
         frames = sum(required_from.values())
         return (Gap(0, now, frames),) if frames else ()
     connection.execute(sending.ended_rules.delete().where(here))
-    stood = {file_id(wal): int(sequence) for wal, sequence in json.loads(row.positions).items()}
-    frames = sum(max(0, first - stood.get(wal, 0)) for wal, first in required_from.items())
+    ended = {file_id(wal): int(sequence) for wal, sequence in json.loads(row.positions).items()}
+    frames = sum(max(0, first - ended.get(wal, 0)) for wal, first in required_from.items())
     return (*read_gaps(row.gaps), *([Gap(row.at, now, frames)] if frames else []))
 
 

@@ -56,13 +56,13 @@ def test_a_cluster_of_one_host_whose_replay_stands_for_nothing_shows_whether_it_
 def test_a_replay_process_that_says_nothing_is_named_with_how_long() -> None:
     report = ReplayReport(host="w1", pid=os.getpid(), at=1000.0)
     leads = Members(
-        hosts=(Host("w1", "/data", ("master (leads)", "replay (leads)")), Host("w2", "/", ("replay (stands by)",)))
+        hosts=(Host("w1", "/data", ("master (leads)", "replay (leads)")), Host("w2", "/", ("replay (standby)",)))
     )
     assert [host.roles for host in with_files(leads, [], [], report, "w1", 1014.0).hosts] == [
         h.roles for h in leads.hosts
     ]
     silent, other = with_files(leads, [], [], report, "w2", 1045.0).hosts
     assert silent.roles == ("master (leads)", "replay (leads, silent for 45 s)")
-    assert other.roles == ("replay (stands by)",)
+    assert other.roles == ("replay (standby)",)
     alone = Members(hosts=(Host("w1", "/data", ("worker",)),))
     assert with_files(alone, [], [], report, "w1", 1045.0).hosts[0].roles == ("worker", "replay (silent for 45 s)")
