@@ -1,6 +1,6 @@
 """Set-up's look at the machine: Java, and with ``--jars`` the jars; one clear line and code 2 when either is missing.
 
-A disk that may be too small is told, too. Run by the Makefile, without ``--jars`` before anything is installed.
+It also warns of a disk that may be too small. Run by the Makefile, without ``--jars`` before anything is installed.
 """
 
 from __future__ import annotations

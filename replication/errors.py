@@ -44,11 +44,11 @@ def one_line(error: BaseException, chars_max: int = 500) -> str:
     """A library's error as one line; of a Java error the message and its causes, without the stack."""
     cause = getattr(error, "orig", None)  # SQLAlchemy adds the statement and its values
     error = cause if isinstance(cause, BaseException) else error
-    return f"{type(error).__name__}: {said(error)}"[:chars_max]
+    return f"{type(error).__name__}: {message_line(error)}"[:chars_max]
 
 
-def said(error: BaseException) -> str:
-    """Its message in one line."""
+def message_line(error: BaseException) -> str:
+    """An error's message as one line."""
     lines = (line.strip().removeprefix(": ") for line in str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith(("at ", "... ")))
 

@@ -110,9 +110,9 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             raise
-        told = _foreseen(error)
-        printer.error(told)
-        return told.exit_code
+        expected = _foreseen(error)
+        printer.error(expected)
+        return expected.exit_code
 
 
 def _wrong_line(error: Any, printer: Printer) -> int:

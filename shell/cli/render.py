@@ -58,12 +58,12 @@ class Printer:
         """A note beside the result, on standard error in both forms."""
         self.err.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
 
-    def value(self, value: Any, said: str = "") -> None:
-        """One result: ``value`` as JSON, ``said`` for people (or the value's fields, a line each)."""
+    def value(self, value: Any, text: str = "") -> None:
+        """One result: ``value`` as JSON, ``text`` for people (or the value's fields, a line each)."""
         if self.as_json:
             self.out.print(to_json(value), soft_wrap=True, markup=False)
-        elif said:
-            self.line(said)
+        elif text:
+            self.line(text)
         else:
             for name, field in plain(value).items():
                 self.out.print(f"  [dim]{escape(name):<18}[/] {escape(_cell(field))}", soft_wrap=True)
@@ -94,8 +94,13 @@ class Printer:
     def error(self, error: ReplicationError) -> None:
         """Print an error and its hint on standard error."""
         if self.as_json:
-            told = {"error": error.what, "hint": error.hint, "exit_code": error.exit_code, "retryable": error.retryable}
-            self.err.print(to_json(told), soft_wrap=True, markup=False)
+            shown = {
+                "error": error.what,
+                "hint": error.hint,
+                "exit_code": error.exit_code,
+                "retryable": error.retryable,
+            }
+            self.err.print(to_json(shown), soft_wrap=True, markup=False)
             return
         self.err.print(f"[bold red]error[/] {escape(error.what)}", soft_wrap=True)
         if error.hint:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,7 +25,7 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Parquet, Arrow, ORC or CSV files.")],
     table: Annotated[str, table_option("The table to import into.", "--table", "-t")],
     form: Annotated[
-        str, typer.Option("--format", help="parquet, arrow, orc or csv. Default: by each file's suffix.")
+        str, typer.Option("--format", metavar="parquet|arrow|orc|csv", help="Default: by each file's suffix.")
     ] = "",
     again: Annotated[
         bool, typer.Option("--again", help="Import again what was imported before, as newer versions.")
@@ -41,37 +40,30 @@ def import_(
 
     Columns are matched by name. A file that was imported before is skipped, so repeat an import that was interrupted.
     """
-    from shell.cli.awaiting import await_written, look_for
+    from shell.cli.awaiting import Wait, check_wait, print_written
     from shell.rows.importing import import_files
 
     with invocation.connect() as (cluster, printer):
-        look_for(cluster, wait_for)
+        check_wait(cluster, wait_for)
         began = time.monotonic()
         done, position = import_files(cluster, table, files, form, printer, again=again)
         took = time.monotonic() - began
         new = [file for file in done if not file.repeated]
         rows, size = sum(file.rows for file in new), sum(file.file_bytes for file in new)
-        told = {
+        result = {
             "table": table,
             "files": [_shown(file) for file in done],
             "rows": rows,
             "bytes": size,
             "seconds": round(took, 3),
-            "waited_seconds": 0.0,
-            "position": json.loads(position.to_json()),
         }
         before = f", {len(done) - len(new)} imported before" if len(new) < len(done) else ""
         rate = bytes_text(int(size / took)) if took else "0 B"
-        said = (
+        text = (
             f"{len(new)} of {len(done)} files imported into {table}{before}: {rows:,} rows ({bytes_text(size)}) "
             f"durable after {took:.1f} s, {rate}/s"
         )
-        if wait_for is not None:
-            await_written(cluster, position, wait_for, until, timeout_s, lambda: printer.value(told, said))
-            waited = time.monotonic() - began - took
-            told["waited_seconds"] = round(waited, 3)
-            said += f", {until} at {wait_for} after another {waited:.1f} s"
-        printer.value(told, said)
+        print_written(cluster, printer, result, text, position, Wait(wait_for, until, timeout_s))
 
 
 def _shown(file: Imported) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +28,7 @@ BatchIdOption = Annotated[
     str | None,
     typer.Option(
         "--batch-id",
+        metavar="ID",
         help="If repeated, add only what is missing. At most 256 MiB of rows; not for cell tables.",
     ),
 ]
@@ -52,7 +52,7 @@ def write(
         ),
     ],
     form: Annotated[
-        str, typer.Option("--format", help="csv, parquet, arrow, orc or json. Default: by the file's suffix.")
+        str, typer.Option("--format", metavar="csv|parquet|arrow|orc|json", help="Default: by the file's suffix.")
     ] = "",
     delete: Annotated[bool, typer.Option("--delete", help="Delete the rows whose keys the file holds.")] = False,
     batch_id: BatchIdOption = None,
@@ -63,30 +63,26 @@ def write(
     timeout_s: Annotated[float, timeout_option("How long --wait waits.")] = 60.0,
 ) -> None:
     """Write the rows of a file to a table; they are durable here when it returns."""
-    from shell.cli.awaiting import await_written, look_for  # deferred: only this verb writes
+    from shell.cli.awaiting import Wait, check_wait, print_written  # deferred: only this verb writes
     from shell.rows.writing import write_file
 
     with invocation.connect() as (cluster, printer):
-        look_for(cluster, wait_for)
+        check_wait(cluster, wait_for)
         began = time.monotonic()
         spec = cluster.table(table)
         written = write_file(cluster, spec, source, form, printer, delete=delete, batch_id=batch_id)
         rows, position = written.rows, written.position
         took = time.monotonic() - began
         verb = ("delete" if delete else "row") + ("" if rows == 1 else "s")
-        told = {
+        result = {
             "table": table,
             "rows": rows,
             "bytes": written.bytes,
             "seconds": round(took, 3),
-            "position": None if position is None else json.loads(position.to_json()),
         }
         rate = rows / took if took else 0
-        said = f"{rows:,} {verb} ({bytes_text(written.bytes)}) durable in {table} after {took:.1f} s, {rate:,.0f}/s"
-        if wait_for is not None and position is not None:
-            await_written(cluster, position, wait_for, until, timeout_s, lambda: printer.value(told, said))
-            said += f", {until} at {wait_for}"
-        printer.value(told, said)
+        text = f"{rows:,} {verb} ({bytes_text(written.bytes)}) durable in {table} after {took:.1f} s, {rate:,.0f}/s"
+        print_written(cluster, printer, result, text, position, Wait(wait_for, until, timeout_s))
 
 
 def read(
@@ -96,7 +92,9 @@ def read(
         str | None, typer.Option("--where", "-w", metavar="SQL", help="A condition on its columns.")
     ] = None,
     columns: Annotated[str, typer.Option("--columns", metavar="COL,…", help="Columns to print. Default: all.")] = "",
-    limit: Annotated[int | None, typer.Option("--limit", "-n", help="Print at most this many rows.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", help="Print at most this many rows.")
+    ] = None,
     output: OutputOption = None,
 ) -> None:
     r"""Print the rows of a table, without Spark.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -14,12 +14,8 @@ from replication.errors import ReplicationError, RequestError
 from shell.cli.invocation import Invocation, add_verb, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, seconds_text
 
-if TYPE_CHECKING:
-    pass
-
 PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 _TELL_EVERY_S = 2.0
-_TOLD_S = 7 * 86400.0
 
 
 def register(app: typer.Typer) -> None:
@@ -35,10 +31,10 @@ def pause(invocation: Invocation, cluster_name: PeerArgument) -> None:
     """Stop sending to a peer until resume; the files that it needs are retained."""
     with invocation.connect() as (cluster, printer):
         workers = cluster.operations.pause(cluster_name)
-        said = (
+        text = (
             f"{cluster_name} is paused: {_workers(workers)} sends it nothing, and the files that it needs are retained"
         )
-        printer.value({"peer": cluster_name, "paused": True, "workers": workers}, said)
+        printer.value({"peer": cluster_name, "paused": True, "workers": workers}, text)
 
 
 def resume(invocation: Invocation, cluster_name: PeerArgument) -> None:
@@ -62,9 +58,9 @@ def throttle(
     with invocation.connect() as (cluster, printer):
         workers = cluster.operations.throttle(cluster_name, bytes_per_s)
         share = f", {bytes_text(bytes_per_s / len(workers))}/s from each of {len(workers)}" if len(workers) > 1 else ""
-        said = f"at most {bytes_text(bytes_per_s)}/s{share}" if bytes_per_s else "as fast as it goes"
+        text = f"at most {bytes_text(bytes_per_s)}/s{share}" if bytes_per_s else "as fast as it goes"
         printer.value(
-            {"peer": cluster_name, "bytes_per_s": bytes_per_s, "workers": workers}, f"{cluster_name} is sent {said}"
+            {"peer": cluster_name, "bytes_per_s": bytes_per_s, "workers": workers}, f"{cluster_name} is sent {text}"
         )
 
 
@@ -108,7 +104,7 @@ def drain(
 
 
 def for_each(names: Sequence[str], act: Callable[[str], None], printer: Printer) -> None:
-    """Act on each; what fails for one of several is told, and holds up no other.
+    """Act on each; one that fails is reported and does not stop the others.
 
     Raises:
         ReplicationError: the one failed, or, of several, which.

@@ -32,12 +32,12 @@ def definecluster(invocation: Invocation, name: Name, zookeepers: ZooKeepers) ->
     with invocation.connect() as (cluster, printer):
         before = cluster.ledger.rules.peers()
         peer = cluster.peering.define(check_name(name, "cluster name"), zookeepers)
-        said = (
+        text = (
             f"{peer.name} is a peer ({peer.cluster}). To send it tables: walship enablereplication -t TABLE {peer.name}"
         )
         if peer in before:
-            said = f"{peer.name} is defined already ({peer.cluster} at {peer.zookeepers}): nothing to do"
-        printer.value(peer, said)
+            text = f"{peer.name} is defined already ({peer.cluster} at {peer.zookeepers}): nothing to do"
+        printer.value(peer, text)
 
 
 def deletecluster(
@@ -55,8 +55,8 @@ def deletecluster(
         if zookeepers and defined not in map(str, meant_by(with_root(zookeepers, name))):
             raise RequestError(f"Peer {name} is at {defined}, not at {zookeepers}", "See: walship listclusters")
         peer, knows = cluster.peering.delete(name)
-        told = {"deleted": peer.name, "knows": knows}
-        printer.value(told, f"{peer.name} is deleted; nothing more is sent to it")
+        result = {"deleted": peer.name, "knows": knows}
+        printer.value(result, f"{peer.name} is deleted; nothing more is sent to it")
         if not knows:
             printer.note(
                 f"{peer.cluster} did not answer and does not know. If it comes back, its replicated time waits for"

@@ -46,9 +46,9 @@ def replay(
             ran_here = catch_up(cluster.config, cluster.ledger, timeout_s, say, coordination)
         took = time.monotonic() - began
         who = "here" if ran_here else "by the replay process"
-        told = {"bytes": total, "seconds": round(took, 2), "ran_here": ran_here}
-        said = f"{bytes_text(total)} replayed {who} in {took:.1f} s; the tables" if total else "the tables"
-        printer.value(told, f"{said} are up to date with what has landed")
+        result = {"bytes": total, "seconds": round(took, 2), "ran_here": ran_here}
+        text = f"{bytes_text(total)} replayed {who} in {took:.1f} s; the tables" if total else "the tables"
+        printer.value(result, f"{text} are up to date with what has landed")
 
 
 def fold(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from shell.cli.invocation import Invocation, add_verb, table_option, tables_opti
 from shell.commands.bootstrap import WaitOption, await_rows
 from shell.commands.enabling import Enabling
 from shell.commands.operate import for_each
-
-if TYPE_CHECKING:
-    pass
 
 TablesOption = Annotated[
     list[str], tables_option("A table, or a pattern such as ops.*; may be repeated.", "-t", "--table")

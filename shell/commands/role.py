@@ -40,13 +40,13 @@ def readonly(
             state = read.state.becomes(wanted)
             if state != read.state:
                 coordination.set_role(state, read.version)
-            if wanted is Role.STANDBY:  # also said again: whoever said it first may have been stopped before this
+            if wanted is Role.STANDBY:  # also if it is already: an earlier command may have been stopped here
                 await_writers(coordination, state.epoch, cluster.config.writer.lease_s)
             try:
                 cluster.ledger.terms.keep_role(state)
             except CoordinationError as error:  # it is so all the same, and each role notes it when it starts
                 printer.note(f"{error.what}; ZooKeeper has it, and walship up notes it in the ledger when it starts")
             read = coordination.role()
-        told = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
+        result = {"cluster": cluster.name, "role": read.state.role.value, "epoch": read.state.epoch}
         takes = "takes writers" if read.state.role is Role.ACTIVE else "takes no writers; what peers send goes on"
-        printer.value(told, f"{cluster.name} is {read.state.role.value} (epoch {read.state.epoch}): it {takes}")
+        printer.value(result, f"{cluster.name} is {read.state.role.value} (epoch {read.state.epoch}): it {takes}")

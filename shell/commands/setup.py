@@ -37,11 +37,15 @@ def register(app: typer.Typer) -> None:
 def init(
     invocation: Invocation,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The cluster's folder.")],
-    name: Annotated[str, typer.Option(help="The cluster's name. Default: the folder's.")] = "",
-    port: Annotated[int, typer.Option(help="The port of its embedded ZooKeeper.")] = 2181,
-    listen: Annotated[str, typer.Option(help="The receiver's host:port; port 0 takes a free one.")] = "127.0.0.1:0",
-    host: Annotated[str, typer.Option(help="This host's slot, if the cluster has several hosts.")] = "",
-    zookeepers: Annotated[str, typer.Option(help="Servers of a ZooKeeper ensemble to use instead: host:port,...")] = "",
+    name: Annotated[str, typer.Option(metavar="NAME", help="The cluster's name. Default: the folder's.")] = "",
+    port: Annotated[int, typer.Option(metavar="PORT", help="The port of its embedded ZooKeeper.")] = 2181,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The receiver's address; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
+    host: Annotated[str, typer.Option(metavar="SLOT", help="This host's slot, if the cluster has several hosts.")] = "",
+    zookeepers: Annotated[
+        str, typer.Option(metavar="HOST:PORT,…", help="Servers of a ZooKeeper ensemble to use instead.")
+    ] = "",
     ledger: Annotated[
         str, typer.Option(metavar="URL", help="A ledger that several hosts share: postgresql://...")
     ] = "",
@@ -56,11 +60,7 @@ def init(
     ] = None,
 ) -> None:
     """Write the configuration of a new cluster, or of another host of a cluster."""
-    printer = invocation.printer
     name = check_name(name or directory.absolute().name, "cluster name")
-    file = directory / FILE_NAME
-    if file.exists():
-        raise RequestError(f"{file} exists already", "Edit it, or choose another folder")
     own: dict[str, object] = {"port": port}
     keeper = {"embedded": False, "servers": zookeepers} if zookeepers else own
     pem = {} if certificates is None else _pem_files(certificates.absolute(), host or name)
@@ -72,19 +72,27 @@ def init(
         "tls": {**pem},
         "catalog": {"warehouse": warehouse} if warehouse else {},
     }
-    described = {**given, "cluster": {"name": name, "data_dir": str(directory.absolute()), **given["cluster"]}}
-    configuration.load(overrides=described)  # what is wrong with it is said before anything is written
-    text = configuration.default_toml(name, ".", **given)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror}", "Choose another folder") from None
-    configuration.load(file)
-    printer.value(
+    file = _configured(directory, name, given)
+    invocation.printer.value(
         {"cluster": name, "file": str(file)},
         f"{file} describes cluster {name}. Start it: walship up --config {shlex.quote(str(file))}",
     )
+
+
+def _configured(directory: Path, name: str, given: dict[str, dict[str, object]]) -> Path:
+    """Write a cluster's TOML file, after its settings were checked."""
+    file = directory / FILE_NAME
+    if file.exists():
+        raise RequestError(f"{file} exists already", "Edit it, or choose another folder")
+    cluster = {"name": name, "data_dir": str(directory.absolute()), **given["cluster"]}
+    configuration.load(overrides={**given, "cluster": cluster})
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        file.write_text(configuration.default_toml(name, ".", **given), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror}", "Choose another folder") from None
+    configuration.load(file)
+    return file
 
 
 def _pem_files(folder: Path, host: str) -> dict[str, str]:
@@ -150,8 +158,8 @@ def _detached(printer: Printer, file: Path, roles: str) -> None:
     launched.leave_running()
     pid = 0 if launched.process is None else launched.process.pid
     took = time.monotonic() - began
-    told = {"cluster": name, "pid": pid, "seconds": round(took, 2), "output": str(launched.output)}
-    printer.value(told, f"{name}: process {pid}, ready after {took:.1f} s; its output is in {launched.output}")
+    result = {"cluster": name, "pid": pid, "seconds": round(took, 2), "output": str(launched.output)}
+    printer.value(result, f"{name}: process {pid}, ready after {took:.1f} s; its output is in {launched.output}")
 
 
 def down(invocation: Invocation, config: ConfigOption = None) -> None:

@@ -60,12 +60,10 @@ def createtable(
         list[str] | None,
         typer.Option("--partition", "-p", metavar="TRANSFORM", help="An Iceberg transform, such as day(at)."),
     ] = None,
-    sort: Annotated[
-        str, typer.Option("--sort", metavar="COL,…", help="The columns that its files are sorted by.")
-    ] = "",
-    kind: Annotated[str, typer.Option("--kind", help="The kind of table: typed or cell.")] = "typed",
+    sort: Annotated[str, typer.Option("--sort", metavar="COL,…", help="Columns to sort its files by.")] = "",
+    kind: Annotated[str, typer.Option("--kind", metavar="typed|cell", help="The kind of table.")] = "typed",
     history_s: Annotated[
-        int | None, typer.Option("--history-s", help="How old a version may be when it is written, in seconds.")
+        int | None, typer.Option("--history-s", metavar="SECONDS", help="How old a version may be when it is written.")
     ] = None,
 ) -> None:
     """Create a table from a schema, a sample file or a table of another cluster."""

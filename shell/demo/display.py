@@ -61,7 +61,7 @@ class Display:
     Args:
         console: where to; lines instead of a live picture when it is no terminal.
         quiet: show nothing.
-        observe: the flow now; None when it cannot be told.
+        observe: the flow now; None when it is unknown.
     """
 
     def __init__(self, console: Console, quiet: bool, observe: Callable[[], Flow | None]) -> None:
@@ -105,7 +105,7 @@ class Display:
         progress.bytes += size
 
     def _refresh(self) -> None:
-        said, last = time.monotonic(), self._line()
+        printed, last = time.monotonic(), self._line()
         while not self._done.wait(_REFRESH_S):
             flow = self._observe()
             if flow is not None:
@@ -114,8 +114,8 @@ class Display:
                 self.scene.lag_most = max(self.scene.lag_most, flow.lag_bytes)
             if self._live is not None:
                 self._live.update(self._picture(), refresh=True)
-            elif not self._quiet and time.monotonic() - said > _PLAIN_EVERY_S:
-                said, line = time.monotonic(), self._line()
+            elif not self._quiet and time.monotonic() - printed > _PLAIN_EVERY_S:
+                printed, line = time.monotonic(), self._line()
                 if line != last:
                     self._console.print(line, highlight=False, markup=False)
                 last = line

@@ -191,7 +191,7 @@ class GraphDisplay(Display):
         scene, flow = self.scene, self.scene.flow
         graph = flow if isinstance(flow, GraphFlow) else GraphFlow(0, 0.0, 0, {})
         lag = f"{bytes_text(graph.lag_bytes)}, {seconds_text(graph.lag_s)}"
-        lag = "level" if all(route.is_level for route in graph.routes.values()) else lag
+        lag = "caught up" if all(route.is_caught_up for route in graph.routes.values()) else lag
         parts: list[Table | Text] = [
             draw(self._shape, graph.nodes, graph.routes),
             Text(),
@@ -205,7 +205,7 @@ class GraphDisplay(Display):
 
 
 def _text(lag: RouteLag) -> str:
-    return "level" if lag.is_level else bytes_text(lag.lag_bytes)
+    return "caught up" if lag.is_caught_up else bytes_text(lag.lag_bytes)
 
 
 def _lay_out(

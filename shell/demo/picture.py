@@ -93,7 +93,7 @@ class RouteLag:
     trouble: str = ""
 
     @property
-    def is_level(self) -> bool:
+    def is_caught_up(self) -> bool:
         """Whether nothing is on its way but what tells the time, which goes along every route about once a second."""
         return not self.trouble and self.lag_bytes < _BEAT_BYTES and self.lag_s < _BEAT_S
 
@@ -172,12 +172,12 @@ def _box(canvas: _Canvas, at: Point, name: str, state: NodeState | None) -> None
 
 
 def _arrow(canvas: _Canvas, arrow: Arrow, lag: RouteLag | None) -> None:
-    style = "dim" if lag is None else "bold red" if lag.trouble else "green" if lag.is_level else "yellow"
+    style = "dim" if lag is None else "bold red" if lag.trouble else "green" if lag.is_caught_up else "yellow"
     corners = arrow.corners
-    paths = [_way(one, two) for one, two in zip(corners, corners[1:], strict=False)]
-    for (one, two), way in zip(zip(corners, corners[1:], strict=False), paths, strict=True):
+    paths = [_direction(one, two) for one, two in zip(corners, corners[1:], strict=False)]
+    for (one, two), direction in zip(zip(corners, corners[1:], strict=False), paths, strict=True):
         for point in _between(one, two):
-            canvas.put(point, "─" if way in ("left", "right") else "│", style)
+            canvas.put(point, "─" if direction in ("left", "right") else "│", style)
     for at, before, after in zip(corners[1:-1], paths, paths[1:], strict=False):
         canvas.put(at, _TURNS[before, after], style)
     canvas.put(corners[-1], _HEADS[paths[-1]], style)
@@ -193,12 +193,12 @@ def _arrow(canvas: _Canvas, arrow: Arrow, lag: RouteLag | None) -> None:
 def _label(lag: RouteLag | None) -> Sequence[str]:
     if lag is None:
         return ()
-    if lag.is_level:
-        return ("level",)
+    if lag.is_caught_up:
+        return ("caught up",)
     return ("✗ " if lag.trouble else "") + bytes_text(lag.lag_bytes), seconds_text(lag.lag_s)
 
 
-def _way(one: Point, two: Point) -> str:
+def _direction(one: Point, two: Point) -> str:
     if one[1] == two[1]:
         return "right" if two[0] > one[0] else "left"
     return "down" if two[1] > one[1] else "up"

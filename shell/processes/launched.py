@@ -65,8 +65,8 @@ class Launched:
     def check(self) -> None:
         """Raise the error that ``walship up`` ended with; nothing while it runs."""
         if self.process is not None and self.process.poll() is not None:
-            said = self.output.read_bytes()[self.output_before :].decode(errors="replace").strip().splitlines()
-            lines = [line for line in said if line.startswith(("error", "hint"))]
+            printed = self.output.read_bytes()[self.output_before :].decode(errors="replace").strip().splitlines()
+            lines = [line for line in printed if line.startswith(("error", "hint"))]
             if not lines and not self.process.returncode:
                 raise ReplicationError(
                     f"Cluster {self.name} was stopped before it was ready", "Start it again: walship up"
@@ -115,16 +115,16 @@ def await_ready(
     """
     deadline = time.monotonic() + timeout_s
     began = time.time()
-    told: set[tuple[str, str, str]] = set()
+    reported: set[tuple[str, str, str]] = set()
     while late := [(each, role) for each in launched for role in roles or each.roles if not each.is_up(role)]:
         for each in launched:
             each.check()
         for each, role in late:
             state = each.state(role)
             if state is None or state.state != "failed" or state.at < began or state.exit_code == ConfigError.exit_code:
-                continue  # a mistake in the configuration ends it all, and is told then
-            if (each.name, role, state.what) not in told:
-                told.add((each.name, role, state.what))
+                continue  # a mistake in the configuration ends it all, and check() raises it
+            if (each.name, role, state.what) not in reported:
+                reported.add((each.name, role, state.what))
                 tell(f"{each.name}'s {role} ended and is started again: {state.what}. {state.hint}".strip())
         if time.monotonic() > deadline:
             names = ", ".join(f"{each.name}'s {role}" for each, role in late)

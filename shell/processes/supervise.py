@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from replication.config import Config
-from replication.errors import ConfigError, ReplicationError
+from replication.errors import ConfigError
 from replication.retries import Retries
 from shell.processes.role_process import STOP_GRACE_S, ProcessState
 from shell.processes.spawn import spawn
@@ -133,11 +133,16 @@ class RoleSupervisor:
 
     def _ended(self, process: subprocess.Popen[bytes]) -> RoleEvent:
         state = ProcessState.read(self._config.run_dir, self.role)
-        said = state if state is not None and state.pid == process.pid and state.state == "failed" else None
+        failed = state if state is not None and state.pid == process.pid and state.state == "failed" else None
         self._release(process)
-        if said is not None and said.exit_code == ConfigError.exit_code and not self._was_ready and not self.restarts:
-            raise ConfigError(f"{self.role}: {said.what}", said.hint)
-        return self._put_off(process.pid, _reason(process.returncode, said))
+        if (
+            failed is not None
+            and failed.exit_code == ConfigError.exit_code
+            and not self._was_ready
+            and not self.restarts
+        ):
+            raise ConfigError(f"{self.role}: {failed.what}", failed.hint)
+        return self._put_off(process.pid, _reason(process.returncode, failed))
 
     def _put_off(self, pid: int, reason: str) -> RoleEvent:
         self.restarts += 1
@@ -189,7 +194,7 @@ class Supervisor:
         dormant = [role for role in self._roles if role.role in self._later]
         looked = 0.0
         running: list[RoleSupervisor] = []
-        told = False
+        announced = False
         try:
             while not stop.wait(poll_s if running else 0):
                 for role in running:
@@ -198,11 +203,11 @@ class Supervisor:
                 if waiting and all(self._is_ready(role) for role in running if role.role == "zookeeper"):
                     running.append(waiting.pop(0))
                     self._tell(running[-1].start())
-                if not told and not waiting and all(self._is_ready(role) for role in running):
-                    told = True
+                if not announced and not waiting and all(self._is_ready(role) for role in running):
+                    announced = True
                     with suppress(OSError):
                         ready()
-                if told and dormant and time.monotonic() - looked > self._look_s:
+                if announced and dormant and time.monotonic() - looked > self._look_s:
                     looked = time.monotonic()
                     woken = [role for role in dormant if self._later[role.role]()]
                     dormant = [role for role in dormant if role not in woken]
@@ -232,9 +237,9 @@ class Supervisor:
             self._say(event)
 
 
-def _reason(code: int, said: ProcessState | None) -> str:
-    if said is not None:
-        return ReplicationError(said.what, said.hint).what
+def _reason(code: int, failed: ProcessState | None) -> str:
+    if failed is not None:
+        return failed.what
     if code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"exit code {code}"

@@ -30,7 +30,7 @@ def batches_of(source: str, form: str = "", schema: pa.Schema | None = None) -> 
         schema: types to read columns as, where they are named in the file; guessed when None.
 
     Raises:
-        RequestError: no such file, or its format cannot be told.
+        RequestError: no such file, or its format is unknown.
         FormatError: it is not of that format, or a value is not of its column's type.
     """
     chosen = form or ("json" if Path(source).suffix.lower() in _JSON_SUFFIXES else "")

@@ -55,8 +55,10 @@ def import_files(
                 position = position.join(cluster.import_files(table, file, format=form, again=again, report=shown))
             except ReplicationError:
                 if len(files) > 1:
-                    said = f"{len(done)} of {len(files)} files are imported; those after {file} were not tried"
-                    printer.note(f"{said}. Repeat the command: it skips what is imported")
+                    printer.note(
+                        f"{len(done)} of {len(files)} files are imported; those after {file} were not tried."
+                        " Repeat the command: it skips what is imported"
+                    )
                 raise
             progress.remove_task(shown.task)
             done.append(shown.latest)

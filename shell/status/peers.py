@@ -56,18 +56,18 @@ def show_pattern_rules(printer: Printer, found: Sequence[PatternRule]) -> None:
 def show_sending(printer: Printer, peers: Sequence[PeerSending]) -> None:
     """Peers that are paused, throttled or failing, and tables held for them."""
     for peer in peers:
-        said = []
+        parts = []
         if peer.state == "paused":
-            said.append(f"paused (walship resume {peer.peer})")
+            parts.append(f"paused (walship resume {peer.peer})")
         if peer.rate:
-            said.append(f"at most {bytes_text(peer.rate)}/s")
+            parts.append(f"at most {bytes_text(peer.rate)}/s")
         if peer.retries:
             again = "after a person acts" if peer.next_try_s is None else f"in {seconds_text(peer.next_try_s)}"
-            said.append(f"failed {_times(peer.retries, ' in a row')}, next try {again}: {peer.last_error}")
+            parts.append(f"failed {_times(peer.retries, ' in a row')}, next try {again}: {peer.last_error}")
         elif peer.retries_total:
-            said.append(f"tried again {_times(peer.retries_total)} so far")
-        if said:
-            printer.line(f"sending to {peer.peer}: {'; '.join(said)}")
+            parts.append(f"tried again {_times(peer.retries_total)} so far")
+        if parts:
+            printer.line(f"sending to {peer.peer}: {'; '.join(parts)}")
         for held in peer.held:
             printer.note(f"{held.table} is held for {peer.peer} since {moment_text(held.since)}: {held.reason}")
 

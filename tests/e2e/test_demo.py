@@ -97,7 +97,7 @@ def test_the_demo_of_a_graph_ends_with_what_it_found_below_the_picture(
         assert running.wait(60) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r", "")
     picture, _, rest = text.rpartition("╰─")
-    assert "compared" in picture and picture.count("level") >= 2
+    assert "compared" in picture and picture.count("caught up") >= 2
     assert f"rows {last}  content" in rest and rest.count("the same") == 2 * others
     assert f"walship trace ops.airports JFK, asked of {last}:" in rest and " → " in rest and "✔" in rest
     assert "stopping what the demo started" in rest

@@ -15,7 +15,7 @@ def test_every_cluster_and_route_is_drawn(name: str) -> None:
     drawn = draw(shape, dict.fromkeys(shape.boxes, UP), dict.fromkeys(shape.routes, RouteLag(0, 0.0))).plain
     assert all(f"─ {cluster} ─" in drawn for cluster in shape.boxes)
     assert sum(drawn.count(head) for head in "▶◀▲▼") == len(shape.routes)
-    assert drawn.count("level") == len(shape.routes) and drawn.count("1,234 rows") == len(shape.boxes)
+    assert drawn.count("caught up") == len(shape.routes) and drawn.count("1,234 rows") == len(shape.boxes)
     assert max(map(len, drawn.splitlines())) <= 78
     assert {end for route in shape.routes for end in route} == set(shape.boxes)
 
@@ -36,8 +36,8 @@ def test_what_tells_the_time_along_an_idle_route_is_no_lag() -> None:
     shape = SHAPES["master-master"]
     idle, behind = RouteLag(299, 0.4), RouteLag(299, 92.0)
     drawn = draw(shape, dict.fromkeys(shape.boxes, UP), {("east", "west"): idle, ("west", "east"): behind}).plain
-    assert drawn.count("level") == 1 and "299 B" in drawn and "92 s" in drawn
-    assert not RouteLag(0, 0.0, "peer is gone").is_level
+    assert drawn.count("caught up") == 1 and "299 B" in drawn and "92 s" in drawn
+    assert not RouteLag(0, 0.0, "peer is gone").is_caught_up
 
 
 def test_what_is_up_already_shows_while_a_cluster_starts() -> None:

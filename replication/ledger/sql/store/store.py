@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from replication.errors import ConfigError, CoordinationError, LedgerBusyError, said
+from replication.errors import ConfigError, CoordinationError, LedgerBusyError, message_line
 from replication.ledger.sql.schema import tables as schema
 
 BUSY_TIMEOUT_S = 10.0
@@ -159,7 +159,7 @@ class SqlStore:
             failed = isinstance(error, sa.exc.OperationalError | sa.exc.InternalError)
             broken = failed or type(error) is sa.exc.DatabaseError
             if error.connection_invalidated or broken:
-                what = said(cause or error)
+                what = message_line(cause or error)
                 raise CoordinationError(
                     f"the ledger at {self._name} failed: {what}",
                     "Look at its disk or server. Roles try again by themselves; say a command again",
