@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[4]
 _PROGRAM = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 200))

@@ -11,7 +11,7 @@ import pytest
 
 from shell.processes.stopping import DETACH, stopping_on_signals, stopping_on_thread_errors, watch_lifeline
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 HOLDS_THE_LOCK = """
 import signal
 from shell.processes.stopping import stopping_on_signals

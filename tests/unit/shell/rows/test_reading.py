@@ -10,16 +10,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from peer.tables.trace import Trace, Version
-from peer.verify.compare import Difference, Holding, Verdict
 from replication.errors import NoSpaceError, RequestError
 from shell.cli.render import Printer
-from shell.cli.verdicts import show_verdicts
-from shell.cli.versions import show_trace
 from shell.commands.data import sql
-from shell.commands.trace import parse_key
 from shell.rows.reading import print_rows, save_rows
-from tests.tables_made import cell
 
 ROW = pa.record_batch({"x": ["a"]})
 
@@ -78,41 +72,3 @@ def test_what_a_query_gives_is_saved_like_what_is_read(tmp_path, monkeypatch, ca
     for query, settings in (("", True), ("", False)):
         with pytest.raises(RequestError, match="takes a QUERY"):
             sql(invocation, query, settings=settings, output=tmp_path / "more.csv")
-
-
-def test_bytes_in_keys_are_shown_as_trace_takes_them(capfd):
-    holdings = (Holding("east", 1, "a"), Holding("west", 0, "b"))
-    found = Verdict("ops.c", *holdings, 0, 1, differences=(Difference({"row": b"\x00\\"}, "only in east"),))
-    show_verdicts(Printer(as_json=False), [found], 20)
-    assert r"only in east: row=\x00\\" in capfd.readouterr().out
-    assert parse_key(cell("ops.c"), [r"\x00\\", "f", "q", ""])["row"] == b"\x00\\"
-
-
-def test_what_holds_as_of_an_earlier_time_is_not_called_the_same_without_a_word(capfd):
-    holdings = (Holding("east", 1, "a"), Holding("west", 1, "a"))
-    for since, verdict, noted in ((5_000_000, "the same then", True), (1_000_000, "the same", False)):
-        show_verdicts(Printer(as_json=False), [Verdict("ops.c", *holdings, 2_000_000)], 20, since)
-        told = capfd.readouterr()
-        assert f"{verdict}  " in told.out and ("Later writes are not compared" in told.err) == noted
-
-
-def test_a_trace_shows_the_timestamps_that_decide_where_they_are_not_the_commit_times(capfd):
-    def version(timestamp, winner, value):
-        rest = {
-            "row": 0,
-            "path": ("e",),
-            "other_paths": (),
-            "applied": None,
-            "stored_in": "changes",
-            "is_winner": winner,
-        }
-        return Version("a", value is None, timestamp, 5_000_000, "e", "h0/1", 1, **rest, values={"v": value})
-
-    plain_one, other = version(5_000_000, True, "x"), version(4_000_000, False, None)
-    show_trace(Printer(as_json=False), Trace("e", "ops.c", {}, (plain_one,), ()), values=False)
-    assert "timestamp" not in capfd.readouterr().out
-    for stamp, shown in ((4_000_000, "1970-01-01 00:00:04.000Z"), (2**63 - 1, str(2**63 - 1))):
-        found = Trace("e", "ops.c", {}, (version(stamp, True, None), other), ())
-        show_trace(Printer(as_json=False), found, values=True)
-        told = capfd.readouterr().out
-        assert "timestamp" in told and shown in told and "v=NULL" in told
