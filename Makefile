@@ -75,6 +75,7 @@ test-all: $(ARCHIVE) ## and what is slow and rare
 
 check: $(READY) ## style, types, import arrows, generated code
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --quiet --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_import_arrows.py
 	$(BIN)/python deploy/gen_proto.py --check
