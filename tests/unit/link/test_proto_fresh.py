@@ -11,7 +11,7 @@ import pytest
 from replication.link._pb import walship_pb2 as pb
 from replication.link.base import Reason
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def test_generated_code_is_fresh() -> None:
