@@ -1,8 +1,8 @@
 """From a message that arrives to its ack: checked, landed, made durable and registered in groups, and only then acked.
 
-A stream's thread checks each message and queues it. One thread takes whatever has arrived, appends it to a landing file
-per source file, syncs each file once, registers all in one ledger transaction and then answers. What could not be
-registered is cut or abandoned, so a file never has more than the ledger knows plus the group in work.
+A stream's thread checks each message and queues it. One thread takes all that has arrived and appends it to a landing
+file per source file. It syncs each file once, registers all in one ledger transaction, and then answers. What could not
+be registered is cut or abandoned, so a file never has more than the ledger knows plus the group in work.
 """
 
 from __future__ import annotations

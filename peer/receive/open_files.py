@@ -1,7 +1,7 @@
 """This host's open landing files, one per source file: made at the first frame, closed when there is no more to come.
 
-A file that failed is abandoned: nothing is written to it any more, and it is closed at its registered length as soon
-as the ledger can be reached. Not safe for threads; landing's thread owns it.
+A file that failed is abandoned: nothing more is written to it. It is closed at its registered length as soon as the
+ledger can be reached. Not safe for threads; landing's thread owns it.
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ class FileAtPeer:
 class TableAtPeer:
     """Progress of one group of a table at a peer.
 
-    ``state`` is ``level``, ``behind``, ``paused``, ``held`` (the peer does not take it), ``failing``,
-    ``bootstrapping`` (earlier rows are being sent) or ``needs_bootstrap`` (something was lost for this peer, and
-    nothing goes until it is bootstrapped). ``needed`` bytes must get there, of which ``finished`` are durable there
-    without a gap, ``landed`` durable with gaps, ``applied`` in its tables. ``open_files`` of ``files`` still grow.
-    ``dropped``: the table was dropped here, and the peer gets the rest. The route is open ``since`` that time; rows
-    written in ``gaps`` are not there. ``statuses`` are of files that are not applied there, the first by name.
+    ``state`` is ``caught_up``, ``behind``, ``paused``, ``held`` (the peer refuses it), ``failing``, ``bootstrapping``
+    (earlier rows are being sent) or ``needs_bootstrap`` (rows were lost for this peer, and nothing is sent before a
+    bootstrap). ``needed`` bytes must get there, of which ``finished`` are durable there without a gap, ``landed``
+    durable with gaps, ``applied`` in its tables. ``open_files`` of ``files`` still grow. ``dropped``: the table was
+    dropped here, and the peer gets the rest. The route is open ``since`` that time; rows written in ``gaps`` are not
+    there. ``statuses`` are of files that are not applied there, the first by name.
     """
 
     peer: str
@@ -150,7 +150,7 @@ def _at_peer(
                 since = lacking.since(rows[file], status, fresh.get(file, 0), known)
                 lag_s = max(lag_s, (lacking.now - since) / 1e6)
     trouble = "held" if rule.table in held else "failing" if error else "behind"
-    state = "paused" if peer.paused else trouble if lag_bytes else "level"
+    state = "paused" if peer.paused else trouble if lag_bytes else "caught_up"
     if rule.phase is not Phase.LIVE:
         state = rule.phase.value
     return TableAtPeer(

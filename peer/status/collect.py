@@ -45,10 +45,10 @@ from replication.writer.wal.durable_length import DurableLength
 class TableHere:
     """A table on this cluster: what replay has applied, and how far ``<table>`` is behind ``<table>__latest``.
 
-    ``age_s`` is None before the first fold. ``replicated`` is the time up to which every origin that feeds it is here,
-    ``held_by`` what holds it there, such as ``quarantined`` frames, unlike ``discarded`` ones; ``replay_held`` is why
-    replay or fold of this table waits for its next try. ``clashes`` are columns whose names were taken, each with a
-    remedy.
+    ``age_s`` is None before the first fold. ``replicated`` is the time up to which every origin that feeds it is here.
+    ``held_by`` is what holds it there, such as ``quarantined`` frames; ``discarded`` ones do not hold it.
+    ``replay_held`` is why replay or fold of this table waits for its next try. ``clashes`` are columns whose names were
+    taken, each with a remedy.
     """
 
     table: str

@@ -26,8 +26,8 @@ class PeerLag:
     def since(self, row: FileRow, status: ReplicationStatus, fresh: int, known: PeerProgress | None) -> int:
         """When the first frame of a file that a peer is missing was committed, in microseconds since 1970.
 
-        A file may not grow for hours and then gain a frame, so neither its age nor the age of what the peer has is the
-        age of that frame. They are used only for a file that cannot be read from here.
+        A file may not grow for hours and then gain a frame. So neither the file's age nor that of the peer's newest
+        frame is the age of that frame. They are used only for a file that cannot be read from here.
 
         Args:
             row: the file.

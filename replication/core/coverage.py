@@ -1,8 +1,8 @@
 """Interval sets, and which sequences of a stream a cluster has.
 
 ``Ranges`` is the one interval set of the project: byte ranges of files, sequences of streams. ``Interval`` adds the
-hash chain: it keeps the hash before its first frame and the hash of its last one, and intervals that meet must match
-there. Pure; all ranges are half-open ``[begin, end)``.
+hash chain: it keeps the hash before its first frame and the hash of its last one. Intervals that meet must match there.
+Pure; all ranges are half-open ``[begin, end)``.
 """
 
 from __future__ import annotations

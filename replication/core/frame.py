@@ -1,8 +1,8 @@
 """Frames: the smallest unit in a WAL, and the file header and end record around them.
 
 The bytes are specified in ``proto/wal_format.md``; this file is the only reader and writer of them. All functions are
-pure and take any bytes-like object; an incomplete tail is "need more" (``None``), never an error, and every checksum
-that fails raises CorruptFrameError with the offset. Payloads are neither copied nor decoded here.
+pure and take any bytes-like object. An incomplete tail is "need more" (``None``), never an error. A checksum that fails
+raises CorruptFrameError with the offset. Payloads are neither copied nor decoded here.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Codec(IntEnum):
 class SealedHeader:
     """The part of a frame that is copied byte for byte for ever, less its payload.
 
-    ``commit_lo``/``commit_hi`` are microseconds since 1970 of the first and last row's commit; ``schema`` is the hash
-    that names the schema version; ``previous`` the stream hash of the frame before in the same stream (zeros for
-    sequence 0); ``batch_id`` is empty when the caller gave none, and ``part`` counts from 0 to ``parts`` - 1.
+    ``commit_lo``/``commit_hi`` are microseconds since 1970 of the first and last row's commit. ``schema`` is the hash
+    that names the schema version, ``previous`` the hash of the stream's frame before (zeros for sequence 0).
+    ``batch_id`` is empty when the caller gave none; ``part`` counts from 0 to ``parts`` - 1.
     """
 
     kind: FrameKind

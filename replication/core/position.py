@@ -14,8 +14,8 @@ from replication.errors import FormatError
 class Position:
     """What one or more appends made durable.
 
-    ``ends`` are end offsets per WAL, for waiting at home; ``sequences`` the last sequence per stream, for waiting
-    anywhere; ``commit`` the latest commit time, in microseconds since 1970. An append of nothing has neither.
+    ``ends`` are end offsets per WAL, for waiting at home. ``sequences`` are the last sequence per stream, for waiting
+    anywhere. ``commit`` is the latest commit time, in microseconds since 1970. An append of nothing has neither.
     """
 
     cluster: ClusterId

@@ -1,7 +1,8 @@
 """Who may originate: a cluster's role, its epoch, and the lease a writer holds on it. Pure.
 
 Rule 6 of the design: holding anything is never proof. A writer asks before each ack whether its lease still holds at a
-time read *after* fdatasync; times are CLOCK_BOOTTIME nanoseconds, handed in, so suspension of the machine counts.
+time read *after* fdatasync. Times are CLOCK_BOOTTIME nanoseconds, given as arguments, so suspension of the machine
+counts.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class RoleState:
 class Lease:
     """A writer's right to ack under one role epoch, until ``lease_s`` after its last confirmed read *started*.
 
-    Counting from the start of the read makes it safe: whoever changes the role after that read and then waits
-    ``lease_s`` knows that no writer acks any more.
+    It counts from the start of the read. So when the role changes after that read, no writer acks any more ``lease_s``
+    later.
     """
 
     epoch: int

@@ -52,8 +52,8 @@ class Reason(StrEnum):
 class Refusal:
     """What was refused, why, and what a person or the sender should do.
 
-    ``file``, ``begin`` and ``end`` repeat the refused Data; ``expected`` is the offset to go on from, for HOLE;
-    ``table`` names the one table that is the cause, so that the others can go on.
+    ``file``, ``begin`` and ``end`` repeat the refused Data. ``expected`` is the offset to go on from, for HOLE.
+    ``table`` is the one table that is the cause; the others can go on.
     """
 
     reason: Reason
@@ -140,7 +140,7 @@ class OpenReply:
     """The peer's answer: who it is, what need not come again of the files asked for, and the routes it keeps closed.
 
     Of files in ``lost`` the peer has no more than that, whatever was acked before. ``newest``: the highest file of the
-    sender that it knows, of each host slot; a sender that has not got so far yet is an older copy.
+    sender that it knows, per host slot. A sender without such a file yet is an older copy.
     """
 
     cluster: ClusterId

@@ -56,8 +56,8 @@ def connect(
 ) -> GrpcLink:
     """A link to the receiver at ``address`` (host:port) of the cluster named ``peer``. Connects when first used.
 
-    Without ``tls`` it is plain text; ``timeout_s`` is the deadline of every call, and of opening a stream,
-    which has a little more for each of its routes.
+    Without ``tls`` it is plain text. ``timeout_s`` is the deadline of every call. Opening a stream may take a little
+    longer for each of its routes.
 
     Raises:
         ConfigError: plain text to another host, and the configuration does not allow it.

@@ -1,7 +1,7 @@
 """What the receiver's port answers: unpacks, asks who called, and leaves every decision to a ``ReceiverService``.
 
-A stream takes one of the server's threads, which sends replies, and one that reads requests, so that acks go out
-while the next messages come in. Reading blocks while landing is behind; HTTP/2 flow control then holds the sender.
+A stream has two threads, so that acks go out while messages come in. One of the server's threads sends replies; another
+reads requests. Reading blocks while landing is behind; HTTP/2 flow control then holds the sender.
 """
 
 from __future__ import annotations

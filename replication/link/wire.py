@@ -1,7 +1,7 @@
 """The link's messages as bytes of ``proto/walship.proto``, and back.
 
-A ShipRequest ends with its frames, so they are appended to the encoded rest, and on arrival cut out as a view:
-whatever the size, frames are copied once on the way out and not at all on the way in.
+A ShipRequest ends with its frames. They are appended to the encoded fields before them, and cut out as a view on
+arrival. So frames are copied once when they are sent, and never when they arrive.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def test_rows_from_before_come_while_writes_go_on_and_processes_die(sites, table
         assert there.read(log, columns=["id"]).read_all().num_rows == 1000 + load.appended
         verdict = compare_clusters(here, there, table, 60)
         assert verdict.same and verdict.identical, verdict
-    wait_until(lambda: states(east, table) in ("level", "behind"))
+    wait_until(lambda: states(east, table) in ("caught_up", "behind"))
 
 
 def test_rows_of_a_gap_are_absent_and_said_to_be_until_they_are_bootstrapped(sites, tables):  # scenario 5

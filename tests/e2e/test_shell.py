@@ -120,7 +120,7 @@ def test_status_says_how_far_everything_is(east, table):
     told = east.json("status")
     assert told["members"]["role"] == "ACTIVE" and told["members"]["workers"] == ["h0"]
     [row] = [row for row in told["peers"] if row["table"] == table]
-    assert row["peer"] == "west" and row["state"] == "level" and row["lag_bytes"] == 0
+    assert row["peer"] == "west" and row["state"] == "caught_up" and row["lag_bytes"] == 0
     assert {row["table"] for row in told["tables"]} >= {table}
     assert any(origin["origin"].startswith("east:") and origin["replicated"] for origin in told["origins"])
     assert "west" in east.shell("status")

@@ -65,7 +65,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
             outlook = wait_until(foreseen, timeout_s=60, what="the forecast")
             assert outlook.growth > 0 and outlook.budget == BUDGET and outlook.then == "bootstrap"
             assert outlook.local_bytes < BUDGET, "it is told beforehand"
-        assert set(states().values()) <= {"failing", "behind", "level"}
+        assert set(states().values()) <= {"failing", "behind", "caught_up"}
         with east.connect() as here:
             for _ in range(12):
                 number += 1
@@ -86,7 +86,7 @@ def test_a_peer_that_is_away_for_too_long_needs_a_bootstrap_of_what_it_lost_and_
                     verdict = compare_clusters(here, there, name, 60)
                     assert verdict.same and verdict.identical, verdict
                 assert there.read(lost).read_all().num_rows == number + 1
-        wait_until(lambda: set(states().values()) <= {"level", "behind"}, timeout_s=60)
+        wait_until(lambda: set(states().values()) <= {"caught_up", "behind"}, timeout_s=60)
     finally:
         set_budget(east, before)
         if west.process.poll() is not None:
@@ -133,7 +133,7 @@ def test_a_peer_that_is_away_for_too_long_is_sent_all_of_it_from_a_store(
             west.await_roles()
             here.wait(position, cluster="west", until="visible", timeout_s=120)
             (state,) = [row["state"] for row in east.json("status")["peers"] if row["table"] == table]
-            assert state in ("level", "behind"), "no bootstrap is needed"
+            assert state in ("caught_up", "behind"), "no bootstrap is needed"
             with west.connect() as there:
                 verdict = compare_clusters(here, there, table, 60)
                 assert verdict.same and verdict.identical, verdict

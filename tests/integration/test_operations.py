@@ -198,7 +198,7 @@ def test_a_held_table_neither_lags_others_nor_lets_itself_be_drained(world: Worl
     assert world.drain(world.spec.name).table == world.spec.name
     wait_until(lambda: world.east.ledger.sending.held())
     states = {row.table: row for row in world.status().peers}
-    assert states["ops.flights"].state == "level" and states["ops.flights"].last_error == ""
+    assert states["ops.flights"].state == "caught_up" and states["ops.flights"].last_error == ""
     assert (
         states["ops.weather"].state == "held" and "another table named ops.weather" in states["ops.weather"].last_error
     )

@@ -105,7 +105,7 @@ def test_a_route_that_is_closed_and_opened_again_leaves_out_the_gap_and_nothing_
     wait_until(lambda: world.arrived(wal) and world.there(other) == [(0, 6)])
     wait_until(lambda: world.there(spec) == [(0, 3), (7, 9)])
     row = world.status(spec)
-    assert row.state == "level" and [gap.frames for gap in row.gaps] == [4] and row.since == rule.since
+    assert row.state == "caught_up" and [gap.frames for gap in row.gaps] == [4] and row.since == rule.since
 
 
 @pytest.mark.parametrize("policy", ["hold", "skip"])
@@ -135,7 +135,7 @@ def test_a_table_dropped_on_both_sides_is_held_or_skipped_and_stops_no_other(
     row = world.status(gone)
     assert row.dropped and row.state == "held" and "was dropped on west" in row.last_error
     assert "disablereplication" in row.last_error and "drop it on east, too, with dropped_tables" in row.last_error
-    wait_until(lambda: world.status(spec).state == "level")
+    wait_until(lambda: world.status(spec).state == "caught_up")
     world.east.ledger.rules.disable("west", gone.uuid, ["default"], world.east.term)
     world.east.coordination.announce()
     wait_until(lambda: world.arrived(wal))

@@ -113,7 +113,7 @@ def test_later_files_of_the_writer_go_on_and_a_bootstrap_brings_what_home_has(wo
     assert east.ledger.landing.coverage(world.spec.uuid) == before, "home has applied everything"
     wait_until(lambda: west.received(later.file, later.length), what="the writer's later file")
     wait_until(lambda: west.replay() and ids(west, world.other) == tens(0), what="the other table")
-    wait_until(lambda: world.state(world.other) == "level", what="the other table to be level")
+    wait_until(lambda: world.state(world.other) == "caught_up", what="the other table to be level")
     assert world.state(world.spec) == "needs_bootstrap"
     assert world.status().lost == () and world.status().unreadable == ()
     bootstrap(east, west, world.spec)
@@ -167,7 +167,7 @@ def test_rows_that_only_a_peer_has_are_named_and_come_back_by_its_bootstrap(worl
     assert loss.at_peers == {"west": {world.stream: Ranges.of((0, 3))}} and not loss.lacking
     world.salvage()
     assert east.replay().held == {} and ids(east, world.spec) == []
-    assert world.state(world.spec) == "level"
+    assert world.state(world.spec) == "caught_up"
     back = world.stack.enter_context(east.receiver())
     world.stack.enter_context(west.worker())
     west.send_to(east, world.spec)

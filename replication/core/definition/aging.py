@@ -1,8 +1,8 @@
 """When rows are old enough to be gone, or to be refused: one answer for a moment on every cluster. Pure.
 
-``max_age_s`` and ``history_s`` may be set anew, by several clusters at once; what has been removed under one setting
-must not be missing on one cluster and there on another under the next. So every setting there ever was is kept: a
-version is gone, or too old to be taken, as of a time if it was at any moment up to then.
+``max_age_s`` and ``history_s`` may change, on several clusters at once. A version that one cluster removed under an
+earlier setting must not stay on another under a later one. So every setting is stored for ever. A version is gone, or
+too old to be taken, as of a time if it was so at any moment up to then.
 """
 
 from __future__ import annotations

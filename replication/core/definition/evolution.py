@@ -2,9 +2,9 @@
 
 A definition is a join of facts, in any order and any number of times. A column's identity is its uuid: the union of all
 ever added, less those ever dropped; groups by name: all ever added. A column's name is the one given last; its type the
-least that all types it was given widen to. When two columns have been given one name, the one that was given it first
-keeps it and the other gets its uuid's first digits behind it, until either is renamed or dropped. Properties: the last
-setting of each. "Last" and "first" are by hybrid time, and where that is equal by value or uuid.
+least that all types it was given widen to. When two columns have been given one name, the first keeps it. The other
+gets its uuid's first digits behind it, until either is renamed or dropped. Properties: the last setting of each. "Last"
+and "first" are by hybrid time, and where that is equal by value or uuid.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class SchemaVersion:
     """What a frame's payload decodes with.
 
     ``arrow`` is the log batch's schema: ``_op`` int8, for cell tables ``_ts`` int64, the key columns, the group's
-    columns; each user field carries its column uuid as metadata ``walship.column``. ``hash`` is the SHA-256 of
-    ``body`` (Arrow IPC).
+    columns. Each user field carries its column uuid as metadata ``walship.column``. ``hash`` is the SHA-256 of ``body``
+    (Arrow IPC).
     """
 
     table: UUID

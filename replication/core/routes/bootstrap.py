@@ -1,8 +1,8 @@
 """What a bootstrap file carries: rows with their place in the order, and the coverage of their snapshot. Pure.
 
-A bootstrap file is made for one peer and one table. It has a stream per group, of its own id: BOOTSTRAP frames of rows,
-which are the newest version of each key (deletes too) or all rows of a table without key, and last a COVERAGE frame, or
-several where one could not hold it. Whoever has all of a stream has every sequence that its coverage names.
+A bootstrap file is made for one peer and one table. It has a stream per group, of its own id. BOOTSTRAP frames hold
+rows: the newest version of each key (deletes too), or all rows of a table without key. One or more COVERAGE frames
+follow. Whoever has all of a stream has every sequence that its coverage names.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A route is one (table, group) on its way from one cluster to the next. Besides its source's own frames it brings those
 that the source itself receives. So a source declares to its peer which origins it *carries* and by which path, as
-path-vector routing does: a cluster ignores paths that it is on, so rings settle. A peer then knows what a route
+path-vector routing does. A cluster ignores paths that it is on, so rings settle. A peer then knows what a route
 requires, and by which routes an origin can come when one of them breaks. Pure.
 """
 
@@ -89,8 +89,8 @@ def carried_onward(
     """What a route from ``own`` to ``peer`` carries, given the same table's and group's routes into ``own``.
 
     Of several paths of an origin the best counts: not silent, then the shortest, then the first by name. Paths through
-    the peer do not count. Rows from before are awaited while any path of the origin awaits them, or they came from
-    one of ``passing_on`` and the peer has not applied them yet.
+    the peer do not count. Earlier rows are awaited while any path of the origin awaits them, or while the peer has not
+    applied those from one of ``passing_on``.
     """
     best: dict[ClusterId, Carried] = {}
     awaiting: set[ClusterId] = set()

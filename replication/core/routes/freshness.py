@@ -1,9 +1,8 @@
 """From closed time to replicated time: up to when a cluster has everything of an origin.
 
-About once a second an origin writes a CLOSED frame: at time t its streams ended at these sequences
-(``ClosedNotice``). Another cluster has the origin's data up to t when every sequence that the notices up to t list and
-an open route requires is covered and applied. Notices accumulate: a stream that a later notice no longer lists is still
-required. Pure.
+About once a second an origin writes a CLOSED frame: at time t its streams ended at these sequences (``ClosedNotice``).
+Another cluster has the origin's data up to t when it has applied every sequence that the notices up to t list and an
+open route requires. Notices accumulate: a stream that a later notice no longer lists is still required. Pure.
 """
 
 from __future__ import annotations

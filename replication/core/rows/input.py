@@ -23,8 +23,9 @@ _FIXED = (str, bytes, int, float, date, Decimal, type(None))
 def row_pieces(rows: object) -> Iterator[RowPiece]:
     """``rows`` as Arrow tables or lists of mappings, piece by piece where they stream in.
 
-    Taken are anything with ``__arrow_c_stream__`` or ``__arrow_c_array__`` (values as they are: NaN stays NaN), pandas
-    frames (NaN becomes NULL, the index is left out), one mapping, or an iterable of mappings, which may have no end.
+    Rows may be anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``, where NaN stays NaN. They may be pandas
+    frames, where NaN becomes NULL and the index is left out. Or they are one mapping, or an iterable of mappings, which
+    may have no end.
 
     Raises:
         SchemaError: it is none of these.

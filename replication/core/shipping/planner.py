@@ -1,10 +1,9 @@
 """What the master decides: from one snapshot to a list of decisions and the assignments that follow from them. Pure.
 
 Open and small files are covered by one tail per (host, peer), which needs no planning while it runs. A large CLOSED
-file is cut into ranges for several workers that can read it, or several streams of one, and a file whose host has no
-worker goes to others that can.
-What is assigned stays where it is as long as its worker lives; whatever moves is *fenced*: the master raises the term
-first, so that receivers refuse the worker that had it, should it still run.
+file is cut into ranges for several workers that can read it, or for several streams of one worker. A file whose host
+has no worker goes to other workers that can read it. Work stays where it is as long as its worker lives. Work that
+moves is *fenced*: the master raises the term first, so that receivers refuse the worker that had it.
 """
 
 from __future__ import annotations
@@ -124,8 +123,8 @@ Decision = Assign | Revoke | RetryLater | Retire
 class Plan:
     """Decisions, and the assignments to write; their term is 0 until the master that writes them sets its own.
 
-    ``fence``: raise the term before writing. The assignments are those that change, and with them every one whose
-    worker ships the same files, so that the receivers' highest term stops none of them.
+    ``fence``: raise the term before writing. The assignments are those that change, and those of workers that ship the
+    same files: the receivers' highest term must stop none of them.
     """
 
     decisions: tuple[Decision, ...] = ()

@@ -1,8 +1,8 @@
 """Which files may be deleted: rule 2 of the design as a pure function, for the ledger to evaluate in one transaction.
 
-A file goes when it is CLOSED, every peer that the ledger's rules name has reported all of it applied, and the own
-replay has passed it. Past a peer's disk budget ``finished`` suffices for the oldest files; a cluster without tables has
-no own replay.
+A file is retired when three things hold. It is CLOSED, every peer that the ledger's rules name has reported all of it
+applied, and the own replay has passed it. Past a peer's disk budget ``finished`` suffices for the oldest files; a
+cluster without tables has no own replay.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from replication.core.status import FileState, ReplicationStatus, is_applied, is
 class RetentionPolicy:
     """What the configuration decides about keeping files.
 
-    ``keeps_tables`` is False on a cluster of which no host replays; ``peer_bytes_max`` is the disk budget per peer for
-    files that it has durable but not applied, None for no limit.
+    ``keeps_tables`` is False on a cluster where no host replays. ``peer_bytes_max`` is the disk budget per peer for
+    files that are durable there but not applied; None for no limit.
     """
 
     keeps_tables: bool = True
@@ -30,8 +30,8 @@ class RetentionPolicy:
 class PeerHold:
     """What one peer that the rules name has of a file, and whether its budget is past so that finished suffices.
 
-    ``bootstrapping``: bytes of the file from ``status.begin`` on are not in what the peer is being bootstrapped with,
-    so that they stay until that is complete, whatever it has of them.
+    ``bootstrapping``: the bootstrap under way lacks the bytes of the file from ``status.begin`` on. They stay until it
+    is complete, whatever the peer has of them.
     """
 
     peer: str

@@ -1,7 +1,8 @@
 """How many streams ship large files to a peer: one more is tried, and kept when it brings more bytes. Pure.
 
-One connection fills a short route; on a long one its window over its round trip is the most it can do, and several do
-several times that. Which of the two a route is shows only in the figures, and may change, so it is tried again.
+One connection fills a short route. On a long one it is limited to its window over its round trip, and several
+connections bring several times that. Which of the two a route is shows only in the figures, and may change, so it is
+tried again.
 """
 
 from __future__ import annotations

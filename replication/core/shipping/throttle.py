@@ -1,7 +1,7 @@
 """How fast bytes may go to a peer: a token bucket over a clock that is handed in, and rates as people write them. Pure.
 
-A message goes whenever the bucket is not in debt, and puts it into debt by its size: so frames larger than the bucket
-pass, and over any time t at most ``rate * t + burst`` bytes and one message go.
+A message goes whenever the bucket is not in debt, and takes its size from the bucket. So frames larger than the bucket
+pass. Over any time t at most ``rate * t + burst`` bytes and one message go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What to send next: the window of bytes in flight to one peer.
 
 A sender keeps one ``Window`` per stream. Per file it knows what is durable at the peer, what is in flight, and what is
-withheld (frames of tables the peer does not take now). The rest is to be sent, lowest offset first. When the stream
+withheld: frames of tables that the peer does not take now. The rest is to be sent, lowest offset first. When the stream
 ends, bytes in flight are to be sent again; after a HOLE, everything from the expected offset on. Pure.
 """
 

@@ -1,8 +1,8 @@
 """Claims: which sequences of which streams are here, and where.
 
-Rows of claims and received ranges stay apart until they are applied, then rows that follow each other become one.
-While replay does not run, its unapplied rows would grow without bound, so the older of very many are joined in
-blocks; what is applied is then exact to within a block.
+Rows of claims and received ranges stay apart until they are applied, then rows that follow each other become one. While
+replay does not run, its unapplied rows would grow without bound. So the older of very many are joined in blocks; what
+is applied is then exact to within a block.
 """
 
 from __future__ import annotations

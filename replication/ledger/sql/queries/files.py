@@ -77,7 +77,7 @@ def _columns(row: FileRow) -> dict[str, object]:
 
 
 def drop_file(connection: Connection, key: int) -> None:
-    """Forget a file; what was claimed in it, and received for it, stays claimed and received, and counts as applied."""
+    """Forget a file. What was claimed in it and received for it stays so, and counts as applied."""
     stream_keys = connection.scalars(sa.select(_c.stream_id).where(_c.file_id == key).distinct()).all()
     source_keys = connection.scalars(sa.select(_r.source_id).where(_r.file_id == key).distinct()).all()
     connection.execute(schema.claims.update().where(_c.file_id == key).values(file_id=None))

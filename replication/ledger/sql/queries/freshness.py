@@ -74,7 +74,8 @@ def keep_notice(connection: Connection, origin: str, notice: ClosedNotice) -> No
 def thin(connection: Connection, origin: ClusterId) -> None:
     """Drop notices older than what every table has reached; of the rest join the older ones two by two.
 
-    One that a table has reached is joined to no later one: replicated time would go back while that is held.
+    A notice that a table has reached is not joined to a later one: replicated time would go back while the later one is
+    held.
     """
     here = _n.origin == str(origin)
     snapshot = RouteSnapshot.load(connection, origin, None)
@@ -152,7 +153,7 @@ class RouteSnapshot:
 def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
     """Whether everything required of each stream up to a sequence is here, by whatever route it came.
 
-    Nothing of a table that was dropped here is, nor comes.
+    Of a table that was dropped here nothing is here, and nothing comes.
     """
     tables = [str(table) for table in {stream.table for stream in sequences}]
     dropped = {
@@ -186,7 +187,7 @@ def forget(connection: Connection, origin: ClusterId) -> None:
 def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every: bool = False) -> list[ClusterId]:
     """The origins that feed a table; with ``every``, or without a table, also all others that sent a closed frame.
 
-    Those that an open route brings feed it, also before their first row has come, and those of which rows wait here.
+    An origin feeds a table when an open route brings it, even before its first row, or when rows of it wait here.
     """
     seen = set(connection.scalars(sa.select(_n.origin).distinct()))
     if table is None:

@@ -1,7 +1,7 @@
 """Rules, pattern rules and peers as a transaction sees them, and the gaps of rules that began again.
 
 When a rule ends, the ledger keeps where each of its streams was at the peer. When the same (table, group) goes to the
-same cluster again, the difference is a gap, which is shown for as long as the rule is in force.
+same cluster again, the difference is a gap. It is shown for as long as the rule is in force.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def peers(connection: Connection) -> list[Peer]:
 
 @dataclass(frozen=True, slots=True)
 class MissingSequences:
-    """Of a rule's streams, the first sequence per WAL that is not known to be at the peer; ``since`` is about when.
+    """The first sequence per WAL of a rule's streams that the peer lacks; ``since`` is about when it was written.
 
     Empty when the peer has all that the rule requires and that is registered.
     """

@@ -24,7 +24,7 @@ ROW = TableAtPeer(
     "ops.a",
     "default",
     "ops.a",
-    "level",
+    "caught_up",
     files=1,
     open_files=1,
     needed=0,
