@@ -67,10 +67,10 @@ def test_a_source_that_went_back_holds_it_however_far_it_comes(site: DerivingSit
     site.derive(public)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(SqlReplay, "checkpoint", lambda self, table: ReplayCheckpoint(table, 1, 0, 0, {}))
-        with pytest.raises(RequestError, match="went back"):
+        with pytest.raises(RequestError, match="was rolled back or restored"):
             site.deriver().step(site.derivation(public))
     wal.append(spec, rows((3, "eve", 7)))
-    with pytest.raises(RequestError, match="went back"):
+    with pytest.raises(RequestError, match="was rolled back or restored"):
         site.derive(public)
     with pytest.raises(RequestError, match="droptable"):
         site.define("ops.log_public", options={"where": "n < 1000"})
@@ -82,5 +82,5 @@ def test_a_restored_cluster_derives_nothing_more(site: DerivingSite, monkeypatch
     site.derive(public)
     other = ClusterId(site.cluster.name, UUID(int=99))
     monkeypatch.setattr(turn, "version_of", lambda hook, _, spec: hooks.version_of(hook, other, spec))
-    with pytest.raises(RequestError, match="went back"):
+    with pytest.raises(RequestError, match="was rolled back or restored"):
         site.derive(public)
