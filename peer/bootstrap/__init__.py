@@ -1,5 +1,5 @@
-"""Rows that were there before a table was sent: read at one cluster, applied all at once by another.
+"""Bootstrap: one cluster reads the rows that a table had before it was sent; the peer applies them in one commit.
 
-Guarantees: each row counts once beside frames that arrive meanwhile, since the coverage of the rows comes with them.
+Guarantees: each row counts once beside frames that arrive meanwhile, since the coverage of the rows is sent with them.
 Begin at ``export.py`` (the source) and ``arrived.py`` (the peer).
 """

@@ -1,4 +1,4 @@
-"""Bootstraps that have arrived whole: their frames in landing files, found by headers only."""
+"""Finds bootstraps that have arrived whole in landing files, by the frames' headers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replication.ledger.base import Pending
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """All of one bootstrap file's streams: rows to take, where each coverage lies, and ranges that are then applied."""
+    """A whole bootstrap: its frames of rows, the coverage of each stream, and the file ranges that it takes."""
 
     table: UUID
     rows: tuple[FrameRef, ...]
@@ -38,25 +38,23 @@ class _Stream:
 
     @property
     def coverage(self) -> tuple[FrameRef, Coverage]:
-        """The last frame, with all that its stream covers."""
+        """The stream's last frame, and the joined coverage of its coverage frames."""
         of_frames = [self.parts[at] for at in sorted(self.parts)]
         return of_frames[-1][0], Coverage.joined([part for _, part in of_frames])
 
 
 class Arrivals:
-    """Looks through received bootstraps, each byte of a file once a process."""
+    """Scans received bootstraps. A process reads each byte of a file once."""
 
     def __init__(self) -> None:
         self._seen: dict[FileId, tuple[int, list[tuple[FrameRef, Coverage | None]]]] = {}
 
     def whole(self, reader: HostReader, pending: Sequence[Pending]) -> tuple[list[Arrived], dict[FileId, str]]:
-        """Those bootstraps of which every frame of every stream is here, in however many files it came.
-
-        And why files cannot be looked at.
+        """The bootstraps of which every frame has arrived, in one file or several; and the errors of unreadable files.
 
         Args:
-            reader: reads files wherever they lie.
-            pending: received bootstrap files with what is not applied of them.
+            reader: reads files of this host and others.
+            pending: the ranges of received bootstrap files that are not applied.
         """
         bootstraps, broken = self._by_bootstrap(reader, pending)
         found = [self._of(reader, parts) for parts in bootstraps]
@@ -65,15 +63,15 @@ class Arrivals:
     def ended(
         self, reader: HostReader, pending: Sequence[Pending], routes: Container[tuple[ClusterId, UUID]]
     ) -> dict[UUID, dict[FileId, tuple[int, int]]]:
-        """By table, what came of bootstraps of which the rest will not.
+        """By table, the ranges of bootstraps that will never be whole.
 
-        No route brings the table from there any more, or another one is whole that the same cluster wrote in its place,
-        or that covers what has come of it: the rest, which it covers too, counts as there already and lands no more.
+        That is so when no open route brings the table from there, when a whole bootstrap replaces this one, or when a
+        whole one covers everything that has arrived of it. In the last case the rest counts as landed and is not sent.
 
         Args:
             reader: as for ``whole``.
             pending: as for ``whole``.
-            routes: (source, table) of the open ones.
+            routes: (source, table) of the open routes.
         """
         made: dict[UUID, dict[FileId, tuple[int, int]]] = {}
         bootstraps = self._by_bootstrap(reader, pending)[0]
@@ -99,7 +97,7 @@ class Arrivals:
     def _by_bootstrap(
         self, reader: HostReader, pending: Sequence[Pending]
     ) -> tuple[list[list[Pending]], dict[FileId, str]]:
-        """What is pending, by the file that was written for it; and why some cannot be read."""
+        """The pending ranges by the bootstrap file that they were sent from; and the errors of unreadable files."""
         self._seen = {part.row.file: self._seen[part.row.file] for part in pending if part.row.file in self._seen}
         made: dict[FileId, list[Pending]] = {}
         broken: dict[FileId, str] = {}
@@ -150,9 +148,9 @@ class Arrivals:
 
 
 def _replaces(one: FrameRef, other: FrameRef, came_later: bool) -> bool:
-    """Whether the bootstrap of ``one`` was written in the place of the one of ``other``, by a frame of each.
+    """Whether the bootstrap of ``one`` replaces that of ``other``; each is given by a frame.
 
-    A cluster has one at a time of a table for a peer, and those for a peer go on through the same clusters.
+    A cluster writes one bootstrap at a time of a table for a peer, and they go through the same clusters.
     """
     if (one.wal.cluster, one.table, one.through) != (other.wal.cluster, other.table, other.through):
         return False
@@ -160,7 +158,7 @@ def _replaces(one: FrameRef, other: FrameRef, came_later: bool) -> bool:
 
 
 def _covers(one: Arrived, frames: Iterable[FrameRef]) -> bool:
-    """Whether a bootstrap has what all of these frames brought, since its source took them."""
+    """Whether a bootstrap covers all of these frames, because its source had applied them."""
     covered = {stream: spans for _, coverage in one.coverages for stream, spans in coverage.sequences().items()}
     none = Ranges()
     return all(

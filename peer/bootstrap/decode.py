@@ -1,4 +1,4 @@
-"""Rows of a bootstrap in executors: those that are claimed for it, with the places they have at their origin."""
+"""Decodes a bootstrap's rows in executors: those claimed for it, each with the WAL and sequence of its origin."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class BootstrapDecoder(Decoder):
     """What executors get besides the ranges.
 
     Attributes:
-        places: per group, for each WAL of its coverage the label, and the sequences to take.
+        places: for each group, the label of each WAL in its coverage, and the sequences to take from that WAL.
     """
 
     places: Mapping[str, tuple[Sequence[int], Sequence[Ranges]]] = field(default_factory=dict)
 
     def rows(self, raw: Buffer, begin: int = 0) -> pa.RecordBatch:
-        """The rows of one frame, given as its own bytes, that are to be taken; errors as for ordinary frames."""
+        """The rows to take from one frame, given by its bytes; errors as for ordinary frames."""
         frame, payload, version = self.checked(raw, begin)
         log = decode_rows(payload, version)
         labels, taken = self.places[frame.header.group]
@@ -44,7 +44,7 @@ class BootstrapDecoder(Decoder):
 
 
 def _among(at: np.ndarray, sequences: np.ndarray, taken: Sequence[Ranges]) -> np.ndarray:
-    """Which rows are of sequences that are to be taken, WAL by WAL."""
+    """A mask of the rows whose sequences are to be taken, WAL by WAL."""
     keep = np.zeros(len(at), dtype=bool)
     for wal in np.unique(at):
         mine = at == wal
@@ -65,7 +65,7 @@ def plan_bootstrap(
     now: int,
     hosts: Hosts | None = None,
 ) -> Decode:
-    """The work of the commit that takes a bootstrap; as ``plan_decode``, for the sequences ``claimed`` alone."""
+    """The work of the commit that applies a bootstrap; as ``plan_decode``, for the ``claimed`` sequences only."""
     known = {version.hash: version for version in versions}
     check_known(spec, [known[name] for name in {frame.schema for frame in arrived.rows} if name in known])
     names = sorted({(wal, coverage.group) for _, coverage in arrived.coverages for wal in coverage.wals})

@@ -1,4 +1,4 @@
-"""Writing a bootstrap file: a snapshot's rows as frames, then the coverage that they stand for."""
+"""Writes a bootstrap file: a snapshot's rows as frames, then the coverage of these rows."""
 
 from __future__ import annotations
 
@@ -47,13 +47,16 @@ _NO_SCHEMA = bytes(32)
 def export(
     tables: Tables, ledger: Ledger, files: Files, spec: TableSpec, wanted: Bootstrap, row: FileRow, room: DiskRoom
 ) -> int:
-    """Write the file of ``row``, durably, and return its length in bytes, end record left out.
+    """Write the file of ``row``. It is durable on return; a file that fails is removed.
+
+    Returns:
+        Its length in bytes, without the end record.
 
     Raises:
-        NoSpaceError, StorageError: what was written is removed; the disk is full, or nearly, by ``room``.
+        NoSpaceError, StorageError: the disk is full, has less room than ``room`` allows, or failed.
         CommitConflictError: the table was folded again and again; try again.
-        RequestError: the table lacks by now what the file is to hold; says what.
-        ForeignMaintenanceError: the table was rolled back, or is of an old or lost catalog.
+        RequestError: something that the file should hold is missing from the table.
+        ForeignMaintenanceError: the table was rolled back, or its catalog is old or lost.
     """
     coverages, commit = ledger.bootstraps.covered(wanted)
     directory = str(PurePath(row.path).parent)
@@ -64,7 +67,7 @@ def export(
         writing = _Writing(handle, row)
         hold = f"{HOLD}{row.file.number}"
         with held(tables, spec, hold, commit) as rows:
-            coverages = _told(ledger, spec, coverages)
+            coverages = _with_forgotten(ledger, spec, coverages)
             for encoded in _encoded(rows(coverages), [spec.versions[coverage.group] for coverage in coverages]):
                 for content in encoded:
                     writing.add(content)
@@ -82,22 +85,22 @@ def export(
         handle.close()
 
 
-def _told(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> list[Coverage]:
-    """Coverages as they are told once the snapshots are held: what is missing there is forgotten by now.
+def _with_forgotten(ledger: Ledger, spec: TableSpec, coverages: Sequence[Coverage]) -> list[Coverage]:
+    """Add to coverages the deletes that the table has forgotten. Computed once the snapshots are held.
 
-    Rows that came since have their WALs there, so that their keys are not missed at the peer.
+    The WALs of rows that came since are added as well, so that the peer does not take their keys for deleted.
     """
-    lacking = forgotten(ledger, ledger.tables.by_uuid(spec.uuid) or spec, time.time_ns() // 1000)
+    missing = forgotten(ledger, ledger.tables.by_uuid(spec.uuid) or spec, time.time_ns() // 1000)
     claimed = ledger.landing.coverage(spec.uuid)
     return [
-        coverage.beside((stream.wal for stream in claimed if stream.group == coverage.group), lacking)
+        coverage.beside((stream.wal for stream in claimed if stream.group == coverage.group), missing)
         for coverage in coverages
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a frame is to hold of one group: its rows, with the span of their commit times, or coverage."""
+    """The content of one frame of a group: rows, with the range of their commit times, or coverage."""
 
     kind: FrameKind
     codec: Codec
@@ -111,7 +114,7 @@ class _Content:
 
 
 def _encoded(batches: Iterable[pa.RecordBatch], versions: Sequence[SchemaVersion]) -> Iterator[list[_Content]]:
-    """Each batch in its turn, for every group, encoded by a few threads while the next ones are read."""
+    """The frames of each batch, in order, for every group. A few threads encode while the next batches are read."""
     waiting: deque[Future[list[_Content]]] = deque()
     encoders = ThreadPoolExecutor(ENCODERS, "bootstrap")
     try:
@@ -140,7 +143,7 @@ def _rows(batch: pa.RecordBatch, versions: Sequence[SchemaVersion]) -> list[_Con
 
 
 def _covered(coverage: Coverage) -> Iterator[_Content]:
-    """The last frame of a group's stream, or frames."""
+    """The coverage frames, which end a group's stream."""
     for part in coverage.parts():
         payload = memoryview(part.encode())
         place = (coverage.table, coverage.group)
@@ -148,7 +151,7 @@ def _covered(coverage: Coverage) -> Iterator[_Content]:
 
 
 class _Writing:
-    """An open bootstrap file: a stream of frames per group."""
+    """An open bootstrap file, with a stream of frames for each group."""
 
     def __init__(self, handle: AppendFile, row: FileRow) -> None:
         self._handle = handle
@@ -159,7 +162,7 @@ class _Writing:
         append(handle, [encode_file_header(row.file, row.created)])
 
     def add(self, content: _Content) -> None:
-        """The next frame of its stream."""
+        """Append the next frame of its stream."""
         stream = StreamId(self._row.file, content.table, content.group)
         sequence, previous = self._streams.get(stream, (-1, ZERO_HASH))
         header = encode_sealed_header(
@@ -186,7 +189,7 @@ class _Writing:
         self.length += append(self._handle, [envelope, header, content.payload])
 
     def finish(self) -> None:
-        """Write the end record; everything is durable when this returns."""
+        """Write the end record. The file's content is durable on return."""
         append(self._handle, [encode_end_record(EndRecord(self._streams, tuple(self._index)))])
         self._handle.sync()
 
@@ -203,7 +206,7 @@ def _shaped(batch: pa.RecordBatch, version: SchemaVersion) -> pa.RecordBatch:
         if field.name in batch.schema.names
         else pa.nulls(batch.num_rows, field.type)
         if field.name == TS
-        else pa.repeat(pa.scalar(0, field.type), batch.num_rows)  # a table without key has puts only
+        else pa.repeat(pa.scalar(0, field.type), batch.num_rows)  # a table without a key has puts only
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)

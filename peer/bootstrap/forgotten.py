@@ -1,9 +1,10 @@
-"""Deletes that the source of a bootstrap has forgotten: what it covers, has no row of, and is still shown here.
+"""Writes tombstones for deletes that the source of a bootstrap has forgotten.
 
-A delete's tombstone goes once no version can come that it would have to win over; a cluster that was left out since
-still has such a version, and the bootstrap no row that tells. So its coverage says of which timestamps that may be. A
-version from there that it covers, of a key and group that none of its rows is of, was deleted, and gets a tombstone at
-its very place in the order, but for a later row, which wins over it and over nothing newer.
+A source removes a tombstone once no older version of the key can arrive there. A peer to which nothing was sent
+meanwhile may still have such a version, and the bootstrap has no row that deletes it. So the bootstrap's coverage gives
+the range of timestamps for which the source may have removed tombstones. A version here in that range was deleted if
+the bootstrap covers it and has no row of its key and group. It gets a tombstone with the same order fields, but a
+higher row number. The tombstone wins over that version and over nothing newer.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ MEMORY_BYTES_MAX = 512 << 20
 _EVERY = Ranges.of((0, 1 << 62))
 _COVERED = pa.schema(  # columns of a table start with a letter
     [
-        *((name, pa.string()) for name in ("_g", "_o", "_w", "_way")),
+        *((name, pa.string()) for name in ("_g", "_o", "_w", "_path")),
         *((name, pa.int64()) for name in ("_b", "_e", "_since", "_before")),
     ]
 )
 
 
 def forgotten_of(arrived: Arrived) -> Forgotten:
-    """What a bootstrap's source may have forgotten, of any group."""
+    """The timestamps for which a bootstrap's source may have removed tombstones, in any group."""
     return reduce(Forgotten.join, (coverage.forgotten for _, coverage in arrived.coverages), Forgotten())
 
 
 def is_awaited(ledger: Ledger, arrived: Arrived, claimed: Mapping[StreamId, Ranges]) -> bool:
-    """Whether some of what a bootstrap covers is here and not replayed, less what is ``claimed`` for it.
+    """Whether frames that a bootstrap covers have landed here but are not replayed, other than those ``claimed`` by it.
 
-    Such a version could be deleted, which can be told only once it is in the table.
+    Such a frame may hold a deleted version. That can be decided only once it is in the table.
     """
     groups = [coverage.group for _, coverage in arrived.coverages]
     replayed = ledger.bootstraps.coverage(arrived.table, groups)
@@ -70,19 +71,19 @@ def tombstone_rows(
     hosts: Hosts,
     scratch: Path | None,
 ) -> Iterator[pa.Table]:
-    """The tombstones to write in place of forgotten ones, as rows of ``__changes``, some at a time; none twice.
+    """The tombstones to write in place of forgotten ones, as batches of rows of ``__changes``; each once.
 
     Args:
-        tables: the warehouse, with all replayed that the bootstrap covers and that is here.
+        tables: the warehouse, in which everything that the bootstrap covers and that landed here is replayed.
         spec: the table, with a key.
         versions: its schema versions.
         arrived: the bootstrap.
-        hosts: how files of other hosts are read.
+        hosts: for reading files of other hosts.
         scratch: a directory for what does not fit into memory.
 
     Raises:
         PoisonFrameError: a frame cannot be decoded.
-        HostAwayError: a host with some of the frames does not answer.
+        HostAwayError: a host that has some of the frames does not answer.
     """
     with open_duckdb() as connection:
         if scratch is not None:
@@ -107,7 +108,7 @@ def tombstone_rows(
 def _find_covered(
     connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, arrived: Arrived, keys: str
 ) -> bool:
-    """Have the table ``covered`` hold the live versions here that might be deleted; whether there are any."""
+    """Put the live versions that may be deleted into the table ``covered``; whether there are any."""
     attach_latest(connection, tables, spec, "here", versions=True)
     rows = [
         (coverage.group, str(stream.wal.cluster), stream.wal.local, frame.through, begin, end, lost.since, lost.before)
@@ -124,7 +125,7 @@ def _find_covered(
     if spec.kind == "cell":
         parts = [_live(spec, CELL_GROUP, keys)]
     connection.execute(
-        f"create table covered as select {keys}, _group, {', '.join(VERSION)}, _way as _through"
+        f"create table covered as select {keys}, _group, {', '.join(VERSION)}, _path as _through"
         f" from ({' union all '.join(parts)}) v join spans s on s._g = v._group and s._o = v._origin and s._w = v._wal"
         " and v._seq >= s._b and v._seq < s._e"
         " and coalesce(v._ts, v._commit) >= s._since and coalesce(v._ts, v._commit) < s._before"
@@ -133,7 +134,7 @@ def _find_covered(
 
 
 def _live(spec: TableSpec, group: str, keys: str) -> str:
-    """The query for the live versions of one group, by the names that versions have in ``__changes``."""
+    """The query for the live versions of one group, with the column names of ``__changes``."""
     names = {field: DUCKDB.name(version_column(field, group)) for field in VERSION}
     fields = ", ".join(f"{name} as {field}" for field, name in names.items())
     named = group_of_family(spec) if spec.kind == "cell" else DUCKDB.text(group)
@@ -141,7 +142,7 @@ def _live(spec: TableSpec, group: str, keys: str) -> str:
 
 
 def _brought(spec: TableSpec, versions: Iterable[SchemaVersion], arrived: Arrived, hosts: Hosts) -> Iterator[pa.Table]:
-    """Keys and groups of all the bootstrap's rows, deletes too, whoever they are claimed for."""
+    """Keys and groups of all rows of the bootstrap, with deletes, whether it has claimed them or not."""
     every = {
         StreamId(wal, coverage.table, coverage.group): _EVERY
         for _, coverage in arrived.coverages

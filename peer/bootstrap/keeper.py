@@ -1,7 +1,7 @@
-"""Carrying bootstraps through at the sender: file written, shipped by the worker, applied there, rules live.
+"""Carries out bootstraps at the sender: the file is written, the worker ships it, and the rules become LIVE.
 
-Each step is stored before the next one begins, so whoever is killed goes on where it was: a file that was not finished
-is written anew, a finished one is shipped on, and rules go LIVE once the peer has reported all of it applied.
+Each step is stored before the next one begins, so a killed process continues where it was. An unfinished file is
+written again, and a finished one is shipped on. Rules become LIVE once the peer has reported the whole file applied.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class BootstrapKeeper:
         ledger: the cluster's.
         files: the host's file system.
         host: its slot.
-        directory: where the files are written, the WALs' directory, which the worker looks at.
+        directory: the WALs' directory, where the files are written and the worker finds them.
         boot: the host's boot id.
-        keep_free_bytes: how much of the disk is to stay free.
+        keep_free_bytes: how much of the disk must stay free.
         monotonic: seconds that never go back.
-        state: what each one waits for, by ``peer table``.
+        state: what each bootstrap waits for, by ``peer table``.
     """
 
     tables: Tables
@@ -56,18 +56,18 @@ class BootstrapKeeper:
     _failed: dict[_Key, Backoff] = field(default_factory=dict)
 
     def turn(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Do what can be done now for every bootstrap; one that failed is left alone for a while.
+        """Do the next step of every bootstrap. One that failed waits before the next attempt.
 
         Raises:
             EngineLostError: the Spark session is gone.
-            CoordinationError: the ledger cannot be asked.
+            CoordinationError: the ledger does not answer.
         """
         found: dict[str, str] = {}
         there = self.ledger.bootstraps.wanted()
         keys = {_key(wanted) for wanted in there}
         self._rooms = {key: room for key, room in self._rooms.items() if key in keys}
         self._failed = {key: failed for key, failed in self._failed.items() if key in keys}
-        for wanted in sorted(there, key=_is_to_write):  # those first that take no time
+        for wanted in sorted(there, key=_is_to_write):  # the short steps first
             if stop():
                 return
             spec = self.ledger.tables.by_uuid(wanted.table)
@@ -84,19 +84,19 @@ class BootstrapKeeper:
                 found[name] = error.what
                 if self.state.get(name) != error.what:
                     _log.warning("bootstrap_put_off", peer=wanted.peer, table=name, error=str(error))
-            except Exception as error:  # one table's trouble never stops another
+            except Exception as error:  # an error of one table never stops another
                 found[name] = one_line(error)
                 if self.state.get(name) != found[name]:
                     _log.error("bootstrap_failed", peer=wanted.peer, table=name, exc_info=True)
             else:
                 self._failed.pop(_key(wanted), None)
                 continue
-            # Each try reads what can be read of the table, and takes a new file.
+            # The wait matters: each attempt reads the table and takes a new file.
             self._failed[_key(wanted)] = failed.failed(self.monotonic(), _RETRY_WAIT)
         self.state = found
 
     def _step(self, wanted: Bootstrap) -> str:
-        """One step; what it waits for now."""
+        """Do one step; what the bootstrap waits for after it."""
         file = wanted.file
         if file is not None and file.closed:
             if not self.ledger.bootstraps.is_applied(file.file):

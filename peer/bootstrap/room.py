@@ -1,4 +1,4 @@
-"""Whether there is room for bootstraps: the copies that are written here, and the WAL that is kept meanwhile."""
+"""Disk room for bootstraps: for the copies that are written here, and the WAL that is retained meanwhile."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from replication.tables.layout import layouts
 if TYPE_CHECKING:
     from replication.tables.base import Catalog
 
-#: Rows as frames need about this much of what they need as Iceberg's zstd files.
+#: Rows in frames take about so many times the bytes that they take in Iceberg's zstd files.
 COPY_FACTOR = 3.0
-#: What a bootstrap certainly does a second, written here, shipped, and applied there.
+#: The least rate of a bootstrap that is assumed, from reading the table to the peer's commit.
 BYTES_PER_S = 10e6
-#: How a table goes to a peer without its rows from before, whether it goes there already or not.
+#: The hint: how to send a table without its rows from before, whether it is sent already or not.
 ONLY_LATER = (
     "send only what is written from now on: enablereplication --from-now, after disablereplication if it is sent"
 )
@@ -34,16 +34,16 @@ _MORE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class BootstrapRoom:
-    """Bytes that bootstraps which begin together need on this host, estimated, and what is free for them.
+    """The estimated bytes that bootstraps which begin together need on this host, and the bytes that are free.
 
     Attributes:
-        copies: what the copy of each table's rows needs, by its name.
-        wal_bytes: the WAL that will be kept until they are applied.
+        copies: the size of the copy of each table's rows, by its name.
+        wal_bytes: the WAL that will be retained until they are applied.
         free_bytes: of the disk.
-        keep_free_bytes: what is to stay free of that.
-        begun_bytes: what copies for bootstraps that are under way have yet to be written.
-        begun_there_bytes: what such bootstraps have yet to bring to the same peer.
-        unknown: tables whose size is told by nothing.
+        keep_free_bytes: how much of that must stay free.
+        begun_bytes: what is yet to be written of copies for bootstraps that are under way.
+        begun_there_bytes: what such bootstraps have yet to send to the same peer.
+        unknown: tables whose size is not known.
     """
 
     copies: Mapping[str, int]
@@ -56,11 +56,11 @@ class BootstrapRoom:
 
     @property
     def there_bytes(self) -> int:
-        """What comes to the peer: these copies, and what is under way to it."""
+        """The bytes that the peer will get: these copies, and those under way to it."""
         return sum(self.copies.values()) + self.begun_there_bytes
 
     def check(self) -> None:
-        """Raise RequestError, with figures, when it cannot fit."""
+        """Raise RequestError, with figures, when there is not enough room."""
         copies = sum(self.copies.values())
         needed = copies + self.wal_bytes + self.begun_bytes
         if copies and self.free_bytes - self.keep_free_bytes < needed:
@@ -69,8 +69,8 @@ class BootstrapRoom:
             raise RequestError(
                 f"sending the rows that {next(iter(self.copies)) if one else f'{len(self.copies)} tables'}"
                 f" {'has' if one else 'have'} needs about {_mib(needed)} here:"
-                f" {_mib(copies)} for {'a copy' if one else 'copies'}, {_mib(self.wal_bytes)} of WAL kept meanwhile"
-                f"{begun}; {_mib(self.free_bytes)} are free, and {_mib(self.keep_free_bytes)} are to stay free",
+                f" {_mib(copies)} for {'a copy' if one else 'copies'}, {_mib(self.wal_bytes)} of WAL retained meanwhile"
+                f"{begun}; {_mib(self.free_bytes)} are free, and {_mib(self.keep_free_bytes)} must stay free",
                 f"Free disk space here, or {ONLY_LATER}",
             )
 
@@ -78,9 +78,9 @@ class BootstrapRoom:
 def room(
     config: Config, ledger: Ledger, specs: Sequence[TableSpec], peer: str, catalog: Callable[[], Catalog]
 ) -> BootstrapRoom:
-    """What bootstraps of tables at a peer need and have on this host, beside those that are under way.
+    """The room that bootstraps of ``specs`` to a peer need and have on this host, beside those under way.
 
-    ``catalog`` is asked where tables' files do not lie on this host's disk.
+    ``catalog`` gives the sizes of tables whose files do not lie on this host's disk.
     """
     sizes = {spec.name: stored_bytes(config, spec, catalog) for spec in specs}
     copies = {name: int(COPY_FACTOR * (size or 0)) for name, size in sizes.items()}
@@ -96,7 +96,7 @@ def room(
         else:
             whole = int(COPY_FACTOR * (stored_bytes(config, spec, catalog) or 0))
             begun += max(whole - _written(wanted), 0)
-        if wanted.peer == peer:  # it needs its bytes twice there: landed, and in its table
+        if wanted.peer == peer:  # the bytes are needed there twice: in the landing file, and in the table
             begun_there += whole - (shipped.get(file.file, 0) // 2 if file is not None else 0)
     rate = _written_per_s(ledger.files.all(config.cluster.host), time.time_ns() // 1000)
     config.data_dir.mkdir(parents=True, exist_ok=True)
@@ -107,27 +107,27 @@ def room(
 
 
 def stored_bytes(config: Config, spec: TableSpec, catalog: Callable[[], Catalog]) -> int | None:
-    """Bytes of a table's files: those on this host's disk, else what their snapshots say; None when nothing tells."""
+    """Bytes of a table's files: from this host's disk, else from their snapshots; None when it is not known."""
     if config.has_warehouse_here:
         return sum(folder_bytes(config.warehouse_dir.joinpath(*layout.name.split("."))) for layout in layouts(spec))
     try:
         there = catalog()
-        sizes = [_told_bytes(there, layout.name) for layout in layouts(spec)] if there.has(spec) else []
+        sizes = [_snapshot_bytes(there, layout.name) for layout in layouts(spec)] if there.has(spec) else []
     except (ReplicationError, OSError):
         return None
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _told_bytes(catalog: Catalog, name: str) -> int | None:
+def _snapshot_bytes(catalog: Catalog, name: str) -> int | None:
     history = catalog.history(name) if catalog.exists(name) else None
     if history is None or history.current is None:
         return 0
-    told = history.snapshots[history.current].summary.get(_TOTAL, "")
-    return int(told) if told.isdigit() else None
+    total = history.snapshots[history.current].summary.get(_TOTAL, "")
+    return int(total) if total.isdigit() else None
 
 
 def _written(wanted: Bootstrap) -> int:
-    """What of a copy that is being written is on the disk already."""
+    """How many bytes of an unfinished copy are on the disk."""
     with suppress(OSError):
         return os.path.getsize(wanted.file.path) if wanted.file is not None else 0
     return 0
@@ -135,12 +135,12 @@ def _written(wanted: Bootstrap) -> int:
 
 @dataclass(slots=True)
 class DiskRoom:
-    """Room for one copy while it is written. One that ran short is begun again once there is more than it had.
+    """Room for one copy while it is written. A copy that ran out of room begins again once there is more.
 
     Attributes:
-        free: says how many bytes of the disk are free.
-        keep_free_bytes: what is to stay free of them.
-        written: how far the copy has got, or the last one had when it ran short.
+        free: gives the free bytes of the disk.
+        keep_free_bytes: how many of them must stay free.
+        written: the bytes of the copy so far, or of the last one when it ran out of room.
     """
 
     free: Callable[[], int]
@@ -148,28 +148,28 @@ class DiskRoom:
     written: int = 0
 
     def begin(self) -> None:
-        """Raise NoSpaceError when a copy would only run short again."""
+        """Raise NoSpaceError when a copy would run out of room again."""
         self._check(self.written * 5 // 4 + _MORE_BYTES if self.written else 0)
         self.written = 0
 
     def grow(self, written: int) -> None:
-        """Say that ``written`` bytes are there; NoSpaceError when that is to be all. Looks again every 16 MiB."""
+        """Record that ``written`` bytes are written. Every 16 MiB, raise NoSpaceError when no more may be."""
         is_due = written // _MORE_BYTES > self.written // _MORE_BYTES
         self.written = written
         if is_due:
             self._check(0)
 
     def _check(self, needed: int) -> None:
-        if self.free() < self.keep_free_bytes + needed:  # told without what is free, so that it stays the same
+        if self.free() < self.keep_free_bytes + needed:  # the message has no changing figure, so it is logged once
             raise NoSpaceError(
                 f"there is no room here for the copy of its rows: less than {_mib(self.keep_free_bytes + needed)} are"
-                f" free, and {_mib(self.keep_free_bytes)} are to stay free",
-                "Free disk space here; it begins again by itself",
+                f" free, and {_mib(self.keep_free_bytes)} must stay free",
+                "Free disk space here; the copy then begins again",
             )
 
 
 def _written_per_s(rows: Iterable[FileRow], now: int) -> float:
-    """What writers here have made of late, in bytes a second: the WALs that are still there, over their age."""
+    """The rate of this host's writers in bytes a second: the size of the retained WALs over their age."""
     wals = [row for row in rows if row.kind is FileKind.WAL]
     seconds = max((now - row.created) / 1e6 for row in wals) if wals else 0.0
     return sum(row.length for row in wals) / max(seconds, 60.0)

@@ -1,9 +1,8 @@
-"""Rows of a table for a bootstrap: the newest version of each key, deletes too, from snapshots that stay while read.
+"""Reads the rows of a table for a bootstrap: the newest version of each key, with deletes, from held snapshots.
 
-Everything that the ledger says is applied is in them, since a commit is marked in the ledger after it was made, and
-refused when somebody else's maintenance took it away again. What they have beyond that is required_from as frames
-anyway, and
-left out by whoever takes the rows.
+The snapshots have everything that the ledger says is applied: a commit is recorded in the ledger after it was made, and
+a snapshot from which it was removed is refused. What the snapshots have beyond that is also sent as frames, so the peer
+leaves it out of the bootstrap.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ RowsOf: TypeAlias = Callable[[Sequence[Coverage]], Iterator[pa.RecordBatch]]
 
 @contextmanager
 def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[RowsOf]:
-    """Hold the table's snapshots; gives what reads batches of the rows of some groups once, while the context lasts.
+    """Hold the table's snapshots while the context lasts; gives a function that reads the rows of some groups, once.
 
-    They have the table's columns, ``_op`` and ``_ts`` if it has a key, ``_group``, ``_commit``, ``_seq``, ``_row`` and
-    ``_at``: which of the WALs of its group's coverage a row came from. Those of other WALs are left out, and deletes
-    that stand for forgotten ones: whoever takes the rows makes them anew.
+    The rows have the table's columns, ``_op`` and ``_ts`` if it has a key, ``_group``, ``_commit``, ``_seq``, ``_row``
+    and ``_at``: the number of a row's WAL in the coverage of its group. Rows of other WALs are left out. So are
+    tombstones that were written for forgotten ones: the peer writes them again.
 
     Args:
-        tables: the warehouse; a table that is not there has no rows.
+        tables: the warehouse; a table that is not in it has no rows.
         spec: the table.
-        hold: the tag that keeps the snapshots.
-        commit: the number of the replay commit that they are to have, 0 when none.
+        hold: the tag that holds the snapshots.
+        commit: the replay commit that the snapshots must have, 0 when none.
 
     Raises:
-        CommitConflictError: folds came one after another; try again.
-        ForeignMaintenanceError: they do not have that commit.
-        StorageError: a file of the table is gone or damaged, here or from what reads its rows.
+        CommitConflictError: the table was folded again and again; try again.
+        ForeignMaintenanceError: the snapshots do not have that commit.
+        StorageError: a file of the table is missing or damaged; the function raises it, too.
     """
     if not tables.has(spec):
         if commit:
@@ -67,7 +66,7 @@ def held(tables: Tables, spec: TableSpec, hold: str, commit: int) -> Iterator[Ro
 
 @repeated_on(CommitConflictError, times=_TRIES)
 def _attached(tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, hold: str, commit: int) -> str:
-    """Open the Iceberg tables; the query for the rows."""
+    """Attach the Iceberg tables; the query for the rows."""
     folded = Folded.newest(tables.history(spec.name)) if spec.key else Folded()
     table = _attach(tables, connection, "table", spec.name, hold, shown_columns(spec))
     if not spec.key:
@@ -101,11 +100,11 @@ def _attach(
 def _check_has(
     tables: Tables, connection: duckdb.DuckDBPyConnection, spec: TableSpec, landed: History, commit: int
 ) -> None:
-    """Raise ForeignMaintenanceError unless what replay appends to has its commit ``commit``."""
-    numbers = [stamp.number for snapshot in landed.chain() if (stamp := CommitMetadata.of(snapshot)) is not None]
+    """Raise ForeignMaintenanceError unless the table that replay appends to has the replay commit ``commit``."""
+    numbers = [made.number for snapshot in landed.chain() if (made := CommitMetadata.of(snapshot)) is not None]
     if numbers:
         has_it = commit in numbers or commit < min(numbers)  # snapshots expire oldest first
-    else:  # all replay snapshots have expired: the rows of the newest commit are never trimmed
+    else:  # all replay snapshots have expired, but the rows of the newest commit are never trimmed
         tables.attach(connection, "landed", landing_name(spec), snapshot=landed.current)
         ((newest,),) = connection.execute("select max(_replay) from landed").fetchall()
         has_it = commit <= (newest or 0)
@@ -115,9 +114,9 @@ def _check_has(
 
 def _lost(spec: TableSpec, commit: int) -> ForeignMaintenanceError:
     return ForeignMaintenanceError(
-        f"{spec.name} has not got the rows that were applied to it up to replay commit {commit}: it was rolled back, or"
-        " its catalog is lost, or an old one",
-        "Put it back as it was; else replay settles it with the next frames of the table, or once it is started again",
+        f"{spec.name} does not have the rows of replay commit {commit}, which was applied to it: it was rolled back, or"
+        " its catalog is lost or an old copy",
+        "Restore it; else replay repairs it with the next frames of the table, or when it is started again",
     )
 
 
@@ -125,7 +124,7 @@ def _lost(spec: TableSpec, commit: int) -> ForeignMaintenanceError:
 def _naming() -> Iterator[None]:
     try:
         yield
-    except (duckdb.Error, OSError) as error:  # Arrow makes an OSError of what DuckDB meets between batches
+    except (duckdb.Error, OSError) as error:  # Arrow turns DuckDB's errors between batches into OSError
         refuse_unreadable(error)
         raise
 

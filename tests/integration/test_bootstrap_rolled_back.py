@@ -75,7 +75,7 @@ def test_nothing_is_sent_until_the_table_is_put_back(
     act(warehouse(written), written.spec)
     east.keeper.turn()
     assert not any(row.closed for row in bootstraps(east))
-    assert f"{written.spec.name} has not got the rows" in east.keeper.state[f"west {written.spec.name}"]
+    assert f"{written.spec.name} does not have the rows" in east.keeper.state[f"west {written.spec.name}"]
     east.tables = kept
     east.restart()
     written.connect()

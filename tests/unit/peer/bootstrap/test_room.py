@@ -127,7 +127,7 @@ def test_a_copy_that_runs_short_is_begun_again_once_there_is_more() -> None:
     for size in range(1, 41):
         made.grow(size * MIB)
     free[0] = 99 * MIB
-    with pytest.raises(NoSpaceError, match=r"less than 100\.0 MiB are free, and 100\.0 MiB are to stay"):
+    with pytest.raises(NoSpaceError, match=r"less than 100\.0 MiB are free, and 100\.0 MiB must stay"):
         for size in range(41, 60):
             made.grow(size * MIB)
     free[0] = 150 * MIB
