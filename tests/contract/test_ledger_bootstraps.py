@@ -156,7 +156,7 @@ def test_a_bootstrap_of_another_history_is_refused_as_a_whole(sending: Ledger) -
     assert sending.landing.coverage(FLIGHTS.uuid)[S] == Ranges.of((0, 3))
 
 
-def test_replicated_time_stands_while_a_sender_bootstraps_or_has_lost_rows(ledger: Ledger) -> None:
+def test_replicated_time_does_not_rise_while_a_sender_bootstraps_or_has_lost_rows(ledger: Ledger) -> None:
     ledger.tables.create(FLIGHTS)
     ledger.time.note_closed(EAST, ClosedNotice(50, ()))
 

@@ -87,7 +87,7 @@ def test_what_nobody_waits_for_goes_before_anything_that_is_needed(sending: Ledg
     assert gone.files == (unneeded,) and gone.tables == () and phases(sending) == set()
 
 
-def test_a_file_of_one_table_holds_nothing_for_another_once_let_go(sending: Ledger) -> None:
+def test_a_file_of_one_table_holds_nothing_for_another_once_released(sending: Ledger) -> None:
     first, second = wal_of(sending, FLIGHTS), wal_of(sending, WEATHER)
     shipped(sending, "south", first, second)
     sending.files.release(END, 0)
@@ -123,13 +123,13 @@ def again(ledger: Ledger, *, bootstrap: bool = False) -> FileId:
     return anew.file
 
 
-def test_what_came_again_for_a_peer_is_let_go_only_with_its_table(sending: Ledger) -> None:
+def test_what_came_again_for_a_peer_is_released_only_with_its_table(sending: Ledger) -> None:
     file = again(sending)
     (gone,) = sending.files.release(1, 0)
     assert (gone.files, gone.tables) == ((file,), (FLIGHTS.uuid,)) and phases(sending) == {("north", "ops.flights")}
 
 
-def test_what_came_again_for_a_peer_and_is_given_up_too_needs_a_bootstrap(sending: Ledger) -> None:
+def test_what_came_again_for_a_peer_and_is_released_too_needs_a_bootstrap(sending: Ledger) -> None:
     file = again(sending)
     assert sending.salvage.carry_out(file, 0, Readable(0)).lacking == {"north": {FLIGHTS.uuid: 2}}
     assert phases(sending) == {("north", "ops.flights")}
@@ -142,7 +142,7 @@ def test_a_bootstrap_pins_what_came_again_beside_it(sending: Ledger) -> None:
     assert sending.files.release(END, 0) == []
 
 
-def test_what_is_open_stored_or_pinned_is_not_let_go(sending: Ledger) -> None:
+def test_what_is_open_stored_or_pinned_is_not_released(sending: Ledger) -> None:
     wal_of(sending, FLIGHTS, closed=False)
     stored = wal_of(sending, FLIGHTS)
     sending.files.move(stored, "file:///store/1.wal")

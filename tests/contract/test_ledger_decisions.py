@@ -110,7 +110,7 @@ def test_rules_are_per_group_and_keep_their_generation(sending: Ledger) -> None:
     assert again.generation > both[1].generation
 
 
-def test_what_cannot_be_enabled_says_why(sending: Ledger) -> None:
+def test_what_cannot_be_enabled_is_refused_with_the_reason(sending: Ledger) -> None:
     with pytest.raises(UnknownTableError):
         sending.rules.enable("north", NIL_UUID, [""], "x.y", 0)
     with pytest.raises(SchemaError, match="no group 'third'.*first, second"):
@@ -121,7 +121,7 @@ def test_what_cannot_be_enabled_says_why(sending: Ledger) -> None:
         sending.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.other", 0)
 
 
-def test_only_what_is_written_from_now_on_is_owed(sending: Ledger) -> None:  # 004-32
+def test_only_what_is_written_from_now_on_is_required(sending: Ledger) -> None:  # 004-32
     old, idle = own_wal(sending, 5), own_wal(sending)
     route = Route(sending)
     route.land(claims(S, 0, 3, 0))
@@ -156,7 +156,7 @@ def test_what_was_shipped_without_a_new_rule_does_not_count_for_it(sending: Ledg
     assert status_of(sending, file).shipped == ahead
 
 
-def test_the_last_error_stays_until_somebody_tells_that_shipping_goes_well(sending: Ledger) -> None:
+def test_the_last_error_stays_until_shipping_is_reported_to_go_well(sending: Ledger) -> None:
     enable(sending)
     file = own_wal(sending, 9)
     told = PeerProgress(file, "north", Ranges(), HEADER, error="timed out")
@@ -242,7 +242,7 @@ def test_a_closed_file_that_is_not_wholly_registered_stays(sending: Ledger) -> N
     assert [row.file for row in sending.files.retirable("h0")] == [file]
 
 
-def test_a_rule_made_while_a_file_is_about_to_go_keeps_what_it_owes(sending: Ledger) -> None:
+def test_a_rule_made_while_a_file_is_about_to_go_keeps_what_it_requires(sending: Ledger) -> None:
     file = own_wal(sending, 2)
     applied(sending, FLIGHTS, {file: HEADER + 2 * FRAME})
     enable(sending)

@@ -88,7 +88,7 @@ def test_a_file_of_duplicates_stays_until_then(ledger: Ledger, routes: tuple[Rou
     assert [row.file for row in ledger.files.retirable("h0") if row.kind is FileKind.LANDING] == [again.file]
 
 
-def test_what_is_pending_is_told_in_the_order_in_which_files_were_begun(ledger: Ledger) -> None:
+def test_what_is_pending_is_listed_in_the_order_in_which_files_were_begun(ledger: Ledger) -> None:
     for spec in (FLIGHTS, WEATHER):
         ledger.tables.create(spec)
     made = [Route(ledger, wal(7), "h1"), Route(ledger, wal(8), "h0"), Route(ledger, wal(9), "h1")]

@@ -74,7 +74,7 @@ def test_tables_made_later_go_where_their_names_stand_for(made: Ledger) -> None:
     assert "more" in groups_to(made, "north")
 
 
-def test_a_standing_rule_is_of_some_groups_is_replaced_and_ends(made: Ledger) -> None:
+def test_a_pattern_rule_is_of_some_groups_is_replaced_and_ends(made: Ledger) -> None:
     named = FLIGHTS.groups[0].name
     made.rules.add_pattern_rule(PatternRule("north", "ops.*", (), ("none",)), 0)
     made.rules.add_pattern_rule(PatternRule("north", "ops.*", (), (named,), False), 0)
@@ -92,7 +92,7 @@ def test_a_standing_rule_is_of_some_groups_is_replaced_and_ends(made: Ledger) ->
         made.rules.add_pattern_rule(PatternRule("south", "*"), 0)
 
 
-def test_a_table_that_two_standing_rules_mean_goes_once(made: Ledger) -> None:
+def test_a_table_that_two_pattern_rules_match_goes_once(made: Ledger) -> None:
     made.rules.add_pattern_rule(PatternRule("north", "ops.*"), 0)
     made.rules.add_pattern_rule(PatternRule("north", "*"), 0)
     made.rules.add_pattern_rule(PatternRule("south", "*"), 0)
@@ -100,7 +100,7 @@ def test_a_table_that_two_standing_rules_mean_goes_once(made: Ledger) -> None:
     assert groups_to(made, "north") == groups_to(made, "south") == sorted(group.name for group in FLIGHTS.groups)
 
 
-def test_a_table_that_two_standing_rules_mean_goes_with_the_groups_of_both(made: Ledger) -> None:
+def test_a_table_that_two_pattern_rules_match_goes_with_the_groups_of_both(made: Ledger) -> None:
     one, two = with_group(table("ops.one")), with_group(table("ops.two"))
     made.rules.add_pattern_rule(PatternRule("north", "ops.*", (), (one.groups[0].name,)), 0)
     made.rules.add_pattern_rule(PatternRule("north", "ops.o*", (), ("more",)), 0)

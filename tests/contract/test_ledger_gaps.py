@@ -120,7 +120,7 @@ def test_a_bootstrap_that_never_was_complete_leaves_the_gap_that_there_was(sendi
     assert [gap.frames for gap in enable(sending).gaps] == [5, 4]
 
 
-def test_what_needs_a_bootstrap_and_ends_is_not_said_to_be_whole(sending: Ledger) -> None:
+def test_what_needs_a_bootstrap_and_ends_does_not_count_as_whole(sending: Ledger) -> None:
     enable(sending)
     grown = Growing(sending)
     grown.grow(3)

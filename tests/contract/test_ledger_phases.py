@@ -118,7 +118,7 @@ def test_a_bootstrap_begins_rules_anew_from_now_on(sending: Ledger) -> None:
     assert phases(sending) == [Phase.BOOTSTRAPPING]
 
 
-def test_a_bootstrap_owes_what_fills_gaps_later(sending: Ledger) -> None:
+def test_a_bootstrap_requires_what_fills_gaps_later(sending: Ledger) -> None:
     route = Route(sending)
     route.land(claims(S, 0, 2, 0), claims(S, 4, 5, 0))
     assert enable(sending, bootstrap=True).required_from == {wal(): 2}

@@ -76,7 +76,7 @@ def test_a_host_that_freezes_in_a_transaction_holds_the_others_up_for_a_bounded_
         frozen.join(30)
 
 
-def test_a_ledger_locked_past_the_time_out_says_so_and_reads_go_on(url: str) -> None:
+def test_a_ledger_locked_past_the_time_out_is_an_error_and_reads_go_on(url: str) -> None:
     ledger, other = open_ledger(url, busy_timeout_s=0.2), SqlStore(url)
     with other.write():
         with pytest.raises(LedgerBusyError, match=r"stayed locked for 0\.2 s"):
@@ -87,7 +87,7 @@ def test_a_ledger_locked_past_the_time_out_says_so_and_reads_go_on(url: str) -> 
     ledger.close()
 
 
-def test_broken_sessions_are_told_as_passing_trouble_and_the_next_call_works(server: pg.Server, url: str) -> None:
+def test_broken_sessions_are_an_error_worth_a_retry_and_the_next_call_works(server: pg.Server, url: str) -> None:
     ledger = open_ledger(url)
     ledger.tables.create(table())
     ledger.terms.raise_to_next()
@@ -136,7 +136,7 @@ def _more(told: list[int], wanted: int) -> None:
         raise CoordinationError("not yet")
 
 
-def test_a_server_that_is_down_is_told_in_one_line() -> None:
+def test_a_server_that_is_down_is_reported_in_one_line() -> None:
     store = SqlStore("postgresql://walship@127.0.0.1:1/west")
     with pytest.raises(CoordinationError) as told, store.read():
         pass
@@ -151,7 +151,7 @@ def test_reads_can_change_nothing(url: str) -> None:
     store.close()
 
 
-def test_what_the_address_says_itself_wins(url: str) -> None:
+def test_options_in_the_address_win(url: str) -> None:
     store = SqlStore(f"{url}&application_name=mine&options=-c%20work_mem%3D1MB")
     with store.read() as connection:
         shown = [connection.exec_driver_sql(f"SHOW {name}").scalar() for name in ("application_name", "work_mem")]

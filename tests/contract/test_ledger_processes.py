@@ -211,7 +211,7 @@ def test_two_hosts_that_make_the_ledger_at_once_agree_whose_it_is(postgresql: st
     assert len(found) == 6 and len(set(found)) == 1
 
 
-def test_a_ledger_locked_past_the_time_out_says_so_and_reads_go_on(path: str) -> None:
+def test_a_ledger_locked_past_the_time_out_is_an_error_and_reads_go_on(path: str) -> None:
     ledger = open_ledger(path, busy_timeout_s=0.2)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -277,7 +277,7 @@ def test_a_new_incarnation_decides_under_terms_above_all_that_were_raised_since_
     assert terms[1] > terms[0] + 1_000_000 and terms[2] > terms[1]
 
 
-def test_what_a_rule_owes_is_not_remembered_of_one_that_was_never_there(path: str) -> None:
+def test_what_a_rule_requires_is_not_remembered_of_one_that_was_never_there(path: str) -> None:
     """The next rule gets the key of one whose commit failed."""
     ledger = open_ledger(path)
     assert isinstance(ledger, SqlLedger)

@@ -37,7 +37,9 @@ def landing(ledger: Ledger) -> FileId:
     return ledger.files.allocate("h0", FileKind.LANDING, "/data/landing", "boot", source=wal()).file
 
 
-def test_a_quarantined_frame_holds_replicated_time_says_so_and_counts_as_applied(ledger: Ledger, route: Route) -> None:
+def test_a_quarantined_frame_holds_replicated_time_is_named_there_and_counts_as_applied(
+    ledger: Ledger, route: Route
+) -> None:
     reached = ledger.time.replicated(FLIGHTS.uuid)[EAST]
     assert reached.t == 0 and "quarantined (walship quarantine list)" in reached.held_by
     assert ledger.replay.pending() == []
@@ -106,7 +108,7 @@ def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Led
     assert ledger.landing.coverage() == {S: Ranges.of((0, 4))}
 
 
-def test_one_of_two_frames_given_up_leaves_the_other_holding(ledger: Ledger, route: Route) -> None:
+def test_one_of_two_frames_discarded_leaves_the_other_holding(ledger: Ledger, route: Route) -> None:
     later = BAD + FRAME
     ledger.replay.quarantine(Quarantined(route.file, later, later + FRAME, FLIGHTS.uuid, "bad too", "/q/2", 8))
     ledger.replay.discard(route.file, BAD, 99)

@@ -72,9 +72,7 @@ def test_a_file_passes_when_all_its_tables_have(ledger: Ledger, route: Route) ->
     assert row is not None and row.applied == end
 
 
-def test_what_waits_for_a_held_table_alone_is_told_apart_from_what_others_wait_for(
-    ledger: Ledger, route: Route
-) -> None:
+def test_what_waits_for_a_held_table_alone_is_separate_from_what_others_wait_for(ledger: Ledger, route: Route) -> None:
     def waiting(*held: TableSpec) -> int:
         return ledger.replay.waiting_bytes("h0", [spec.uuid for spec in held])
 

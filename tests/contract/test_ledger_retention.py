@@ -57,7 +57,7 @@ def test_past_its_budget_the_oldest_files_a_peer_has_durable_go_unapplied(sendin
     assert [row.file for row in sending.files.retirable("h0", nothing)] == files[1:3]
 
 
-def test_a_budget_gives_up_nothing_that_the_own_replay_still_needs(sending: Ledger) -> None:
+def test_a_budget_releases_nothing_that_the_own_replay_still_needs(sending: Ledger) -> None:
     file = closed_wal(sending, replayed=False)
     report(sending, file)
     assert sending.files.retirable("h0", RetentionPolicy(peer_bytes_max=0)) == []

@@ -49,7 +49,7 @@ def test_a_route_is_kept_as_declared_and_declared_anew_while_it_is_open(ledger: 
     assert [each.generation for each in ledger.landing.routes()] == [4]
 
 
-def test_only_routes_that_bring_an_origin_owe_its_sequences(ledger: Ledger) -> None:
+def test_only_routes_that_bring_an_origin_require_its_sequences(ledger: Ledger) -> None:
     declare(ledger, 1)
     ledger.time.note_closed(NORTH, ClosedNotice(10, ((S, 4),)))
     assert ledger.time.replicated()[NORTH] == Replicated(10)
@@ -80,7 +80,7 @@ def test_what_is_reached_does_not_depend_on_the_route(ledger: Ledger) -> None:
     assert ledger.time.reached({S: 3})[S] == Reach(False, False, False, gone, comes=False, dropped=True)
 
 
-def test_frames_that_are_claimed_elsewhere_are_spare_until_their_sender_lost_something(ledger: Ledger) -> None:
+def test_frames_that_are_claimed_elsewhere_are_duplicates_until_their_sender_lost_something(ledger: Ledger) -> None:
     one, two = Route(ledger), Route(ledger, wal(1))
     one.land(claims(S, 0, 2, 0))
     mixed: tuple[Claim, ...] = claims(S, 0, 3, 0)

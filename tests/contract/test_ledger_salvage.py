@@ -181,7 +181,7 @@ def lagging(ledger: Ledger, route: Route) -> None:
     close(ledger, route)
 
 
-def test_a_peer_lacks_what_the_sender_may_have_let_go_so_it_needs_a_bootstrap(ledger: Ledger, route: Route) -> None:
+def test_a_peer_lacks_what_the_sender_may_have_released_so_it_needs_a_bootstrap(ledger: Ledger, route: Route) -> None:
     lagging(ledger, route)
     salvaged = ledger.salvage.carry_out(route.file, 0, nothing(route))
     assert salvaged.again == Ranges.of((HEADER, at(4))) and not salvaged.lost
@@ -228,7 +228,7 @@ def test_a_rule_begins_among_the_copies_where_it_began_in_the_file(ledger: Ledge
     assert begins[into] == (at(1), 2 * FRAME)
 
 
-def test_a_peer_is_owed_nothing_that_it_wrote(ledger: Ledger, route: Route) -> None:
+def test_nothing_that_a_peer_wrote_is_required_for_it(ledger: Ledger, route: Route) -> None:
     ledger.rules.define(peer(), 0)
     ledger.rules.enable("north", FLIGHTS.uuid, ["default"], "ops.flights", 0)
     s = stream(FLIGHTS, wal(0, NORTH))

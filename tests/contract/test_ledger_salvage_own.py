@@ -211,7 +211,7 @@ def test_a_lost_batch_of_a_table_without_key_is_not_repeated_where_a_peer_may_ha
         enable(sending, KEYLESS)
 
 
-def test_what_was_never_registered_is_saved_and_told(sending: Ledger) -> None:
+def test_what_was_never_registered_is_saved_and_listed(sending: Ledger) -> None:
     file = own_wal(sending, 2)
     applied(sending, FLIGHTS, {file: at(2)})
     sending.files.close(file, at(6))
@@ -248,7 +248,7 @@ def test_a_bootstrap_under_way_waits_for_what_was_copied(sending: Ledger) -> Non
     assert sending.bootstraps.wanted()[0].waits_for == ""
 
 
-def test_a_table_without_key_of_which_it_cannot_be_told_what_is_applied_holds_the_file(ledger: Ledger) -> None:
+def test_a_table_without_key_of_which_it_is_unknown_what_is_applied_holds_the_file(ledger: Ledger) -> None:
     ledger.tables.create(KEYLESS)
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "writer").file
     s = stream(KEYLESS, file)
@@ -298,7 +298,7 @@ def test_with_a_control_log_nothing_is_lost(sending: Ledger, is_open: bool) -> N
     assert [status for _, _, status in sending.files.statuses("north")] == []
 
 
-def test_a_bootstrap_that_is_given_up_is_wanted_again(sending: Ledger) -> None:
+def test_a_bootstrap_that_is_salvaged_is_wanted_again(sending: Ledger) -> None:
     enable(sending, bootstrap=True)
     (wanted,) = sending.bootstraps.wanted()
     file = sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot").file

@@ -38,7 +38,7 @@ def test_attempts_are_counted_in_a_row_and_ever(sending: Ledger) -> None:
     assert sending.sending.attempts() == []
 
 
-def test_a_host_says_which_tables_it_withholds_now_and_since_when(sending: Ledger) -> None:
+def test_a_host_reports_which_tables_it_withholds_now_and_since_when(sending: Ledger) -> None:
     sending.sending.set_held("north", "h0", {FLIGHTS.uuid: "dropped there", WEATHER.uuid: "another uuid"}, 10)
     sending.sending.set_held("north", "h1", {FLIGHTS.uuid: "dropped there"}, 11)
     sending.sending.set_held("north", "h0", {FLIGHTS.uuid: "dropped there"}, 20)

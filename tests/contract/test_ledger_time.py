@@ -30,7 +30,7 @@ from tests.contract.ledger_stores import (
 S = stream(FLIGHTS, wal())
 
 
-def test_closed_time_is_the_lowest_promise_and_never_falls(ledger: Ledger) -> None:
+def test_closed_time_is_the_lowest_watermark_and_never_falls(ledger: Ledger) -> None:
     raise_closed = ledger.time.raise_closed
     assert ledger.time.closed() == 0 and raise_closed("h0", {}, 100) == 100
     assert ledger.time.register_writer("w1", "h0", 1, "boot", 1).closed == 100
@@ -57,7 +57,7 @@ def test_closed_time_waits_for_the_frames_of_a_writer_that_has_gone(sending: Led
     assert sending.time.raise_closed("h0", {}, 500) == 500
 
 
-def test_what_grew_is_told_by_commit_time_and_by_the_length_seen(sending: Ledger) -> None:
+def test_what_grew_is_found_by_commit_time_and_by_the_length_seen(sending: Ledger) -> None:
     one, two = own_wal(sending, 3), own_wal(sending, 6)
     Route(sending).land(claims(S, 0, 9, 0))
     of = {file: stream(FLIGHTS, file) for file in (one, two)}
@@ -87,7 +87,7 @@ def test_own_replicated_time_follows_the_own_replay(sending: Ledger) -> None:
     assert sending.time.replicated() == {WEST: Replicated(20)}
 
 
-def test_replicated_time_needs_what_open_routes_owe_and_no_more(sending: Ledger) -> None:
+def test_replicated_time_needs_what_open_routes_require_and_no_more(sending: Ledger) -> None:
     route = Route(sending)
     unsent = stream(WEATHER, wal(), "first")
     sending.landing.declare_route(EAST, FLIGHTS.uuid, "default", 3, {wal(): 2}, {wal(): Ranges.of((4, 5))})
@@ -141,7 +141,7 @@ def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -
     assert sending.time.replicated()[EAST] == Replicated(total)
 
 
-def test_replicated_time_that_stands_stays_where_it_is_for_every_table(sending: Ledger) -> None:
+def test_replicated_time_that_is_held_stays_where_it_is_for_every_table(sending: Ledger) -> None:
     route, other = Route(sending), stream(WEATHER, wal(), "first")
     for spec, of in ((FLIGHTS, S), (WEATHER, other)):
         sending.landing.declare_route(EAST, spec.uuid, of.group, 1, {})
@@ -154,7 +154,7 @@ def test_replicated_time_that_stands_stays_where_it_is_for_every_table(sending: 
     assert sending.time.replicated(WEATHER.uuid)[EAST].t == 8
 
 
-def test_a_large_notice_that_is_satisfied_is_let_go_soon(sending: Ledger) -> None:
+def test_a_large_notice_that_is_satisfied_is_dropped_soon(sending: Ledger) -> None:
     streams = tuple((StreamId(wal(), NIL_UUID, "x" * 200), n) for n in range(2000))  # of no table here: not required
     sending.time.note_closed(EAST, ClosedNotice(1, streams))
     for t in range(2, 5):
@@ -170,7 +170,7 @@ def test_notices_of_more_wals_than_one_could_list_once_are_joined(sending: Ledge
     assert _largest_notice(sending) > 70_000
 
 
-def test_a_stream_of_the_system_table_is_never_owed(sending: Ledger) -> None:
+def test_a_stream_of_the_system_table_is_never_required(sending: Ledger) -> None:
     sending.time.note_closed(EAST, ClosedNotice(10, ((StreamId(wal(), NIL_UUID, ""), 5),)))
     assert sending.time.replicated()[EAST] == Replicated(10)
 

@@ -76,7 +76,7 @@ def session(link: PeerLink) -> Iterator[ShipSession]:
     made.close()
 
 
-def test_says_who_is_there_and_how_far_files_are_applied(link: PeerLink, service: Service) -> None:
+def test_answers_who_is_there_and_how_far_files_are_applied(link: PeerLink, service: Service) -> None:
     assert link.describe() == service.describe()
     assert link.progress([FILE]) == {FILE: THERE}
 
@@ -93,12 +93,12 @@ def test_a_peer_far_away_is_reached_at_the_first_attempt(service: Service) -> No
     server.stop()
 
 
-def test_says_what_was_lost_when_asked_and_when_a_stream_opens(link: PeerLink, session: ShipSession) -> None:
+def test_answers_what_was_lost_when_asked_and_when_a_stream_opens(link: PeerLink, session: ShipSession) -> None:
     assert link.progress([FILE]) == {FILE: THERE} == session.opened.lost
     assert link.progress([]) == {}
 
 
-def test_says_what_is_reached_of_streams(link: PeerLink) -> None:
+def test_answers_what_is_reached_of_streams(link: PeerLink) -> None:
     near, far = StreamId(FILE, SPEC.uuid, "default"), StreamId(FILE, SPEC.uuid, "späti")
     assert link.reached({near: 1 << 40, far: 0}) == {near: REACH, far: Reach(False, False, False)}
 
@@ -232,7 +232,7 @@ def test_plain_text_stays_on_this_machine(service: Service) -> None:
     connect("192.0.2.1:7000", "west", allow_plaintext=True).close()
 
 
-def test_the_memory_link_loses_repeats_and_reorders_as_told(service: Service) -> None:
+def test_the_memory_link_loses_repeats_and_reorders_by_its_faults(service: Service) -> None:
     link = MemoryLink(service, LinkFaults(seed=3, repeat=0.5, reorder=0.5))
     session = link.ship(HELLO)
     for n in range(50):
@@ -274,7 +274,7 @@ def test_a_conversation_is_refused_at_its_beginning_or_later_with_the_reason(lin
     assert caught.value.reason == "WRONG_CLUSTER"
 
 
-def test_a_conversation_that_ends_there_says_why(link: PeerLink, service: Service) -> None:
+def test_a_conversation_that_ends_there_gives_the_reason(link: PeerLink, service: Service) -> None:
     conversation = link.compare(EAST, WEST)
     assert service.echo is not None
     service.echo.close()
@@ -295,7 +295,7 @@ def test_more_ranges_than_one_call_may_bring_take_several(link: PeerLink, monkey
     assert list(link.read(WEST, FILE, spans)) == [content(*span) for span in spans]
 
 
-def test_a_read_that_is_damaged_cut_short_or_refused_says_so(link: PeerLink, service: Service) -> None:
+def test_a_read_that_is_damaged_cut_short_or_refused_is_an_error(link: PeerLink, service: Service) -> None:
     service.damage = True
     with pytest.raises(CorruptFrameError, match="damaged in transit"):
         list(link.read(WEST, FILE, [(256, 300)]))
@@ -351,7 +351,7 @@ def test_streams_leave_room_for_other_calls_and_one_too_many_is_refused(service:
         server.stop()
 
 
-def test_a_receiver_whose_ledger_fails_says_so_whatever_is_asked(
+def test_a_receiver_whose_ledger_fails_answers_with_its_error_whatever_is_asked(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> NoReturn:
