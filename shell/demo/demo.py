@@ -1,7 +1,7 @@
-"""The demo's script: everything walship is for, in about a minute, on real data and with two processes killed.
+"""``walship demo``: two clusters replicate flight data for about a minute, while two processes are killed.
 
-Two whole clusters, east and west; three tables of flight data; every row through east's writer, corrections and
-cancellations after them; west's receiver and east's worker killed midway; both sides compared at the end.
+Three tables are written through east's writer, then corrections and deletes. West's receiver and east's worker are
+killed midway. At the end both sides are compared.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool) -> DemoResult:
 def _shown(
     east_site: DemoSite, west_site: DemoSite, watch: _Watch, display: Display, began: float
 ) -> tuple[DemoResult, list[dict[str, object]]]:
-    """What is shown while it happens, from the start of the clusters to their comparison; and the question's answer."""
+    """Run everything that the display shows, from start to comparison; the result, and the answer to ``QUESTION``."""
     sites = (east_site, west_site)
     for site in sites:
         site.start()
@@ -116,7 +116,7 @@ class _Watch:
         self._looking = threading.Lock()
 
     def settle(self) -> None:
-        """Look no more: the handles are about to be closed."""
+        """Stop looking, because the handles are about to be closed."""
         with self._looking:
             self.clusters = None
 
@@ -143,7 +143,7 @@ class _Watch:
 
 
 class _Story:
-    """Writes everything through east, and kills two processes on the way."""
+    """Writes everything through east, and kills two processes meanwhile."""
 
     def __init__(self, east: Cluster, east_site: DemoSite, west_site: DemoSite, display: Display) -> None:
         self._east = east
@@ -152,7 +152,7 @@ class _Story:
         self._display = display
 
     def write(self, data: DemoData) -> Position:
-        """Every row, then corrections, then cancellations; the position of all of it."""
+        """Write every row, then corrections, then deletes; the position of all."""
         flights = data.flights
         total = sum(table.rows.num_rows for table in data.tables)
         began, written = time.monotonic(), 0
@@ -200,7 +200,7 @@ def _set_up(east: Cluster, west_site: DemoSite, data: DemoData, display: Display
 
 
 def _as_expected(data: DemoData, west: Cluster, verdicts: list[Verdict]) -> bool:
-    """Whether west holds exactly what the source files, corrections and cancellations come to."""
+    """Whether west has exactly the rows of the source files, with corrections and deletes."""
     by_table = {verdict.table: verdict.right for verdict in verdicts}
     for table in data.tables:
         rows = _final_flights(table) if table is data.flights else table.rows

@@ -92,7 +92,7 @@ class Display:
             self._live.stop()
 
     def event(self, text: str) -> None:
-        """Say that something happened."""
+        """Show an event."""
         at = time.monotonic() - self.scene.began
         self.scene.events.append((at, text))
         if self._live is None and not self._quiet:
@@ -141,7 +141,7 @@ class Display:
         return Panel(Group(*parts), title="walship demo: east → west", subtitle=f"{took:.0f} s", title_align="left")
 
     def _events(self) -> Table:
-        """What happened, the newest bright; text that is too long goes on below itself."""
+        """The newest events, the last one bright; long text wraps."""
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(justify="right", no_wrap=True)
         grid.add_column()

@@ -1,8 +1,7 @@
 """``walship demo --graph``: a ring, a diamond or two masters, with a live picture of clusters and routes.
 
-Every cluster that may write does, to the same keys too; a process on one route is killed midway; at the end all
-clusters
-are compared with the first, and one key is traced.
+Several clusters write, also to the same keys. A receiver is killed midway. At the end all clusters are compared with
+the first, and one key is traced.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ TRACED = "JFK"
 
 @dataclass(frozen=True, slots=True)
 class GraphFlow(Flow):
-    """What is on its way along each route, and how each cluster is."""
+    """The lag of each route, and the state of each cluster."""
 
     routes: Mapping[tuple[str, str], RouteLag] = field(default_factory=dict)
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
@@ -93,7 +92,7 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
 def _shown(
     shape: Shape, sites: Mapping[str, DemoSite], watch: _Watch, display: Display
 ) -> tuple[tuple[Verdict, ...], Trace]:
-    """What the live picture shows, from the start of the clusters to their comparison."""
+    """Run everything that the picture shows, from the start of the clusters to their comparison."""
     for site in sites.values():
         site.start()
     display.event(f"starting {', '.join(sites)}: ZooKeeper, master, worker, receiver and replay each")
@@ -131,7 +130,7 @@ class _Watch:
         self.written = dict.fromkeys(sites, 0)
 
     def settle(self) -> None:
-        """Look once more, then never again: the handles are about to be closed."""
+        """Look once more, then stop, because the handles are about to be closed."""
         with self._looking:
             self._last, self.clusters = self._look() or self._last, {}
 
@@ -185,7 +184,7 @@ class GraphDisplay(Display):
             return ""
         lags = (f"{one} → {two} {_text(lag)}" for (one, two), lag in flow.routes.items())
         rows = sum(node.written for node in flow.nodes.values())
-        return f"         {rows:,} rows written; on the way: {', '.join(lags)}"
+        return f"         {rows:,} rows written; not there yet: {', '.join(lags)}"
 
     def _picture(self) -> Panel:
         scene, flow = self.scene, self.scene.flow
@@ -228,7 +227,10 @@ def _lay_out(
 
 
 class _Story:
-    """Everybody with a way to all others writes its share; all correct the same airports; one process is killed."""
+    """Writers write in turns, then change the same airports; a receiver is killed meanwhile.
+
+    Clusters that no route leads to write; if there are none, all that send.
+    """
 
     def __init__(
         self,

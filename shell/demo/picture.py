@@ -1,4 +1,4 @@
-"""A graph of clusters drawn in a terminal: a box a cluster, an arrow a route, each with what is on its way."""
+"""A graph of clusters drawn in a terminal: a box for a cluster, an arrow with its lag for a route."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ SHAPES = {shape.name: shape for shape in (RING, DIAMOND, MASTERS)}
 
 @dataclass(frozen=True, slots=True)
 class RouteLag:
-    """What is on its way along a route; ``trouble`` is why it stands, "" when it does not."""
+    """How far a route is behind; ``trouble`` is why nothing goes, or empty."""
 
     lag_bytes: int
     lag_s: float
@@ -94,13 +94,13 @@ class RouteLag:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether nothing is on its way but what tells the time, which goes along every route about once a second."""
+        """Whether nothing is behind but heartbeats, which go along every route about once a second."""
         return not self.trouble and self.lag_bytes < _BEAT_BYTES and self.lag_s < _BEAT_S
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A cluster: its processes with whether each is up, rows written there, and bytes that its tables lack."""
+    """A cluster: whether each process is up, rows written there, and bytes that are not in its tables yet."""
 
     roles: Mapping[str, bool]
     written: int
@@ -132,7 +132,7 @@ class _Canvas:
 
 
 def draw(shape: Shape, nodes: Mapping[str, NodeState], routes: Mapping[tuple[str, str], RouteLag]) -> Text:
-    """The graph as it is now; clusters and routes of which nothing is known yet are dim."""
+    """The graph as it is now; clusters and routes without a report yet are dim."""
     columns, rows = shape.size
     canvas = _Canvas(max(columns, 76), rows)
     for route, arrow in shape.routes.items():

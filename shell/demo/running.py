@@ -1,4 +1,4 @@
-"""What every demo does: end with its clusters whatever happens, pace what is shown."""
+"""What every demo does: stop its clusters whatever happens, and pace its writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pace(due: float) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM as Ctrl-C, also in the background, so that what was started is stopped either way."""
+    """Treat SIGTERM as Ctrl-C, also in the background, so that either stops what was started."""
     asked = False
 
     def interrupt(*_: object) -> None:
@@ -33,7 +33,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except Exception:
-        if asked:  # a query that was interrupted says so in its own way
+        if asked:  # an interrupted query raises an error of its own
             raise KeyboardInterrupt from None
         raise
     finally:
@@ -42,7 +42,7 @@ def interruptible() -> Iterator[None]:
 
 
 def stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool) -> None:
-    """Stop all clusters, deaf to further Ctrl-C meanwhile; or let them live on."""
+    """Stop all clusters, ignoring further Ctrl-C; with ``keep`` leave them running."""
     failed = sys.exc_info()[0] is not None
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:

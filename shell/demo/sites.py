@@ -1,4 +1,4 @@
-"""The demo's clusters as processes: their configurations, what is left of earlier ones, and how one is killed at."""
+"""The demo's clusters as processes: makes their configurations, clears earlier runs, kills a role."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DemoSite(Launched):
 
 @contextmanager
 def in_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder, made if need be, against other demos; LockedFileError when one runs there."""
+    """Make a folder and lock it against other demos; LockedFileError when one runs there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         mark = (folder / MARK).open("ab")

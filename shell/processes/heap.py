@@ -1,7 +1,7 @@
-"""Freed memory that a process keeps: one that ships or lands allocates megabytes for each message.
+"""Has a process keep the memory that it frees: one that ships or lands allocates megabytes for each message.
 
-By default glibc returns them to the kernel and maps them again, page by page. That took two fifths of gRPC's CPU for
-them, and a third of what reading and packing took.
+By default glibc returns freed memory to the kernel and maps it again, page by page. That took two fifths of gRPC's CPU
+and a third of the CPU for reading and packing.
 """
 
 from __future__ import annotations

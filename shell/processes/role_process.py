@@ -1,9 +1,9 @@
 """One role's own process, as ``walship up`` starts it: signals, the lifeline, its state file.
 
-A role never outlives its supervisor. The read end of a pipe, whose write end only the supervisor holds, is its
-lifeline: at its end the role stops in good order, and kills its whole process group when that takes too long. On Linux
-the kernel is asked for a signal too. The state file ``run/<role>.json`` says how far the role has come. SIGUSR1 has a
-role write where each of its threads is to standard error, ``log/<role>.out``.
+A role never outlives its supervisor. Its lifeline is a pipe whose write end only the supervisor has. When the pipe
+ends, the role stops, and kills its whole process group if that takes too long. On Linux the kernel sends a signal, too.
+The state file ``run/<role>.json`` has the role's state. On SIGUSR1 a role writes the stacks of its threads to standard
+error, ``log/<role>.out``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs one process per role: starts them, restarts them with backoff, and stops them together.
 
-Each role runs in a process group of its own, so that Ctrl-C reaches only the supervisor, which then stops all in good
-order; whatever a role leaves in its group is killed when the role is gone.
+Each role runs in a process group of its own. So Ctrl-C reaches only the supervisor, which stops the roles in order.
+When a role has ended, the rest of its group is killed.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ class Supervisor:
         roles: in the order in which they start.
         say: called with every event.
         later: roles that start once their condition is true; ``ready`` does not wait for them.
-        look_s: how often those conditions are asked for.
-        first_backoff_s: how long a process that ended is left alone, the first time.
+        look_s: the interval at which those conditions are checked.
+        first_backoff_s: the wait before a process that ended is first started again.
     """
 
     def __init__(

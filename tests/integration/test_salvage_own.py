@@ -113,7 +113,7 @@ def test_later_files_of_the_writer_go_on_and_a_bootstrap_brings_what_home_has(wo
     assert east.ledger.landing.coverage(world.spec.uuid) == before, "home has applied everything"
     wait_until(lambda: west.received(later.file, later.length), what="the writer's later file")
     wait_until(lambda: west.replay() and ids(west, world.other) == tens(0), what="the other table")
-    wait_until(lambda: world.state(world.other) == "caught_up", what="the other table to be level")
+    wait_until(lambda: world.state(world.other) == "caught_up", what="the other table to be caught up")
     assert world.state(world.spec) == "needs_bootstrap"
     assert world.status().lost == () and world.status().unreadable == ()
     bootstrap(east, west, world.spec)
