@@ -1,8 +1,7 @@
-"""What walship asks of a file system: files that grow at their end, and say when that is durable.
+"""The protocols of a file system: files that grow at their end, with explicit durability.
 
-Implemented for POSIX (``local.py``) and in memory with the paths a disk fails (``memory.py``). A path is text.
-Everything
-that fails raises StorageError: NoSpaceError for a full disk or quota, MissingFileError and LockedFileError by name.
+Implemented over POSIX (``local.py``), and in memory with the faults of a disk (``memory.py``). A path is text. Every
+failure raises StorageError or a subclass: NoSpaceError for a full disk or quota, MissingFileError, LockedFileError.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 class AppendFile(Protocol):
-    """An open file. Not safe for threads, but for ``read``."""
+    """An open file. Only ``read`` is safe for threads."""
 
     path: str
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        """Write ``parts`` at the position, move it, and return how many bytes were taken: maybe not all, never 0."""
+        """Write ``parts`` at the position and move it; how many bytes were written: maybe not all, never 0."""
 
     def position(self) -> int:
         """Where the next write goes."""
@@ -30,22 +29,22 @@ class AppendFile(Protocol):
         """Write there next."""
 
     def read(self, begin: int, end: int) -> bytes:
-        """The bytes ``[begin, end)``, fewer where the file ends before."""
+        """The bytes ``[begin, end)``; fewer if the file ends before."""
 
     def size(self) -> int:
-        """Length of the file in bytes, reserved ones included."""
+        """Length of the file in bytes, with reserved bytes."""
 
     def reserve(self, end: int) -> None:
-        """Have disk blocks ready up to ``end``, read as zeros until written; does nothing where that cannot be done."""
+        """Reserve disk blocks up to ``end``, which read as zeros; does nothing where the system cannot do that."""
 
     def truncate(self, length: int) -> None:
         """Cut (or fill with zeros) to ``length`` and write there next. Durable after ``sync``."""
 
     def sync(self) -> None:
-        """What was written is on the disk when this returns. After a failure, believe nothing of unsynced bytes."""
+        """Everything written is durable on return. After a failure, nothing is known of the unsynced bytes."""
 
     def lock(self) -> None:
-        """Hold the file against other holders until ``close`` or the process ends; LockedFileError when it is held."""
+        """Lock the file until ``close`` or the end of the process; LockedFileError when another holds the lock."""
 
     def close(self) -> None:
         """Close the file and release its lock. Idempotent."""
@@ -55,63 +54,63 @@ class Files(Protocol):
     """A file system."""
 
     def create(self, path: str) -> AppendFile:
-        """A new, empty file; StorageError when one is there. Its name is durable after ``sync_directory``."""
+        """A new, empty file; StorageError when it exists. Its name is durable after ``sync_directory``."""
 
     def open(self, path: str) -> AppendFile:
         """An existing file for reading and writing, positioned at 0; MissingFileError when there is none."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory is there."""
+        """Whether a file or directory exists."""
 
     def names(self, directory: str) -> list[str]:
         """Names in a directory, sorted; empty when there is no such directory."""
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents, durably; nothing happens when it is there."""
+        """Make a directory and its parents, durably. Does nothing when it exists."""
 
     def rename(self, old: str, new: str) -> None:
         """Replace ``new`` by ``old`` in one step. Durable after ``sync_directory``."""
 
     def remove(self, path: str) -> None:
-        """Delete a file; nothing happens when there is none. Durable after ``sync_directory``."""
+        """Delete a file. Does nothing when there is none. Durable after ``sync_directory``."""
 
     def sync_directory(self, path: str) -> None:
-        """Names made, renamed and removed in the directory are on the disk when this returns."""
+        """Names made, renamed and removed in the directory are durable on return."""
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
-        """``count`` unsigned 64-bit words of a file, shared by all who map it; a store of one is never seen torn.
+        """``count`` unsigned 64-bit words of a file, shared by every process that maps it.
 
-        ``create`` makes the file anew, all zeros. Release the view when done.
-        Where the disk is read-only, those of a file that is there can be read only.
+        A store of one word is never seen torn. ``create`` makes the file, or fills it with zeros. On a read-only disk
+        the words can only be read. Release the view when done.
 
         Raises:
             MissingFileError: there is no such file, or it is shorter.
         """
 
     def sync_words(self, path: str, words: memoryview) -> None:
-        """What was stored in words that ``map_words`` gave of ``path`` is on the disk when this returns."""
+        """What was stored in ``words``, which ``map_words`` gave for ``path``, is durable on return."""
 
 
 def reserve(file: AppendFile, written: int, end: int, ahead: int) -> int:
-    """Have the disk keep room for a file up to ``end``, and ``ahead`` bytes more if it has them; how far it does.
+    """Reserve room for a file up to ``end``, and ``ahead`` bytes more if the disk has them; the end of the reservation.
 
     Raises:
-        NoSpaceError: it has no room up to ``end``; what may lie past ``written`` is cut.
+        NoSpaceError: there is no room up to ``end``. The file is then cut to ``written``.
     """
     try:
         file.reserve(end + ahead)
         return end + ahead
-    except NoSpaceError:  # the last bytes of a disk can be used too
+    except NoSpaceError:  # without ``ahead``, the last bytes of a disk can be used too
         file.truncate(written)
         file.reserve(end)
         return end
 
 
 def append(file: AppendFile, parts: Sequence[Buffer]) -> int:
-    """Write all of ``parts`` at the position, however few bytes each write takes; returns how many that were.
+    """Write all of ``parts`` at the position, in as many writes as it takes; how many bytes that were.
 
     Raises:
-        StorageError: a write failed; some bytes may have been written past the position before.
+        StorageError: a write failed. Some bytes may be written past the earlier position.
     """
     total = sum(len(part) for part in parts)
     written = file.write(parts)

@@ -1,4 +1,4 @@
-"""Which boot of the machine this is, and a clock that counts while it sleeps."""
+"""The id of the machine's boot, and a clock that counts while the machine sleeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def boot_id() -> str:
-    """An id that stays until the machine starts again: when it differs, what was only in memory then is gone."""
+    """An id that changes when the machine restarts. When it has changed, everything that was only in memory is lost."""
     if sys.platform == "linux":
         with open("/proc/sys/kernel/random/boot_id") as source:
             return source.read().strip()

@@ -1,4 +1,4 @@
-"""Files of frames: read piece by piece, and never made where another lies."""
+"""Files of frames: reads them in pieces, and refuses to replace another file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _READ_BYTES = 4 << 20
 
 
 def frames(file: AppendFile, begin: int, end: int) -> Iterator[tuple[FrameView, memoryview]]:
-    """Every whole frame in ``[begin, end)``, with its payload; stops before what is incomplete.
+    """Every whole frame in ``[begin, end)``, with its payload; stops before an incomplete one.
 
-    ``begin`` is where a frame starts.
+    ``begin`` is the start of a frame.
 
     Raises:
-        CorruptFrameError: something else than a frame or an end record; frames before it have been given.
+        CorruptFrameError: there is something other than a frame or an end record. Frames before it were yielded.
     """
     step = _READ_BYTES
     while begin < end:
@@ -36,15 +36,15 @@ def frames(file: AppendFile, begin: int, end: int) -> Iterator[tuple[FrameView, 
 
 
 def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool = False) -> None:
-    """Raise StorageError when another file lies at ``path``, where ``file``, just allocated, is to be made.
+    """Raise StorageError when another file lies at ``path``, where the newly allocated ``file`` is to be made.
 
-    Hosts that share a directory by mistake, and a ledger that is older than its files, must not replace what is acked.
+    Hosts that share a directory by mistake, or a ledger older than its files, must not replace acked frames.
 
     Args:
         files: this host's file system.
-        path: where the file is to be.
+        path: where the file is to be made.
         file: its id.
-        unfinished: an earlier try may have left frames, too.
+        unfinished: an earlier attempt may have left frames.
     """
     if not files.exists(path):
         return
@@ -53,7 +53,7 @@ def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool =
         size = handle.size()
         found = str(read_file_header(handle.read(0, FILE_HEADER_BYTES))[0])
     except FormatError:
-        if unfinished or size <= FILE_HEADER_BYTES:  # an earlier try was cut short
+        if unfinished or size <= FILE_HEADER_BYTES:  # an earlier attempt was interrupted
             return
         found = "something else"
     finally:
@@ -61,10 +61,10 @@ def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool =
     if found != str(file):
         raise StorageError(
             f"{path} cannot be {file}: {found} is there",
-            "Give every host and cluster a data_dir of its own; to begin a cluster anew, move the old one's files away",
+            "Give every host and cluster its own data_dir. To make the cluster again, move the old files away",
         )
     if size > FILE_HEADER_BYTES and not unfinished:
         raise StorageError(
-            f"{path} is there already, with {size} bytes: the ledger is older than the files beside it",
-            "Stop the cluster: walship down. Then walship up says how the ledger is to know them",
+            f"{path} exists already, with {size} bytes: the ledger is older than the files beside it",
+            "Stop the cluster: walship down. Then walship up explains how to register the files",
         )

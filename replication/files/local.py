@@ -1,4 +1,4 @@
-"""Files of this host over POSIX: writev, fdatasync (F_FULLFSYNC on macOS), fsync of directories, flock."""
+"""Files of this host over POSIX: writev, fdatasync (F_FULLFSYNC on macOS), fsync of directories, and flock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _naming(path: str, doing: str) -> Iterator[None]:
                 f"no space to {doing} {path}: {error.strerror}", "Free some space or raise the quota"
             ) from error
         if error.errno == errno.ENOENT:
-            raise MissingFileError(f"cannot {doing} {path}: it is not there") from error
+            raise MissingFileError(f"cannot {doing} {path}: it does not exist") from error
         raise StorageError(f"cannot {doing} {path}: {error.strerror or error}") from error
 
 
@@ -41,13 +41,13 @@ def _sync(fd: int, elsewhere: Callable[[int], None]) -> None:
     try:
         fcntl.fcntl(fd, _F_FULLFSYNC)
     except OSError as error:
-        if error.errno not in (errno.ENOTSUP, errno.ENOTTY, errno.EINVAL):  # of file systems that know no other way
+        if error.errno not in (errno.ENOTSUP, errno.ENOTTY, errno.EINVAL):  # this file system has only fsync
             raise
         os.fsync(fd)
 
 
 def sync_path(path: str) -> None:
-    """Have the disk hold a file that anybody wrote: what has left their process. StorageError when it cannot."""
+    """Make a file durable, whichever process wrote it. StorageError when the sync fails."""
     with _naming(path, "sync"):
         fd = os.open(path, os.O_RDONLY)
         try:
@@ -77,7 +77,7 @@ class LocalFile:
         os.lseek(self._fd, position, os.SEEK_SET)
 
     def read(self, begin: int, end: int) -> bytes:
-        """Positional reads; the position stays."""
+        """By pread, which leaves the position as it is."""
         with _naming(self.path, "read"):
             content = os.pread(self._fd, end - begin, begin)
             while content and len(content) < end - begin:
@@ -92,19 +92,19 @@ class LocalFile:
         return os.fstat(self._fd).st_size
 
     def reserve(self, end: int) -> None:
-        """posix_fallocate where there is one."""
+        """By posix_fallocate on Linux; elsewhere nothing is reserved."""
         if sys.platform == "linux" and end > (size := self.size()):
             with _naming(self.path, "reserve"):
                 os.posix_fallocate(self._fd, size, end - size)
 
     def truncate(self, length: int) -> None:
-        """Ftruncate, and go there."""
+        """Ftruncate, and seek to the new end."""
         with _naming(self.path, "truncate"):
             os.ftruncate(self._fd, length)
             os.lseek(self._fd, length, os.SEEK_SET)
 
     def sync(self) -> None:
-        """Fdatasync or F_FULLFSYNC; the file's length is included."""
+        """Fdatasync or F_FULLFSYNC; both include the file's length."""
         with _naming(self.path, "sync"):
             _sync(self._fd, os.fdatasync)
 
@@ -128,7 +128,7 @@ _locked: WeakSet[LocalFile] = WeakSet()
 
 
 def _leave_locks() -> None:
-    """In a forked child, which shares its parent's flocks and would keep them when the parent has died."""
+    """In a forked child: close the locked files, whose flocks it would hold on to when its parent has died."""
     for file in list(_locked):
         file.close()
 
@@ -150,11 +150,11 @@ class LocalFiles:
             return LocalFile(path, os.open(path, os.O_RDWR))
 
     def exists(self, path: str) -> bool:
-        """Of any type."""
+        """Whether there is anything of that name."""
         return os.path.lexists(path)
 
     def names(self, directory: str) -> list[str]:
-        """A listing."""
+        """The sorted names; none when there is no such directory."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
@@ -190,7 +190,7 @@ class LocalFiles:
                 os.close(fd)
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
-        """A shared mapping, seen as native words: an aligned store of one is a single instruction."""
+        """A shared mapping as native words. A store of an aligned word is a single instruction."""
         with _naming(path, "map"):
             access = mmap.ACCESS_WRITE
             try:
@@ -200,16 +200,14 @@ class LocalFiles:
                     raise
                 fd, access = os.open(path, os.O_RDONLY), mmap.ACCESS_READ
             try:
-                if (
-                    create and sys.platform == "linux"
-                ):  # on a full disk, a store to a hole would end this process: SIGBUS
+                if create and sys.platform == "linux":  # on a full disk, a store to a hole would raise SIGBUS
                     os.posix_fallocate(fd, 0, count * 8)
                 elif os.fstat(fd).st_size < count * 8:
                     if not create:
-                        raise MissingFileError(f"{path} is cut short")
+                        raise MissingFileError(f"{path} is truncated")
                     os.ftruncate(fd, count * 8)
                 words = memoryview(mmap.mmap(fd, count * 8, access=access)).cast("Q")
-                if create:  # never cut to nothing first: whoever has it mapped would die of SIGBUS
+                if create:  # not by truncating the file: SIGBUS would end a process that has it mapped
                     for at in range(count):
                         words[at] = 0
                 return words
@@ -217,7 +215,7 @@ class LocalFiles:
                 os.close(fd)
 
     def sync_words(self, path: str, words: memoryview) -> None:
-        """Msync, without which macOS leaves what was stored out of the file, and a sync of the file."""
+        """Msync, which macOS needs to write the words to the file, and a sync of the file."""
         assert isinstance(words.obj, mmap.mmap), "words are mapped"
         with _naming(path, "sync"):
             words.obj.flush()

@@ -1,6 +1,6 @@
-"""Files mapped for reading, whose pages are asked of the disk before they are touched.
+"""Files mapped for reading. Pages are loaded before they are touched.
 
-One that the disk does not give would end this process, with SIGBUS, when it is touched; asked for, it is an OSError.
+Touching a page that the disk cannot read would end this process with SIGBUS. Loading it first raises OSError instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _TOGETHER_BYTES = 1 << 20
 
 
 def ask(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Have the disk give the pages of ``[begin, end)``; nothing happens where the kernel cannot be asked.
+    """Load the pages of ``[begin, end)`` from the disk. Does nothing where the kernel has no call for that.
 
     Raises:
-        OSError: it does not give all of them.
+        OSError: the disk cannot read all of them.
     """
     end = min(end, len(mapped))
     if sys.platform != "linux" or begin >= end:
@@ -39,10 +39,10 @@ def ask(mapped: mmap.mmap, begin: int, end: int) -> None:
 
 
 def read_mapped(mapped: mmap.mmap, spans: Sequence[Span]) -> Iterator[memoryview]:
-    """The bytes of each span, not copied; neighbours are asked for together.
+    """The bytes of each span, not copied. Adjacent spans are loaded together.
 
     Raises:
-        OSError: the disk does not give them.
+        OSError: the disk cannot read them.
     """
     view = memoryview(mapped)
     low = high = 0
@@ -56,11 +56,11 @@ def read_mapped(mapped: mmap.mmap, spans: Sequence[Span]) -> Iterator[memoryview
 
 
 def scan_mapped(mapped: mmap.mmap, begin: int, end: int, base: int = 0) -> Iterator[FrameView]:
-    """As ``core.frame.scan`` of ``mapped[begin:end]``; payloads are not asked for.
+    """As ``core.frame.scan`` of ``mapped[begin:end]``; payloads are not loaded.
 
     Raises:
-        CorruptFrameError: something else than frames lies there.
-        OSError: the disk does not give it.
+        CorruptFrameError: there is something other than frames.
+        OSError: the disk cannot read it.
     """
     frames = scan(memoryview(mapped)[:end], begin, base)
     at = asked = begin

@@ -1,9 +1,7 @@
-"""Files in memory that fail as disks do.
+"""Files in memory that fail as disks do. Safe for threads.
 
-A crash takes bytes and names that were never synced; fsync fails once; writes are short or find the disk full. As on
-Linux,
-a failed sync forgets what was dirty: it stays readable, a later sync says nothing of it, a crash loses it. Safe for
-threads.
+A crash loses bytes and names that were not synced. A sync can fail, a write can be short, and the disk can be full. As
+on Linux, after a failed sync the dirty bytes stay readable, a later sync does not write them, and a crash loses them.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ class _Inode:
 
 @dataclass(slots=True)
 class FileFaults:
-    """What goes wrong next; tests set these.
+    """The faults to come; tests set them.
 
     Args:
-        sync_failures: so many of the next syncs fail.
-        write_bytes_max: one write takes at most so many bytes.
-        capacity_bytes: the disk is full beyond this.
-        sync_gate: when set, a sync waits for it: a slow disk.
+        sync_failures: how many of the next syncs fail.
+        write_bytes_max: the most bytes that one write takes.
+        capacity_bytes: the size of the disk.
+        sync_gate: a sync waits until this is set, as on a slow disk.
     """
 
     sync_failures: int = 0
@@ -53,7 +51,7 @@ class MemoryFile:
         self._at = 0
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        """As the faults allow."""
+        """As much as the faults allow."""
         content = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
         with self._files.lock:
             inode = self._open()
@@ -81,12 +79,12 @@ class MemoryFile:
         self._at = position
 
     def read(self, begin: int, end: int) -> bytes:
-        """What a process would see, synced or not."""
+        """The bytes that a process sees, synced or not."""
         with self._files.lock:
             return bytes(self._open().content[begin:end])
 
     def size(self) -> int:
-        """Bytes a process would see."""
+        """How many bytes a process sees."""
         with self._files.lock:
             return len(self._open().content)
 
@@ -111,7 +109,7 @@ class MemoryFile:
             self._at = length
 
     def sync(self) -> None:
-        """Make dirty bytes durable, or fail and forget that they are dirty."""
+        """Make dirty bytes durable; a failed sync forgets that they are dirty."""
         gate = self._files.faults.sync_gate
         if gate is not None:
             gate.wait()
@@ -150,7 +148,7 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """Files in memory; ``crash`` takes what was not synced."""
+    """Files in memory; ``crash`` loses what was not synced."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -163,15 +161,15 @@ class MemoryFiles:
         self._handles: list[MemoryFile] = []
 
     def crash(self, *, machine: bool = True, keep_bytes: int = 0) -> None:
-        """End every process; with ``machine`` lose what was never synced, but ``keep_bytes`` of each unsynced tail.
+        """End every process. With ``machine``, lose what was not synced, but for ``keep_bytes`` of each unsynced tail.
 
-        A process that only died leaves its bytes readable, and its locks free.
+        When only processes die, their bytes stay readable, and their locks are free.
         """
         with self.lock:
             for handle in self._handles:
                 handle.close()
             self._handles.clear()
-            self._words = {path: bytearray(words) for path, words in self._words.items()}  # the dead have the old ones
+            self._words = {path: bytearray(words) for path, words in self._words.items()}  # apart from old views
             if not machine:
                 return
             self._names = dict(self._durable_names)
@@ -202,7 +200,7 @@ class MemoryFiles:
         with self.lock:
             inode = self._names.get(path)
             if inode is None:
-                raise MissingFileError(f"cannot open {path}: it is not there")
+                raise MissingFileError(f"cannot open {path}: it does not exist")
             handle = MemoryFile(self, path, inode)
             self._handles.append(handle)
             return handle
@@ -227,7 +225,7 @@ class MemoryFiles:
         """Move a name."""
         with self.lock:
             if old not in self._names:
-                raise MissingFileError(f"cannot rename {old}: it is not there")
+                raise MissingFileError(f"cannot rename {old}: it does not exist")
             self._names[new] = self._names.pop(old)
 
     def remove(self, path: str) -> None:
@@ -244,16 +242,16 @@ class MemoryFiles:
             self._durable_names = kept | {p: inode for p, inode in self._names.items() if dirname(p) == path}
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
-        """A shared array; what was stored since the last sync is lost with the machine."""
+        """A shared array. A crash of the machine loses what was stored since the last sync."""
         with self.lock:
             if create:
                 self._words[path] = bytearray(count * 8)
             elif len(self._words.get(path, b"")) < count * 8:
-                raise MissingFileError(f"cannot map {path}: it is not there")
+                raise MissingFileError(f"cannot map {path}: it does not exist")
             return memoryview(self._words[path]).cast("Q")
 
     def sync_words(self, path: str, words: memoryview) -> None:
-        """Keep them over a crash, or fail as a sync does."""
+        """Make the words durable, or fail as ``sync`` does."""
         with self.lock:
             if self.faults.sync_failures > 0:
                 self.faults.sync_failures -= 1

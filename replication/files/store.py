@@ -1,7 +1,7 @@
-"""Files kept in a store that fsspec knows (``s3://…``, ``file://…``, ``hdfs://…``) instead of on the host's disk.
+"""Files in a store that fsspec supports (``s3://…``, ``file://…``, ``hdfs://…``) instead of on the host's disk.
 
-An object is whole or not there: it is written beside its name, compared in size, and then moved. On a local file system
-it is durable, name included, when ``put`` returns; elsewhere as the store promises.
+An object is whole or does not exist: it is written under another name, checked by size, and moved. On a local file
+system it is durable, with its name, when ``put`` returns. Elsewhere it is as durable as the store makes it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from shutil import copyfileobj
 from typing import Any
 
 from replication.errors import MissingFileError, StorageError
@@ -17,55 +18,52 @@ _PIECE = 8 << 20
 
 
 def is_stored(path: str) -> bool:
-    """Whether a path is an object's address rather than a file of this host."""
+    """Whether a path is the address of an object, and not a file of this host."""
     return "://" in path
 
 
 class RemoteStore:
-    """Objects below one address. Safe for threads as far as fsspec's driver is."""
+    """Objects below one address. Safe for threads if fsspec's driver is."""
 
     def __init__(self, url: str) -> None:
-        import fsspec  # deferred: most processes never spill
+        import fsspec.implementations.local  # deferred: most processes use no store
 
         self.url = url.rstrip("/")
         with _translated(url):
             self._fs: Any
             self._fs, self._root = fsspec.core.url_to_fs(self.url)
-        self._is_local = "file" in self._protocols()
+        self._is_local = isinstance(self._fs, fsspec.implementations.local.LocalFileSystem)
 
     def put(self, path: str, name: str) -> str:
-        """Copy a file of this host to ``name``, in the place of any that is there; the object's address.
+        """Copy a file of this host to ``name``, replacing an object there; the object's address.
 
         Raises:
-            StorageError: it is not there whole.
+            StorageError: the object was not written whole.
         """
-        target = f"{self._root}/{name}"
+        address, target = self.address(name), f"{self._root}/{name}"
         part = f"{target}.part"
-        with _translated(f"{self.url}/{name}"):
+        with _translated(address):
             self._fs.makedirs(os.path.dirname(target), exist_ok=True)
-            size = 0
             with open(path, "rb") as source, self._fs.open(part, "wb") as copy:
-                while piece := source.read(_PIECE):
-                    copy.write(piece)
-                    size += len(piece)
+                copyfileobj(source, copy, _PIECE)
+                size = source.tell()
             self._sync(part)
             written = int(self._fs.size(part))
             if written != size:
-                raise StorageError(f"{self.url}/{name} has {written} of {size} bytes", "Look at the store")
+                raise StorageError(f"{address} has {written} of {size} bytes", "Check the store")
             self._fs.mv(part, target)
             self._sync(os.path.dirname(target))
-        return f"{self.url}/{name}"
+        return address
 
     def get(self, address: str, path: str, sync: Callable[[int], None] = os.fsync) -> None:
-        """Bring an object back to a file of this host, durably but for its name."""
+        """Copy an object to a file of this host. Its content is durable on return; its name is not."""
         with _translated(address), self._fs.open(self._path(address), "rb") as source, open(path, "wb") as copy:
-            while piece := source.read(_PIECE):
-                copy.write(piece)
+            copyfileobj(source, copy, _PIECE)
             copy.flush()
             sync(copy.fileno())
 
     def read(self, address: str, begin: int, end: int) -> bytes:
-        """The bytes ``[begin, end)`` of an object, fewer where it ends before."""
+        """The bytes ``[begin, end)`` of an object; fewer if it ends before."""
         with _translated(address):
             try:
                 return bytes(self._fs.cat_file(self._path(address), start=begin, end=end))
@@ -80,7 +78,7 @@ class RemoteStore:
             return int(self._fs.size(self._path(address)))
 
     def names(self, below: str) -> list[str]:
-        """Names of the objects directly below a prefix, relative to the store; none when there is no such prefix."""
+        """Names, relative to the store, of the objects directly below a prefix; none when there is no such prefix."""
         with _translated(f"{self.url}/{below}"):
             self._fs.invalidate_cache()
             try:
@@ -90,7 +88,7 @@ class RemoteStore:
         return sorted(f"{below}/{os.path.basename(path)}" for path in found)
 
     def remove(self, address: str) -> None:
-        """Delete an object; nothing happens when it is gone."""
+        """Delete an object. Does nothing when there is none."""
         with _translated(address):
             try:
                 self._fs.rm_file(self._path(address))
@@ -98,15 +96,11 @@ class RemoteStore:
                 return
 
     def address(self, name: str) -> str:
-        """Where ``name`` is or would be."""
+        """The address of the object ``name``."""
         return f"{self.url}/{name}"
 
     def _path(self, address: str) -> str:
         return str(self._fs._strip_protocol(address))
-
-    def _protocols(self) -> tuple[str, ...]:
-        protocol = self._fs.protocol
-        return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
     def _sync(self, path: str) -> None:
         if self._is_local:
@@ -130,9 +124,9 @@ def _translated(address: str) -> Iterator[None]:
         raise
     except FileNotFoundError:
         remedy = "Restore it there, or salvage the file: walship wal salvage"
-        raise MissingFileError(f"{address} is not there, though the ledger knows it", remedy) from None
-    except Exception as error:  # each driver raises what it likes
+        raise MissingFileError(f"{address} is in the ledger, but not in the store", remedy) from None
+    except Exception as error:  # each driver has errors of its own
         raise StorageError(
             f"the store at {address} failed: {type(error).__name__}: {error}"[:500],
-            "Is it reachable, and are its driver and credentials there? See walship's extras",
+            "Check that it can be reached, its credentials, and that its driver is installed: see walship's extras",
         ) from error

@@ -1,4 +1,4 @@
-"""Files of rows that users have: Parquet, Arrow, ORC and CSV, read as batches of bounded size.
+"""Users' files of rows: Parquet, Arrow, ORC and CSV, read in batches of bounded size.
 
 Guarantees: a value that Arrow would misread is refused by row and column. Begin at ``row_files.py``.
 """

@@ -1,4 +1,4 @@
-"""Numbers in CSV, read exactly: Arrow takes ``0xFFFFFFFF`` for -1 and ``1e400`` for infinity, without an error."""
+"""Exact numbers from CSV. Arrow alone reads ``0xFFFFFFFF`` as -1 and ``1e400`` as infinity, without an error."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ _NUMBERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.floa
 
 
 def is_number(wanted: pa.DataType) -> bool:
-    """Whether columns of this type are read as text, for ``numbers``."""
+    """Whether a column of this type is read as text and converted by ``numbers``."""
     return wanted in _NUMBERS
 
 
 def numbers(text: pa.StringArray, wanted: pa.DataType, name: str, first_row: int) -> pa.Array:
-    """A column of text as numbers; blanks around them are ignored.
+    """A column of text as numbers. Blanks around a number are ignored.
 
     Args:
         text: as it is in the file.
-        wanted: a type that ``is_number``.
+        wanted: a type for which ``is_number`` is true.
         name: of the column, for errors.
-        first_row: the number of its first row, for errors.
+        first_row: the number of the first row, for errors.
 
     Raises:
         FormatError: a value is not a decimal number, or out of range; names row, column and value.
     """
-    import pyarrow.compute as pc  # deferred: it loads slowly, and printing rows does not need it
+    import pyarrow.compute as pc  # deferred: it loads slowly, and not every command needs it
 
     if _may_contain(text, b" \t"):
         text = pc.utf8_trim_whitespace(text)

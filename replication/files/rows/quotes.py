@@ -1,11 +1,12 @@
-"""Checks quotes in CSV while Arrow reads: one that is never closed, or closes before the end of its value.
+"""Checks quotes in CSV while Arrow reads it: a quote that never closes, or closes before the end of its value.
 
-Arrow would put all rows up to the next quote into one value, without an error.
+For such a quote, Arrow puts all rows up to the next quote into one value, without an error.
 """
 
 from __future__ import annotations
 
 import re
+from io import RawIOBase
 from typing import BinaryIO
 
 from replication.errors import FormatError
@@ -14,17 +15,15 @@ _BOM = b"\xef\xbb\xbf"
 _HINT = "Close it; inside a value that is in quotes, a quote is written twice"
 
 
-class Quoted:
-    """A file that Arrow reads; ``check`` raises what is wrong with the bytes read so far.
+class Quoted(RawIOBase):
+    """A file for Arrow to read; ``check`` raises the error in the bytes read so far.
 
-    As in Arrow, quotes count in values that begin with one. An unfinished value is kept until the next read.
+    As in Arrow, a quote counts at the beginning of a value only. An unfinished value is held until the next read.
 
     Args:
         opened: a buffered file or pipe; the caller closes it.
         delimiter: one character of ASCII.
     """
-
-    closed = False
 
     def __init__(self, opened: BinaryIO, delimiter: str) -> None:
         self._opened = opened
@@ -47,24 +46,13 @@ class Quoted:
         return content
 
     def check(self) -> None:
-        """Raise FormatError if a quote so far is not closed at the end of its value."""
+        """Raise FormatError when a quote read so far is not closed at the end of its value."""
         if self._error is not None:
             raise self._error
 
     def readable(self) -> bool:
         """Yes."""
         return True
-
-    def writable(self) -> bool:
-        """No."""
-        return False
-
-    def seekable(self) -> bool:
-        """No."""
-        return False
-
-    def close(self) -> None:
-        """Nothing."""
 
     def _look(self, content: bytes, *, is_last: bool) -> None:
         text = content.removeprefix(_BOM) if self._rest is None else self._rest + content

@@ -1,6 +1,6 @@
-"""Rows of Parquet, Arrow, ORC and CSV files, as record batches of bounded size.
+"""Reads rows of Parquet, Arrow, ORC and CSV files as record batches of bounded size.
 
-In memory there is at most a Parquet row group, an Arrow record batch, an ORC stripe, or a few blocks of CSV.
+At most one Parquet row group, Arrow record batch or ORC stripe, or a few blocks of CSV, are in memory.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _ARROW_FILE_MAGIC = b"ARROW1"
 
 
 class RowFile:
-    """An open file of rows, and its context.
+    """An open file of rows. Use it as a context.
 
     Args:
         path: a regular file.
         form: one of ``FORMATS``; by the file's suffix when empty.
-        schema: types of CSV columns, where the file names them; the other formats have their own.
+        schema: types for CSV columns, by name; the other formats have their own types.
 
     Raises:
         RequestError: no such file, or an unknown format.
@@ -65,7 +65,7 @@ class RowFile:
         self.close()
 
     def fileno(self) -> int:
-        """The descriptor that is read, whatever its path names now."""
+        """The open file's descriptor."""
         return self._opened.fileno()
 
     def close(self) -> None:
@@ -73,10 +73,10 @@ class RowFile:
         self._opened.close()
 
     def batches(self, *, empty: bool = False) -> Iterator[pa.RecordBatch]:
-        """The rows, once, in order, at most ``BATCH_ROWS`` a batch; with ``empty`` also a batch without rows of CSV.
+        """The rows, in order and once, at most ``BATCH_ROWS`` a batch. With ``empty``, also empty batches.
 
         Raises:
-            FormatError: it is not of its format, is damaged or cut short, or a CSV value is not of its column's type.
+            FormatError: the file has another format, is damaged or truncated, or a CSV value does not fit its column.
         """
         try:
             for batch in read(self._opened, self.form, tabs=self.path.suffix.lower() == ".tsv", schema=self._schema):
@@ -91,14 +91,14 @@ class RowFile:
             ) from None
 
     def row_count(self) -> int | None:
-        """The row count of its metadata; None for CSV and Arrow."""
+        """The row count in the file's metadata; None for CSV and Arrow."""
         try:
             if self.form == "parquet":
                 return int(pq.ParquetFile(self._opened).metadata.num_rows)
             if self.form == "orc":
                 return int(orc.ORCFile(self._opened).nrows)
         except (pa.ArrowException, OSError):
-            pass  # reading it raises what is wrong
+            pass  # reading the rows raises the error
         return None
 
 
@@ -155,7 +155,7 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
 
 
 def _exact(batch: pa.RecordBatch, row: int, wanted: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """A CSV batch that begins at ``row``, with its numbers and bytes converted from text, or refused."""
+    """A CSV batch that begins at ``row``, with numbers and bytes converted from text; FormatError for a bad value."""
     for at, field in enumerate(batch.schema):
         if field.name in wanted:
             batch = batch.set_column(at, field.name, numbers(batch.column(at), wanted[field.name], field.name, row))
@@ -177,5 +177,5 @@ def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 def _csv_type(wanted: pa.DataType) -> pa.DataType:
-    """Text for numbers, which ``_exact`` converts, and for nested types, which are refused later, by name."""
+    """Text for numbers, which ``_exact`` converts, and for nested types, which are refused later."""
     return pa.string() if pa.types.is_nested(wanted) or is_number(wanted) else wanted
