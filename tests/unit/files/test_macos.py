@@ -1,4 +1,4 @@
-"""How bytes reach the disk on macOS, whose own calls are stood in for here."""
+"""How bytes reach the disk on macOS, whose calls are replaced by fakes here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quotes that would take the rows after them into one value are found, however the bytes come."""
+"""A quote that would swallow the rows after it is an error, however the bytes are read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def looked_at(content: bytes, size: int, delimiter: str = ",") -> None:
         (b'"k,v\n7,x\n', 1),
     ],
 )
-def test_a_quote_that_is_not_closed_at_its_values_end_is_told_with_its_line(
+def test_a_quote_not_closed_at_the_end_of_its_value_is_an_error_with_its_line(
     content: bytes, line: int, size: int
 ) -> None:
     with pytest.raises(FormatError, match=f"in line {line} (never closes|closes before its end)"):
@@ -54,21 +54,21 @@ def test_a_quote_that_is_not_closed_at_its_values_end_is_told_with_its_line(
         b'k,v\n1,""""\n2,""\n',
     ],
 )
-def test_quotes_as_they_should_be_are_passed_over(content: bytes, size: int) -> None:
+def test_correct_quotes_are_accepted(content: bytes, size: int) -> None:
     looked_at(content, size)
 
 
 @given(
     st.lists(st.lists(st.text('a", \n\r\t', max_size=6), min_size=1, max_size=4), max_size=6), st.sampled_from(SIZES)
 )
-def test_whatever_is_written_as_csv_is_passed_over(rows: list[list[str]], size: int) -> None:
+def test_csv_from_the_standard_library_is_accepted(rows: list[list[str]], size: int) -> None:
     for delimiter in ",\t":
         written = io.StringIO()
         csv.writer(written, delimiter=delimiter).writerows(rows)
         looked_at(written.getvalue().encode(), size, delimiter)
 
 
-def test_no_row_of_a_file_with_such_a_quote_is_given(tmp_path: Path) -> None:
+def test_no_row_is_read_from_a_file_with_such_a_quote(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_bytes(b'k,v\n7,"abc\n8,x\n9,y\n')
     with RowFile(file) as rows, pytest.raises(FormatError, match=r"rows\.csv, the quote .* in line 2 never closes"):

@@ -1,4 +1,4 @@
-"""A bootstrap that cannot fit is refused with figures."""
+"""A bootstrap without enough disk room is refused with figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_catalog() -> Catalog:
     raise AssertionError("the files lie on this disk")
 
 
-def test_what_does_not_fit_is_refused_with_figures() -> None:
+def test_a_bootstrap_without_room_is_refused_with_figures() -> None:
     BootstrapRoom({"ops.t": 10 * MIB}, 5 * MIB, 115 * MIB, 100 * MIB).check()
     with pytest.raises(
         RequestError, match=r"15\.0 MiB here: 10\.0 MiB for a copy, 5\.0 MiB of WAL.*114\.0 MiB are free"
@@ -102,7 +102,7 @@ class Elsewhere(MemoryTables):
         return History(1, {1: Snapshot(1, None, 1, "append", self.told, 0)})
 
 
-def test_tables_that_lie_elsewhere_are_as_large_as_their_snapshots_say(tmp_path: Path) -> None:
+def test_the_size_of_a_table_elsewhere_is_taken_from_its_snapshots(tmp_path: Path) -> None:
     given = {"cluster": {"name": "east", "data_dir": str(tmp_path)}, "catalog": {"warehouse": "s3://bucket/tables"}}
     config, ledger, spec = configuration.load(None, given, {}), MemoryLedger(WEST), table()
     there = Elsewhere()
@@ -120,7 +120,7 @@ def test_tables_that_lie_elsewhere_are_as_large_as_their_snapshots_say(tmp_path:
     ledger.close()
 
 
-def test_a_copy_that_runs_short_is_begun_again_once_there_is_more() -> None:
+def test_a_copy_that_ran_out_of_room_begins_again_once_there_is_more() -> None:
     free = [200 * MIB]
     made = DiskRoom(lambda: free[0], 100 * MIB)
     made.begin()
@@ -137,7 +137,7 @@ def test_a_copy_that_runs_short_is_begun_again_once_there_is_more() -> None:
     made.begin()
 
 
-def test_a_folder_that_cannot_be_looked_at_takes_no_bytes(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_counts_as_empty(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside" / "file").write_bytes(b"12345")
     (tmp_path / "broken").symlink_to("nowhere")

@@ -28,7 +28,7 @@ def peering() -> Iterator[Peering]:
     ledger.close()
 
 
-def test_several_tables_are_there_once_each_of_them_is(peering: Peering) -> None:
+def test_a_wait_for_several_bootstraps_ends_with_the_last(peering: Peering) -> None:
     names, rules = [FLIGHTS.name, WEATHER.name], peering.ledger.rules
     with pytest.raises(WaitTimeoutError, match="not bootstrapped at north within 0 s: ops.flights, ops.weather"):
         await_bootstrap(peering, names, "north", 0.0)
@@ -43,7 +43,7 @@ def test_several_tables_are_there_once_each_of_them_is(peering: Peering) -> None
     await_bootstrap(peering, names, "north", 0.0)
 
 
-def test_a_bootstrap_at_a_paused_peer_is_not_waited_for(peering: Peering) -> None:
+def test_a_wait_for_a_bootstrap_at_a_paused_peer_fails(peering: Peering) -> None:
     peering.ledger.rules.set_paused("north", True, 0)
     with pytest.raises(RequestError, match="north is paused, so the bootstrap of ops.flights waits") as raised:
         await_bootstrap(peering, [FLIGHTS.name], "north", 60.0)

@@ -26,7 +26,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     site.close()
 
 
-def test_a_fork_is_told_to_connect_itself_and_closes_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_must_connect_itself_and_closes_nothing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = os.getpid()
     with monkeypatch.context() as fork:
         fork.setattr("os.getpid", lambda: opened + 1)
@@ -49,7 +49,7 @@ def test_a_group_is_added_by_text_or_schema(cluster: Cluster) -> None:
     assert more.group("seating").members == ("seats", "rows", "exits")
 
 
-def test_one_thing_is_altered_at_a_time(cluster: Cluster) -> None:
+def test_one_change_is_made_at_a_time(cluster: Cluster) -> None:
     with pytest.raises(RequestError, match="altered by one of"):
         cluster.alter_table("ops.flights", add="x int", add_group=("g", "y int"))
     with pytest.raises(SchemaError):
@@ -64,7 +64,7 @@ def test_an_age_is_a_number_of_seconds(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("partition", ["day(at)", "bucket(16, id)", "years(at)", "truncate(4, name)", "name"])
-def test_partitions_are_those_of_iceberg(cluster: Cluster, partition: str) -> None:
+def test_partitions_are_iceberg_transforms(cluster: Cluster, partition: str) -> None:
     spec = cluster.create_table("ops.log", "id long, at timestamp, name string", partition=[partition])
     assert spec.partition == (partition,)
 
@@ -81,14 +81,14 @@ def test_partitions_are_those_of_iceberg(cluster: Cluster, partition: str) -> No
         ({"name": "o" * 300 + ".t"}, "longer than 200"),
     ],
 )
-def test_a_table_that_could_not_be_applied_is_not_made(cluster: Cluster, given: dict[str, Any], why: str) -> None:
+def test_a_table_that_replay_could_not_write_is_refused(cluster: Cluster, given: dict[str, Any], why: str) -> None:
     with pytest.raises(SchemaError, match=why):
         cluster.create_table(given.pop("name", "ops.log"), "id long, at timestamp", **given)
     with pytest.raises(SchemaError, match="at least|longer"):
         cluster.create_table("ops." + "x" * 201, kind="cell", history_s=0)
 
 
-def test_a_name_is_taken_whatever_its_letter_case(cluster: Cluster) -> None:
+def test_letter_case_does_not_make_another_name(cluster: Cluster) -> None:
     for name, aside in (("ops.flights", ""), ("OPS.Flights", " .letter case does not count.")):
         with pytest.raises(TableExistsError, match=f"table ops.flights already{aside}"):
             cluster.create_table(name, "id long")
@@ -98,7 +98,7 @@ def test_a_name_is_taken_whatever_its_letter_case(cluster: Cluster) -> None:
     assert cluster.create_table("OPS.Flights", "id long", key="id").key == ("id",)
 
 
-def test_what_is_no_position_or_mutation_or_time_is_refused(cluster: Cluster) -> None:
+def test_values_that_are_no_position_mutation_or_time_are_refused(cluster: Cluster) -> None:
     position = Position(cluster.id)
     for given in (None, "abc", position.to_json()):
         with pytest.raises(FormatError, match="no position"):

@@ -1,4 +1,4 @@
-"""A drain says that all is there only when it is."""
+"""A drain returns only when the peer has everything."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_bootstrap_that_is_under_way_is_named(sending: Sending) -> None:
     assert sending.drain(lambda: None).bootstrapping == (FLIGHTS.name,)
 
 
-def test_what_other_hosts_have_acked_is_registered_before_it_is_looked_at(sending: Sending) -> None:
+def test_a_drain_waits_until_writes_acked_on_other_hosts_are_registered(sending: Sending) -> None:
     ledger = sending.ledger
     other = ledger.files.allocate("h1", FileKind.WAL, "/data/wal", "boot", "w").file
     ledger.time.register_writer("w", "h1", 1, "boot", 0)

@@ -1,4 +1,4 @@
-"""Appends know their table while the ledger cannot be reached, and follow its definition when it can."""
+"""Appends use the last known definition while the ledger does not answer, and the newest one when it does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_table_written_to_before_is_known_while_the_ledger_is_away() -> None:
     assert tables.get("t.rows") == changed != spec
 
 
-def test_a_ledger_that_hangs_holds_an_append_up_now_and_then_only() -> None:
+def test_a_ledger_that_hangs_delays_few_appends() -> None:
     now_s, asked = [100.0], [0]
     ledger = MemoryLedger(EAST)
     spec = _made(ledger)
@@ -66,7 +66,7 @@ def test_a_ledger_that_hangs_holds_an_append_up_now_and_then_only() -> None:
     assert asked == [2]
 
 
-def test_a_dropped_table_is_known_no_more() -> None:
+def test_a_dropped_table_is_unknown() -> None:
     ledger = MemoryLedger(EAST)
     spec = _made(ledger)
     tables = KnownTables(ledger)

@@ -1,4 +1,4 @@
-"""Replay asked for by a person: what is said when it takes longer than it may."""
+"""Replay and fold by command: errors of a late replay, and tables without rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.tables_made import keyed
 @pytest.mark.parametrize(
     ("elsewhere", "hint"), [(False, "Replay stopped: run it again with a longer --timeout-s"), (True, "goes on")]
 )
-def test_a_replay_that_is_late_goes_on_only_where_another_process_does_it(
+def test_a_late_replay_goes_on_only_in_a_replay_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool, hint: str
 ) -> None:
     stopped = []
@@ -43,9 +43,7 @@ def test_a_replay_that_is_late_goes_on_only_where_another_process_does_it(
     ledger.close()
 
 
-def test_a_table_without_rows_yet_does_not_keep_the_others_from_being_folded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_tables_are_folded_beside_one_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, tables, specs = new_ledger(tmp_path), MemoryTables(), [keyed("ops.empty"), keyed("ops.full")]
     for spec in specs:
         ledger.tables.create(spec)

@@ -1,4 +1,4 @@
-"""What a list of names and patterns enables now, and what of it stands for tables to come."""
+"""Which tables names and patterns enable now, and which rules they leave for later tables."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def peering(tmp_path: Path) -> Iterator[Peering]:
     west.close()
 
 
-def test_a_pattern_that_stands_means_what_is_there_and_not_sent_yet(peering: Peering) -> None:
+def test_a_pattern_rule_enables_tables_that_exist_and_are_not_sent(peering: Peering) -> None:
     assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", ["ops.*"]) == ["ops.new"]
     assert to_enable(peering, ["ops.*", "ops.sent"], ["ops.tmp_*"], "west", ["ops.*"]) == ["ops.new", "ops.sent"]
     assert to_enable(peering, ["soon.*"], [], "west", ["soon.*"]) == [], "there may be none yet"
     assert to_enable(peering, ["ops.*"], ["*"], "west", ["ops.*"]) == []
 
 
-def test_a_pattern_that_stands_means_what_goes_there_with_another_choice_of_properties(peering: Peering) -> None:
+def test_a_pattern_rule_enables_tables_sent_with_another_choice_of_properties(peering: Peering) -> None:
     for choice, names in ((None, ["ops.new"]), (True, ["ops.new"]), (False, ["ops.new", "ops.sent"])):
         assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", ["ops.*"], (), choice) == names
 
 
-def test_a_table_of_which_a_group_goes_there_is_meant_for_its_others(peering: Peering) -> None:
+def test_a_table_is_enabled_again_for_groups_that_are_not_sent(peering: Peering) -> None:
     wide = grouped("ops.wide")
     peering.ledger.tables.create(wide)
     peering.ledger.rules.enable("west", wide.uuid, ["left"], wide.name, peering.ledger.terms.current())
@@ -58,13 +58,13 @@ def test_a_group_leaves_a_rule_that_names_others(peering: Peering) -> None:
     assert end_pattern_rule(peering, "ops.*", "west", ["a"]) and peering.ledger.rules.pattern_rules() == []
 
 
-def test_a_pattern_for_what_is_there_must_mean_something(peering: Peering) -> None:
+def test_a_pattern_without_a_rule_must_match_a_table(peering: Peering) -> None:
     assert to_enable(peering, ["ops.*"], ["ops.tmp_*"], "west", []) == ["ops.new", "ops.sent"]
     with pytest.raises(RequestError, match=r"No table matches soon\.\*"):
         to_enable(peering, ["soon.*"], [], "west", [])
 
 
-def test_it_stands_until_it_is_ended(peering: Peering) -> None:
+def test_a_pattern_rule_stays_until_it_is_ended(peering: Peering) -> None:
     first, second = PatternRule("west", "ops.*"), PatternRule("west", "ops.*", ("ops.tmp_*",))
     assert add_pattern_rule(peering, first) is None
     assert add_pattern_rule(peering, second) == first

@@ -1,4 +1,4 @@
-"""Which names a table may have at a peer, or take from one."""
+"""Defining peers, enabling tables, and adopting a table of another cluster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Answering(Contacts):
 
 
 @pytest.mark.parametrize("name", UNUSABLE)
-def test_no_table_goes_to_a_peer_under_a_name_that_none_can_have(east: Site, name: str) -> None:
+def test_a_name_that_no_table_can_have_is_refused_for_the_peer(east: Site, name: str) -> None:
     peering = Peering(east.ledger, east.coordination, Contacts(east.ledger, east.config.tls))
     before = east.ledger.rules.all()
     with pytest.raises(RequestError, match="ops.new cannot go to west under that name") as caught:
@@ -81,7 +81,7 @@ def test_no_table_goes_to_a_peer_under_a_name_that_none_can_have(east: Site, nam
         (None, True, "ops.new holds rows in 1 frames already, which will not be sent"),
     ],
 )
-def test_rows_that_will_not_be_sent_are_told_also_before_they_are_replayed(
+def test_rows_that_would_not_be_sent_are_named_before_they_are_replayed(
     east: Site, shown: int | None, replayed: bool, said: str
 ) -> None:
     spec, wal = east.ledger.tables.get("ops.new"), east.wal()
@@ -97,7 +97,7 @@ def test_rows_that_will_not_be_sent_are_told_also_before_they_are_replayed(
     assert "ops.new" not in peering.sent_to("west")
 
 
-def test_a_table_that_is_taken_over_has_the_name_that_was_asked_for(east: Site) -> None:
+def test_an_adopted_table_has_the_name_that_was_asked_for(east: Site) -> None:
     _Answering.answer = replace(table("ops.other"), name="../ops.other")
     peering = Peering(east.ledger, east.coordination, _Answering(east.ledger, east.config.tls))
     assert peering.adopt("ops.other", "west").name == "ops.other"
@@ -118,7 +118,7 @@ class _Told(Contacts):
         yield SimpleNamespace(open_route=lambda source, to, route: type(self).closed.append(route.spec.name))
 
 
-def test_a_peer_that_did_not_answer_is_told_by_whoever_asks_next(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_did_not_answer_is_informed_by_the_next_call(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Told, "up", False)
     monkeypatch.setattr(_Told, "closed", [])
     peering = Peering(east.ledger, east.coordination, _Told(east.ledger, east.config.tls))
@@ -132,9 +132,7 @@ def test_a_peer_that_did_not_answer_is_told_by_whoever_asks_next(east: Site, mon
     assert peering.delete("west") == (to_west, True) and _Told.closed == ["ops.sent"]
 
 
-def test_what_goes_no_more_is_the_table_that_is_there_not_one_that_had_its_name(
-    east: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disabling_by_name_means_the_table_that_exists(east: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Told, "up", False)
     old, new = (replace(table("ops.again"), uuid=UUID(int=n)) for n in (1, 2))
     for spec in (old, new):
@@ -222,7 +220,7 @@ def shell(east: Site) -> _Shell:
 
 
 @pytest.mark.parametrize("spelled", SPELLED)
-def test_a_peer_that_is_defined_so_already_needs_nothing(east: Site, shell: _Shell, spelled: str) -> None:
+def test_defining_a_peer_again_changes_nothing(east: Site, shell: _Shell, spelled: str) -> None:
     before = east.ledger.rules.peers()
     assert "defined already" in (said := shell.run(definecluster, "west", spelled)) and "nothing to do" in said
     assert east.ledger.rules.peers() == before
@@ -230,7 +228,7 @@ def test_a_peer_that_is_defined_so_already_needs_nothing(east: Site, shell: _She
     assert [peer.zookeepers for peer in east.ledger.rules.peers()] == ["zk2:2181/walship/west"]
 
 
-def test_what_a_restored_peer_was_is_forgotten_by_a_second_definition_when_the_first_was_killed_before(
+def test_a_second_definition_forgets_the_former_incarnation_when_the_first_was_killed(
     east: Site, shell: _Shell
 ) -> None:
     spec, former = east.ledger.tables.get("ops.sent"), ClusterId("west", uuid4())
@@ -241,7 +239,7 @@ def test_what_a_restored_peer_was_is_forgotten_by_a_second_definition_when_the_f
     assert former not in {route.source for route in east.ledger.landing.routes()}
 
 
-def test_a_peer_that_is_another_cluster_now_is_told_to_be_deleted_first(
+def test_a_peer_that_is_another_cluster_now_must_be_deleted_first(
     shell: _Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_There, "cluster", ClusterId("west", uuid4()))

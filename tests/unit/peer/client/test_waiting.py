@@ -1,4 +1,4 @@
-"""Waiting on the own cluster for what was written to several tables."""
+"""Waiting for a position, on this cluster and on others."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_position_over_two_tables_is_reached_when_both_are() -> None:
     ledger.close()
 
 
-def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_holds_it() -> None:
+def test_a_timeout_names_the_peer_the_tables_and_the_cause() -> None:
     ledger, spec = MemoryLedger(WEST), table()
     ledger.tables.create(spec)
     there = peer()
@@ -110,7 +110,7 @@ def test_a_peer_that_did_not_get_it_in_time_is_named_with_its_tables_and_what_ho
 
 
 @pytest.mark.parametrize("until", ["durable", "visible"])
-def test_a_wait_for_a_table_that_was_dropped_there_ends_with_that(until: str) -> None:
+def test_a_wait_for_a_table_that_was_dropped_there_fails(until: str) -> None:
     ledger, there = MemoryLedger(WEST), peer()
     ledger.tables.create(FLIGHTS)
     ledger.rules.define(there, 0)
@@ -125,7 +125,7 @@ def test_a_wait_for_a_table_that_was_dropped_there_ends_with_that(until: str) ->
     ledger.close()
 
 
-def test_where_a_relay_dropped_the_table_or_no_route_leads_a_wait_that_ran_out_says_so() -> None:
+def test_a_timeout_says_that_a_relay_dropped_the_table_or_no_route_leads_there() -> None:
     ledger, spec, there, relay = MemoryLedger(WEST), table(), peer(), peer("south", EAST)
     ledger.tables.create(spec)
     ledger.rules.define(relay, 0)
@@ -142,7 +142,7 @@ def test_where_a_relay_dropped_the_table_or_no_route_leads_a_wait_that_ran_out_s
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["silent", "silent at first"])
-def test_a_cluster_behind_a_relay_that_is_silent_is_waited_for_and_not_called_unknown(answers: bool) -> None:
+def test_a_cluster_behind_an_unavailable_relay_is_waited_for(answers: bool) -> None:
     ledger, relay, asked = MemoryLedger(WEST), peer("south", EAST), list[str]()
     ledger.rules.define(relay, 0)
 
@@ -164,7 +164,7 @@ def test_a_cluster_behind_a_relay_that_is_silent_is_waited_for_and_not_called_un
     ledger.close()
 
 
-def test_what_is_registered_between_two_looks_at_the_ledger_is_still_waited_for() -> None:
+def test_bytes_registered_between_two_reads_of_the_ledger_are_waited_for() -> None:
     ledger, spec = MemoryLedger(WEST), table()
     ledger.tables.create(spec)
     file = ledger.files.allocate("h0", FileKind.WAL, "/data/wal", "boot", "w").file
@@ -184,7 +184,7 @@ def test_what_is_registered_between_two_looks_at_the_ledger_is_still_waited_for(
     ledger.close()
 
 
-def test_what_the_route_brings_is_durable_by_the_own_ledger_alone() -> None:
+def test_the_own_ledger_answers_for_the_direct_route() -> None:
     ledger, there = MemoryLedger(WEST), peer()
     ledger.tables.create(FLIGHTS)
     ledger.rules.define(there, 0)
@@ -201,7 +201,7 @@ def test_what_the_route_brings_is_durable_by_the_own_ledger_alone() -> None:
 
 
 @pytest.mark.parametrize("case", ["needs a bootstrap", "written before", "bootstrapping", "file gone", "peer has it"])
-def test_what_the_route_need_not_bring_is_durable_only_when_the_peer_says_so(case: str) -> None:
+def test_the_peer_answers_for_rows_that_the_direct_route_does_not_bring(case: str) -> None:
     ledger, there = MemoryLedger(WEST), peer()
     ledger.tables.create(FLIGHTS)
     ledger.rules.define(there, 0)

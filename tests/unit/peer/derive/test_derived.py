@@ -1,4 +1,4 @@
-"""Derived tables on one cluster without Spark: what a hook drops or masks is in no frame, whatever happens."""
+"""Derived tables on one cluster without Spark: what a hook drops or masks is in no frame."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def derived_bytes(site: DerivingSite, spec: TableSpec) -> bytes:
     return found
 
 
-def test_rows_are_dropped_and_columns_masked_and_what_no_longer_passes_is_deleted(site: DerivingSite) -> None:
+def test_rows_are_dropped_columns_masked_and_rows_that_no_longer_pass_deleted(site: DerivingSite) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     wal = site.wal()
@@ -95,7 +95,7 @@ def test_a_round_without_a_change_for_the_derived_table_writes_nothing(site: Der
     assert (site.batches, len(site.versions(public))) == (written, 1)
 
 
-def test_a_late_older_version_changes_nothing_and_folds_do_not_matter(site: DerivingSite) -> None:
+def test_neither_a_late_older_version_nor_a_fold_changes_derived_rows(site: DerivingSite) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     public = site.define("ops.public", "ops.people", "select", PUBLIC)
@@ -136,7 +136,7 @@ def test_killed_anywhere_each_row_is_derived_once(site: DerivingSite, where: str
 
 
 @pytest.mark.parametrize("where", ["amid", "written"])
-def test_a_large_step_is_there_whole_or_not_at_all(site: DerivingSite, where: str) -> None:
+def test_a_large_step_is_written_whole_or_not_at_all(site: DerivingSite, where: str) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     public = site.define("ops.public", "ops.people", "select", {"null": "who"})
@@ -212,7 +212,7 @@ def test_rows_that_do_not_fit_are_refused(
     assert site.batches == 0
 
 
-def test_what_cannot_be_derived_is_refused_with_the_remedy(site: DerivingSite) -> None:
+def test_tables_that_cannot_be_derived_are_refused_with_a_remedy(site: DerivingSite) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     for options, says in (
@@ -300,7 +300,7 @@ def test_a_hook_whose_version_changed_sees_all_rows_again(site: DerivingSite, mo
     assert shown(site, public) == [(1, "ann", 2)]
 
 
-def test_changes_of_the_source_s_columns_are_followed(site: DerivingSite) -> None:
+def test_derived_tables_follow_column_changes_of_the_source(site: DerivingSite) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     public = site.define("ops.public", "ops.people", "select", {"where": "n < 100", "null": "who"})
@@ -328,7 +328,7 @@ def test_changes_of_the_source_s_columns_are_followed(site: DerivingSite) -> Non
     assert shown(site, public)[3] == (5, None, 8, "z")
 
 
-def test_what_was_trimmed_before_it_was_derived_is_compared_as_a_whole(site: DerivingSite) -> None:
+def test_all_rows_are_compared_when_changes_were_trimmed_before_they_were_derived(site: DerivingSite) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     public = site.define("ops.public", "ops.people", "select", PUBLIC)
@@ -349,7 +349,7 @@ def test_what_was_trimmed_before_it_was_derived_is_compared_as_a_whole(site: Der
     assert shown(site, public) == [(2, None, 60), (3, None, 7)]
 
 
-def test_what_is_too_old_in_its_source_goes_from_a_derived_table_too(site: DerivingSite) -> None:
+def test_rows_too_old_for_the_source_leave_the_derived_table(site: DerivingSite) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     public = site.define("ops.public", "ops.people", "select", PUBLIC)
@@ -382,7 +382,7 @@ def test_cell_tables_are_derived_too(site: DerivingSite) -> None:
     assert [(r["row"], r["family"]) for r in site.shown(public)] == [(b"1", "o")]
 
 
-def test_a_source_that_was_dropped_holds_the_derived_table_and_says_so(site: DerivingSite) -> None:
+def test_a_dropped_source_stops_the_derived_table_with_an_error(site: DerivingSite) -> None:
     spec = people()
     site.ledger.tables.create(spec)
     public = site.define("ops.public", "ops.people", "select", PUBLIC)

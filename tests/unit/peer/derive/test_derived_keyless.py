@@ -1,4 +1,4 @@
-"""Derived tables without a key: nothing tells which rows are there, so none may go through a hook twice."""
+"""Derived tables without a key: no row may go through a hook twice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def log_of(site: DerivingSite) -> tuple[TableSpec, TableSpec, Wal]:
     return spec, site.define("ops.log_public", "ops.log", "select", PUBLIC), wal
 
 
-def test_another_hook_is_for_what_comes_from_then_on(site: DerivingSite) -> None:
+def test_a_new_hook_applies_to_later_rows_only(site: DerivingSite) -> None:
     spec, public, wal = log_of(site)
     site.derive(public)
     before = site.derivation(public)
@@ -51,7 +51,7 @@ def test_another_hook_is_for_what_comes_from_then_on(site: DerivingSite) -> None
 
 
 @pytest.mark.parametrize("where", KILLS)
-def test_another_hook_given_amid_a_step_doubles_no_row(site: DerivingSite, where: str) -> None:
+def test_a_hook_changed_during_a_step_doubles_no_row(site: DerivingSite, where: str) -> None:
     _, public, _ = log_of(site)
     site.kill_at = where
     with pytest.raises(Killed):
@@ -62,7 +62,7 @@ def test_another_hook_given_amid_a_step_doubles_no_row(site: DerivingSite, where
     assert found in ([1], [1, 2]) and (found == [1]) is (where in ("written", "wait", "settle"))
 
 
-def test_a_source_that_went_back_holds_it_however_far_it_comes(site: DerivingSite) -> None:
+def test_a_source_that_was_rolled_back_stops_the_derived_table_for_good(site: DerivingSite) -> None:
     spec, public, wal = log_of(site)
     site.derive(public)
     with pytest.MonkeyPatch.context() as patched:

@@ -1,4 +1,4 @@
-"""Hooks are found by entry point, and what is wrong with one is said with the remedy."""
+"""Hooks are found by entry point, and the error of a broken one has a remedy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_installed_hook_is_found_with_its_options_and_version(install: Instal
         ("bad = 5", r"hook bad \(broken:bad\) cannot be called"),
     ],
 )
-def test_a_broken_package_is_told(install: Install, code: str, says: str) -> None:
+def test_a_broken_package_is_an_error(install: Install, code: str, says: str) -> None:
     install("broken", "bad", code)
     with pytest.raises(RequestError, match=says):
         load("bad", {})
@@ -76,14 +76,14 @@ def test_a_hook_that_would_end_its_thread_fails_as_others_do(install: Install) -
         load("leave", {})(ROWS)
 
 
-def test_two_packages_with_a_hook_of_one_name_are_told(install: Install) -> None:
+def test_two_packages_with_one_hook_name_are_an_error(install: Install) -> None:
     for package in ("one", "two"):
         install(package, "same", "def same(options):\n    return lambda rows: rows\n")
     with pytest.raises(RequestError, match="several packages have a hook 'same': .*one:same"):
         load("same", {})
 
 
-def test_select_keeps_types_and_drops_what_is_not_true() -> None:
+def test_select_keeps_types_and_drops_rows_for_which_the_condition_is_not_true() -> None:
     given = pa.table(
         {"id": pa.array([1, 2, 3], pa.int64()), "seen": pa.array([1, None, 3], pa.timestamp("us", "UTC"))},
         schema=pa.schema([pa.field("id", pa.int64(), nullable=False), ("seen", pa.timestamp("us", "UTC"))]),

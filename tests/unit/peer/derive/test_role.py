@@ -1,4 +1,4 @@
-"""The derive role: a thread for each derived table, so that what holds one holds no other; one host does it."""
+"""The derive role: a thread for each derived table, on one host of the cluster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def running(site: DerivingSite) -> Iterator[DeriveRole]:
             thread.join()
 
 
-def test_a_hook_that_hangs_or_fails_holds_its_own_table_only(
+def test_a_hook_that_hangs_or_fails_stops_its_own_table_only(
     site: DerivingSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, may_go_on = threading.Event(), threading.Event()
@@ -130,7 +130,7 @@ def test_a_table_whose_thread_ended_goes_on(site: DerivingSite, monkeypatch: pyt
     assert ended
 
 
-def test_the_first_of_the_hosts_that_can_derive_does(site: DerivingSite) -> None:
+def test_the_elected_host_derives(site: DerivingSite) -> None:
     spec = table("ops.source")
     site.ledger.tables.create(spec)
     site.coordination.enrol(MemberKind.WORKERS, "a0", {})  # first by name, and without a derive role
@@ -177,7 +177,7 @@ def test_status_says_when_no_host_derives(site: DerivingSite) -> None:
     ("named", "starts"),
     [("", True), ("worker,replay", True), ("worker,receiver,master", False), ("worker,replay,derive", False)],
 )
-def test_the_role_comes_unasked_where_replay_runs(site: DerivingSite, named: str, starts: bool) -> None:
+def test_up_starts_the_role_where_replay_runs(site: DerivingSite, named: str, starts: bool) -> None:
     roles = chosen_roles(site.config, named)
     with _later(site.config, roles) as later:
         assert list(later) == (["derive"] if starts else [])
@@ -187,7 +187,7 @@ def test_the_role_comes_unasked_where_replay_runs(site: DerivingSite, named: str
         assert all(wanted() for wanted in later.values())
 
 
-def test_a_host_that_leads_no_more_lets_go_of_the_batch_ids_it_began(site: DerivingSite) -> None:
+def test_a_host_that_lost_the_election_releases_the_batch_ids_it_began(site: DerivingSite) -> None:
     spec = table("ops.source")
     site.ledger.tables.create(spec)
     public = site.define("ops.public", "ops.source", "select")

@@ -1,4 +1,4 @@
-"""Comparing a table on two clusters: what differs is reported, what is still moving is not."""
+"""Comparing a table on two clusters: real differences are reported, moving keys are not."""
 
 import random
 import threading
@@ -73,7 +73,7 @@ def test_nan_equals_nan():
     assert judge(Side("east", table((1, "a", float("nan")))), Side("west", table((1, "a", float("nan"))))).same
 
 
-def test_neighbouring_columns_do_not_run_into_each_other():
+def test_values_of_adjacent_columns_are_told_apart():
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
     one = pa.Table.from_pylist([{"a": "1:x", "b": ""}], schema=schema)
     two = pa.Table.from_pylist([{"a": "1", "b": ":x"}], schema=schema)
@@ -87,7 +87,7 @@ def test_keys_on_one_side_only_are_listed_with_the_side():
     assert [(d.key["id"], d.what) for d in verdict.differences] == [(1, "only in east"), (3, "only in west")]
 
 
-def test_a_row_that_was_on_its_way_is_looked_at_again_and_not_reported():
+def test_a_row_that_arrives_meanwhile_is_not_reported():
     verdict = judge(Side("east", table((1, "new", 1.0))), Side("west", table((1, "old", 1.0)), table((1, "new", 1.0))))
     assert verdict.same and verdict.moving == 0 and verdict.rounds == 2
 
@@ -133,7 +133,7 @@ def test_a_side_is_not_asked_again_before_it_has_answered():
     assert judge(Refusing("east", rows), Slow("west", rows)).same
 
 
-def test_when_replicated_time_stands_nothing_is_judged():
+def test_nothing_is_judged_while_replicated_time_does_not_advance():
     verdict = judge(Side("east", table((1, "a", 1.0))), Side("west", table((1, "b", 1.0))), wait=lambda moment: False)
     assert verdict.same and verdict.moving == 1 and not verdict.identical
 
@@ -165,7 +165,7 @@ def test_rows_of_tables_without_a_key_are_listed_whole():
     assert [(d.key, d.what) for d in verdict.differences] == [({"id": 1, "name": "a", "v": None}, "only in east")]
 
 
-def test_both_sides_are_read_as_of_a_time_that_both_have_reached_and_can_be_read_as_of():
+def test_both_sides_are_read_as_of_a_common_time():
     east, west = Side("east", table((1, "a", 1.0))), Side("west", table((1, "a", 1.0)))
     east.reached, west.reached = lambda: (70, 40), lambda: (60, 50)
     assert judge(east, west).upto == 60
@@ -175,14 +175,14 @@ def test_both_sides_are_read_as_of_a_time_that_both_have_reached_and_can_be_read
     assert east.asked[1:] == west.asked[1:] == [None]
 
 
-def test_a_difference_at_a_common_time_is_reported_also_when_time_stands_from_then_on():
+def test_a_difference_at_a_common_time_is_reported_though_time_does_not_advance():
     east, west = Side("east", table((1, "a", 1.0))), Side("west", table((1, "b", 1.0)))
     east.reached, west.reached = lambda: (70, 0), lambda: (60, 0)
     verdict = judge(east, west, wait=lambda moment: False)
     assert (verdict.differing, verdict.moving, verdict.rounds) == (1, 0, 2)
 
 
-def test_a_fold_between_asking_and_reading_is_met_by_asking_again():
+def test_a_fold_between_asking_and_reading_is_asked_again():
     east, west = Side("east", table((1, "a", 1.0))), Side("west", table((1, "a", 1.0)))
     times, reading = iter((50, 60)), west.open
     east.reached, west.reached = lambda: (70, 0), lambda: (next(times), 0)

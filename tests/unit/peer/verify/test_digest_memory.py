@@ -1,4 +1,4 @@
-"""Hashing rows that are too wide for several threads at once within the memory there is."""
+"""Hashing rows that are too wide for the memory of several threads."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_wide_rows_are_hashed_by_one_thread_where_several_have_no_room(tmp_path:
 
 
 @pytest.mark.heavy
-def test_rows_of_which_a_vector_does_not_fit_get_more_memory(tmp_path: Path) -> None:
+def test_rows_too_wide_for_the_memory_get_more(tmp_path: Path) -> None:
     rows = pa.table({"k": list(range(100)), "v": [os.urandom(1 << 20) for _ in range(100)]})
     assert rows_hashed(tmp_path, rows, 1, 64 << 20) == 100
 
 
-def test_the_folder_for_what_does_not_fit_is_made_whole(tmp_path: Path) -> None:
+def test_the_spill_folder_is_made_with_its_parents(tmp_path: Path) -> None:
     with duckdb.connect(config={"threads": 1}) as connection:
         bound(connection, tmp_path / "comparisons" / "1234", 32 << 20)
         connection.execute("create table wide as select md5(range::varchar) as v from range(2_000_000)")
