@@ -37,6 +37,7 @@ UntilOption = Annotated[
     Literal["durable", "applied", "visible"], typer.Option("--until", help="What --wait waits for.")
 ]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 TableArgument = Annotated[
     str, typer.Argument(metavar="TABLE", parser=full_name, help="NAMESPACE.NAME, or NAME for default.NAME.")
 ]

@@ -9,7 +9,7 @@ import typer
 
 from replication.coordination.base import keeps_tables
 from replication.errors import RequestError
-from shell.cli.invocation import Invocation, add_verb, table_option, timeout_option
+from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, timeout_option
 
 if TYPE_CHECKING:
     from peer.bootstrap.room import BootstrapRoom
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 def bootstrap(
     invocation: Invocation,
-    cluster_name: Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")],
+    cluster_name: PeerArgument,
     table: Annotated[str, table_option("The table whose rows are sent.")],
     wait_s: WaitOption = 0.0,
 ) -> None:

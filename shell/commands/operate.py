@@ -11,10 +11,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from replication.core.shipping.throttle import parse_rate
 from replication.errors import ReplicationError, RequestError
-from shell.cli.invocation import Invocation, add_verb, table_option, timeout_option
+from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, timeout_option
 from shell.cli.render import Printer, bytes_text, seconds_text
 
-PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 _TELL_EVERY_S = 2.0
 
 

@@ -9,7 +9,7 @@ import typer
 from peer.client.pattern_rules import end_pattern_rule
 from replication.core.definition.choice import chosen, is_chosen, is_pattern
 from replication.errors import ReplicationError, RequestError
-from shell.cli.invocation import Invocation, add_verb, table_option, tables_option
+from shell.cli.invocation import Invocation, PeerArgument, add_verb, table_option, tables_option
 from shell.commands.bootstrap import WaitOption, await_rows
 from shell.commands.enabling import Enabling
 from shell.commands.operate import for_each
@@ -26,7 +26,6 @@ GroupOption = Annotated[
 AllGroupsOption = Annotated[
     bool, typer.Option("--all-loc-groups", "-all-loc-groups", help="Every locality group. This is the default.")
 ]
-PeerArgument = Annotated[str, typer.Argument(metavar="CLUSTER", help="A peer; see walship listclusters.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -138,11 +138,11 @@ def up(
 def _detached(printer: Printer, file: Path, roles: str) -> None:
     """Start ``walship up`` and leave it running once every role is ready; stop it if one fails."""
     from shell.processes.launched import Launched, await_ready
-    from shell.processes.preflight import DataDirLock
+    from shell.processes.preflight import data_dir_lock
     from shell.processes.up import chosen_roles
 
     loaded = configuration.load(file)
-    with DataDirLock(loaded):
+    with data_dir_lock(loaded):
         pass  # refused now when another runs here
     name = loaded.cluster.name
     launched = Launched(name, file, loaded, chosen_roles(loaded, roles))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +26,8 @@ from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
 from shell.demo.display import DemoProgress, Display, Flow
-from shell.demo.running import interruptible, pace, stop_all
-from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
+from shell.demo.running import demo_sites, pace
+from shell.demo.sites import DemoSite, clear_earlier
 from shell.processes.launched import await_ready
 
 START_TIMEOUT_S = 90.0
@@ -61,10 +60,7 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool) -> DemoResult:
     """
     began = time.monotonic()
     earlier = clear_earlier(folder)
-    with interruptible(), ExitStack() as stack:
-        stack.enter_context(in_folder(folder))
-        east_site, west_site = make_sites(folder, ("east", "west"))
-        stack.callback(stop_all, printer, (east_site, west_site), keep)
+    with demo_sites(printer, folder, ("east", "west"), keep=keep) as (east_site, west_site):
         watch = _Watch(east_site, west_site)
         with Display(printer.err, printer.as_json, watch.observe) as display:
             if earlier:

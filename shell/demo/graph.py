@@ -33,8 +33,8 @@ from shell.cli.versions import show_trace
 from shell.demo.data import DemoTable, load
 from shell.demo.display import DemoProgress, Display, Flow, sparkline
 from shell.demo.picture import SHAPES, NodeState, RouteLag, Shape, draw
-from shell.demo.running import interruptible, pace, stop_all
-from shell.demo.sites import DemoSite, clear_earlier, in_folder, make_sites
+from shell.demo.running import demo_sites, pace
+from shell.demo.sites import DemoSite, clear_earlier
 from shell.processes.launched import await_ready
 
 START_TIMEOUT_S = 240.0
@@ -73,10 +73,8 @@ def run_graph_demo(printer: Printer, folder: Path, graph: str, *, keep: bool) ->
     shape = SHAPES[graph]
     began = time.monotonic()
     earlier = clear_earlier(folder)
-    with interruptible(), ExitStack() as stack:
-        stack.enter_context(in_folder(folder))
-        sites = {site.name: site for site in make_sites(folder, tuple(shape.boxes))}
-        stack.callback(stop_all, printer, list(sites.values()), keep)
+    with demo_sites(printer, folder, tuple(shape.boxes), keep=keep) as made:
+        sites = {site.name: site for site in made}
         watch = _Watch(shape, sites)
         with GraphDisplay(printer, shape, watch) as display:
             if earlier:

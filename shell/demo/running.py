@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from shell.cli.render import Printer
-from shell.demo.sites import DemoSite
+from shell.demo.sites import DemoSite, in_folder, make_sites
 
 
 def pace(due: float) -> None:
@@ -41,7 +42,18 @@ def interruptible() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool) -> None:
+@contextmanager
+def demo_sites(printer: Printer, folder: Path, names: Sequence[str], *, keep: bool) -> Iterator[list[DemoSite]]:
+    """Clusters to start in a locked folder; all are stopped at the end, unless ``keep`` and nothing failed."""
+    with interruptible(), in_folder(folder):
+        sites = make_sites(folder, names)
+        try:
+            yield sites
+        finally:
+            _stop_all(printer, sites, keep)
+
+
+def _stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool) -> None:
     """Stop all clusters, ignoring further Ctrl-C; with ``keep`` leave them running."""
     failed = sys.exc_info()[0] is not None
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -11,7 +11,6 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 import structlog
@@ -20,7 +19,7 @@ from replication.config import Config
 from replication.coordination.embedded import find_jars
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.errors import ConfigError, LockedFileError, NoSpaceError, ReplicationError, SparkMissingError
+from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.ledger.base import Ledger
 from replication.tables.pyiceberg.local_io import local_path
 from replication.tables.spark.jars import java_home_check
@@ -52,53 +51,45 @@ def check_host(config: Config, roles: Sequence[str]) -> None:
         find_jars()
 
 
-class DataDirLock:
-    """Held by the one ``walship up`` of a data directory; the kernel releases it when the process ends."""
+@contextmanager
+def data_dir_lock(config: Config) -> Iterator[None]:
+    """Lock a data directory for the one ``walship up`` that may run in it; a killed process's lock is free again.
 
-    def __init__(self, config: Config) -> None:
-        self._file = config.run_dir / "up.pid"
-        self._data_dir = config.data_dir
-        self._name = config.cluster.name
-        self._descriptor: int | None = None
-
-    def __enter__(self) -> DataDirLock:
-        """Lock; LockedFileError if another ``up`` holds it, ConfigError or NoSpaceError if it cannot be taken."""
-        with _usable(self._data_dir):
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    Raises:
+        LockedFileError: another ``up`` has it.
+        ConfigError, NoSpaceError: it cannot be taken.
+    """
+    file = config.run_dir / "up.pid"
+    with _usable(config.data_dir):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(descriptor, config)
+        with _usable(config.data_dir):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            raise LockedFileError(
-                f"Cluster {self._name} in {self._file.parent.parent} is run by another walship up (process {pid})",
-                "To stop it: walship down",
-            ) from None
-        except OSError as error:
-            os.close(descriptor)
-            raise ConfigError(
-                f"{self._file} cannot be locked: {error.strerror}", "Put [cluster] data_dir on a local disk"
-            ) from None
-        try:
-            with _usable(self._data_dir):
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, f"{os.getpid()}\n".encode())
-        except ReplicationError:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release it."""
-        if self._descriptor is not None:
+            yield
+        finally:
             with suppress(OSError):  # the disk has failed, or become read-only
-                os.ftruncate(self._descriptor, 0)
-            os.close(self._descriptor)
-            self._descriptor = None
+                os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, config: Config) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+        raise LockedFileError(
+            f"Cluster {config.cluster.name} in {config.run_dir.parent} is run by another walship up (process {pid})",
+            "To stop it: walship down",
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"{config.run_dir / 'up.pid'} cannot be locked: {error.strerror}", "Put [cluster] data_dir on a local disk"
+        ) from None
 
 
 def running_pid(run_dir: Path) -> int | None:

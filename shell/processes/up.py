@@ -17,7 +17,7 @@ from replication import log
 from replication.config import Config
 from replication.errors import ConfigError, CoordinationError, ReplicationError
 from replication.ledger.sql.ledger import open_ledger
-from shell.processes.preflight import DataDirLock, check_host
+from shell.processes.preflight import check_host, data_dir_lock
 from shell.processes.role_process import ProcessState
 from shell.processes.roles import ROLES, make_ledger, run_role
 from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
@@ -81,7 +81,7 @@ def up(
     """
     config = configuration.load(file)
     roles = chosen_roles(config, wanted)
-    with stopping_on_signals() as stop, DataDirLock(config):
+    with stopping_on_signals() as stop, data_dir_lock(config):
         if lifeline is not None:
             watch_lifeline(lifeline, stop)
         check_host(config, roles)

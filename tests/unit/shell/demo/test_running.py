@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack, suppress
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from shell.cli.render import Printer
-from shell.demo.running import interruptible, stop_all
+from shell.demo.running import demo_sites, interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -41,18 +42,30 @@ class _Site:
         self.ends.append("gone")
 
 
-@pytest.mark.parametrize(("keep", "ends"), [(True, ["left"]), (False, ["stopped", "gone"])])
-def test_a_demo_that_succeeds_leaves_its_clusters_running_only_when_asked_to(keep: bool, ends: list[str]) -> None:
+def _made(monkeypatch: pytest.MonkeyPatch) -> list[_Site]:
     sites = [_Site(), _Site()]
-    with ExitStack() as stack:
-        stack.callback(stop_all, Printer(as_json=True), sites, keep)
+    monkeypatch.setattr("shell.demo.running.make_sites", lambda folder, names: sites)
+    return sites
+
+
+@pytest.mark.parametrize(("keep", "ends"), [(True, ["left"]), (False, ["stopped", "gone"])])
+def test_a_demo_that_succeeds_leaves_its_clusters_running_only_when_asked_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep: bool, ends: list[str]
+) -> None:
+    sites = _made(monkeypatch)
+    with demo_sites(Printer(as_json=True), tmp_path, ("east", "west"), keep=keep):
+        pass
     assert [site.ends for site in sites] == [ends, ends]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("west is not east"), KeyboardInterrupt()])
-def test_a_demo_that_fails_or_is_interrupted_leaves_no_cluster_running(failure: BaseException) -> None:
-    sites = [_Site(), _Site()]
-    with suppress(RuntimeError, KeyboardInterrupt), ExitStack() as stack:
-        stack.callback(stop_all, Printer(as_json=True), sites, True)
+def test_a_demo_that_fails_or_is_interrupted_leaves_no_cluster_running(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failure: BaseException
+) -> None:
+    sites = _made(monkeypatch)
+    with (
+        suppress(RuntimeError, KeyboardInterrupt),
+        demo_sites(Printer(as_json=True), tmp_path, ("east", "west"), keep=True),
+    ):
         raise failure
     assert [site.ends for site in sites] == [["stopped", "gone"]] * 2

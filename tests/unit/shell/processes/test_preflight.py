@@ -17,7 +17,7 @@ from replication.ledger.base import FileKind
 from replication.ledger.sql.ledger import open_ledger
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.spark import jars
-from shell.processes.preflight import DataDirLock, check_host, running_pid
+from shell.processes.preflight import check_host, data_dir_lock, running_pid
 from shell.processes.roles import make_ledger
 from shell.processes.up import chosen_roles
 from tests.tables_made import keyed
@@ -37,9 +37,9 @@ def test_directories_are_made(tmp_path):
 
 def test_a_second_up_on_the_same_directory_is_told_who_has_it(tmp_path):
     config = config_in(tmp_path)
-    with DataDirLock(config):
+    with data_dir_lock(config):
         assert running_pid(config.run_dir) is not None
-        with pytest.raises(LockedFileError, match="is run by another walship up"), DataDirLock(config):
+        with pytest.raises(LockedFileError, match="is run by another walship up"), data_dir_lock(config):
             pass
     assert running_pid(config.run_dir) is None
 
@@ -55,7 +55,7 @@ def test_who_runs_is_known_after_the_disk_became_read_only(tmp_path, monkeypatch
     def fails(*_):
         raise OSError(errno.EROFS, "Read-only file system")
 
-    with DataDirLock(config):
+    with data_dir_lock(config):
         monkeypatch.setattr(Path, "open", read_only)
         assert running_pid(config.run_dir) == os.getpid()
         monkeypatch.setattr(os, "ftruncate", fails)
@@ -70,7 +70,7 @@ def test_who_runs_is_known_to_another_user(tmp_path, monkeypatch):
             raise PermissionError(errno.EACCES, "Permission denied")
         return real(file, mode, *more)
 
-    with DataDirLock(config):
+    with data_dir_lock(config):
         monkeypatch.setattr(Path, "open", of_another)
         assert running_pid(config.run_dir) == os.getpid()
 
@@ -80,21 +80,21 @@ def test_a_disk_without_locks_is_no_other_up(tmp_path, monkeypatch):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuses)
-    with pytest.raises(ConfigError, match=r"up.pid cannot be locked: No locks"), DataDirLock(config_in(tmp_path)):
+    with pytest.raises(ConfigError, match=r"up.pid cannot be locked: No locks"), data_dir_lock(config_in(tmp_path)):
         pass
 
 
 def test_the_lock_can_be_taken_again(tmp_path):
     config = config_in(tmp_path)
     for _ in range(2):
-        with DataDirLock(config):
+        with data_dir_lock(config):
             pass
 
 
 def test_a_directory_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     config = config_in(tmp_path)
     (tmp_path / "run").write_text("")
-    with pytest.raises(ConfigError, match=f"{tmp_path} cannot be used"), DataDirLock(config):
+    with pytest.raises(ConfigError, match=f"{tmp_path} cannot be used"), data_dir_lock(config):
         pass
     (tmp_path / "run").unlink()
 
@@ -103,9 +103,9 @@ def test_a_directory_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
 
     with monkeypatch.context() as full:
         full.setattr("shell.processes.preflight.os.ftruncate", fill)
-        with pytest.raises(NoSpaceError, match=f"No space is left under {tmp_path}"), DataDirLock(config):
+        with pytest.raises(NoSpaceError, match=f"No space is left under {tmp_path}"), data_dir_lock(config):
             pass
-    with DataDirLock(config):
+    with data_dir_lock(config):
         pass
 
 
