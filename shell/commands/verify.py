@@ -35,7 +35,9 @@ def verify(
         list[str] | None, tables_argument("Tables to compare. Default: all that both clusters have.")
     ] = None,
     timeout_s: Annotated[float, timeout_option("How long to wait for what is in transit.")] = 60.0,
-    list_max: Annotated[int, typer.Option("--list", min=0, help="List at most this many keys that differ.")] = 20,
+    list_max: Annotated[
+        int, typer.Option("--list", metavar="N", min=0, help="List at most this many keys that differ.")
+    ] = 20,
     receiver: Annotated[
         str,
         typer.Option(
