@@ -181,7 +181,7 @@ def _claims(cluster: Cluster):
 def _stream(row) -> StreamId:
     from replication.ledger.sql.store.keys import stream_id
 
-    return stream_id(row.wal, row.table_uuid, row.grp)
+    return stream_id(row.wal, row.table_uuid, row.table_group)
 
 
 @pytest.fixture

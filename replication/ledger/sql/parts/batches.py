@@ -50,7 +50,7 @@ class SqlBatches:
                 {
                     "table_uuid": str(table),
                     "batch_id": batch_id,
-                    "grp": part.group,
+                    "table_group": part.group,
                     "part": part.part,
                     "parts": part.parts,
                     "sha256": part.sha256,
@@ -119,8 +119,8 @@ def _may_still_add(connection: Connection, writer: str, host: str) -> bool:
 def _parts(connection: Connection, table: str, batch_id: str) -> list[BatchPart]:
     wanted = sa.select(schema.batches).where(_b.table_uuid == table, _b.batch_id == batch_id)
     return [
-        BatchPart(row.grp, row.part, row.parts, row.sha256, FileId.parse(row.wal), row.sequence, row.end)
-        for row in connection.execute(wanted.order_by(_b.grp, _b.part))
+        BatchPart(row.table_group, row.part, row.parts, row.sha256, FileId.parse(row.wal), row.sequence, row.end)
+        for row in connection.execute(wanted.order_by(_b.table_group, _b.part))
     ]
 
 

@@ -25,7 +25,7 @@ from replication.ledger.sql.store.store import SqlStore, chunked, counter, execu
 
 _b, _c, _f, _s = (t.c for t in (sending.bootstraps, schema.claims, schema.files, schema.streams))
 _m = schema.checkpoints.c
-_p, _q, _rule, _start = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.starts))
+_p, _q, _rule, _begins = (t.c for t in (schema.positions, schema.quarantined, sending.rules, sending.rule_begins))
 
 _AGED, _FORGOTTEN = "aged", "forgotten"
 
@@ -192,14 +192,14 @@ class SqlBootstraps:
 
 def _coverage(connection: Connection, table: UUID, groups: Sequence[str]) -> list[Coverage]:
     wanted = (
-        sa.select(_s.wal, _s.grp, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
+        sa.select(_s.wal, _s.table_group, _c.seq_begin, _c.seq_end, _c.previous, _c.last)
         .select_from(_CLAIMS)
-        .where(_s.table_uuid == str(table), _s.grp.in_(list(groups)), ~_c.divergent, is_applied())
+        .where(_s.table_uuid == str(table), _s.table_group.in_(list(groups)), ~_c.divergent, is_applied())
     )
     found: dict[str, dict[FileId, list[Interval]]] = {group: {} for group in groups}
     for row in connection.execute(wanted):
         interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
-        found[row.grp].setdefault(file_id(row.wal), []).append(interval)
+        found[row.table_group].setdefault(file_id(row.wal), []).append(interval)
     return [
         Coverage.of(table, group, {wal: _joined(intervals) for wal, intervals in of_group.items()})
         for group, of_group in found.items()
@@ -222,8 +222,8 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)
     unapplied = (
         sa.select(_c.id)
-        .select_from(_CLAIMS.join(sending.starts, _start.file_id == _c.file_id).join(sending.rules))
-        .where(of_rules, _s.table_uuid == table, ~_c.divergent, _c.begin < _start.begin, ~is_applied())
+        .select_from(_CLAIMS.join(sending.rule_begins, _begins.file_id == _c.file_id).join(sending.rules))
+        .where(of_rules, _s.table_uuid == table, ~_c.divergent, _c.begin < _begins.begin, ~is_applied())
     )
     waits = connection.scalar(unapplied.limit(1)) is not None
     return "the own replay has not applied what was written before the bootstrap began" if waits else ""

@@ -31,7 +31,7 @@ from replication.ledger.sql.store.keys import check_term, file_id, file_row, mis
 from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
 
 _f, _p = schema.files.c, sending.progress.c
-_rule, _start, _slot, _h = sending.rules.c, sending.starts.c, schema.slots.c, sending.held_tables.c
+_rule, _begins, _slot, _h = sending.rules.c, sending.rule_begins.c, schema.slots.c, sending.held_tables.c
 
 _BY_NAME = sa.select(schema.files).where(_f.file == sa.bindparam("file"))
 
@@ -305,6 +305,6 @@ class _Begins:
         newer = [rule.id for rule in self._rules if rule.peer == peer and rule.generation > generation]
         if not newer:
             return otherwise
-        here = sa.select(_start.rule_id, _start.begin).where(_start.file_id == key, _start.rule_id.in_(newer))
+        here = sa.select(_begins.rule_id, _begins.begin).where(_begins.file_id == key, _begins.rule_id.in_(newer))
         begins = {row.rule_id: row.begin for row in self._connection.execute(here)}
         return min(int(begins.get(rule, FILE_HEADER_BYTES)) for rule in newer)

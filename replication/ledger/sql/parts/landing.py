@@ -139,17 +139,17 @@ class SqlLandingRecords:
             "phase": phase.value,
             **route_columns(required_from, acknowledged or {}, carried),
         }
-        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.grp == group)
+        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.table_group == group)
         with self._store.write() as connection:
             known = connection.scalar(sa.select(_route.phase).where(here, _route.generation == generation))
             if known is not None and _PHASES.index(Phase(known)) > _PHASES.index(phase):
                 values["phase"] = known
             insert = insert_into(connection, schema.routes).values(
-                source=str(source), table_uuid=str(table), grp=group, **values
+                source=str(source), table_uuid=str(table), table_group=group, **values
             )
             connection.execute(
                 insert.on_conflict_do_update(
-                    index_elements=["source", "table_uuid", "grp"],
+                    index_elements=["source", "table_uuid", "table_group"],
                     set_=values,
                     where=(_route.generation < generation) | ((_route.generation == generation) & ~_route.closed),
                 )
@@ -163,7 +163,9 @@ class SqlLandingRecords:
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
         """See ``LandingRecords``."""
-        of_stream = (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.grp == stream.group)
+        of_stream = (
+            (_s.wal == str(stream.wal)) & (_s.table_uuid == str(stream.table)) & (_s.table_group == stream.group)
+        )
         wanted = (
             sa.select(schema.files, _d.begin.label("low"), _d.end.label("high"))
             .select_from(schema.duplicates.join(schema.files).join(schema.streams, _s.id == _d.stream_id))
@@ -181,7 +183,7 @@ class SqlLandingRecords:
 
     def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
         """See ``LandingRecords``."""
-        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.grp == group)
+        here = (_route.source == str(source)) & (_route.table_uuid == str(table)) & (_route.table_group == group)
         with self._store.write() as connection:
             connection.execute(
                 schema.routes.update()

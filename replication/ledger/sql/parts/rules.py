@@ -165,7 +165,7 @@ class SqlRules:
             begun: list[Rule] = []  # not read back: the rules_cache would remember them though this transaction fail
             for rule in rules:
                 if rule.phase is not Phase.BOOTSTRAPPING:
-                    here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.grp == rule.group)
+                    here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.table_group == rule.group)
                     self._end(connection, here)
                     rule = self._begin(connection, replace(rule, generation=generation, phase=Phase.BOOTSTRAPPING))
                 begun.append(rule)
@@ -206,7 +206,7 @@ class SqlRules:
         values = {
             "peer": rule.peer,
             "table_uuid": str(rule.table),
-            "grp": rule.group,
+            "table_group": rule.group,
             "remote_table": rule.remote_table,
             "generation": rule.generation,
             "phase": rule.phase.value,
@@ -214,7 +214,7 @@ class SqlRules:
             "every_group": rule.every_group,
         }
         key = connection.execute(sending.rules.insert().values(values).returning(_rule.id)).scalar_one()
-        covered = coverage(connection, (_s.table_uuid == str(rule.table)) & (_s.grp == rule.group))
+        covered = coverage(connection, (_s.table_uuid == str(rule.table)) & (_s.table_group == rule.group))
         whole = rule.phase is Phase.BOOTSTRAPPING
         required_from: dict[FileId, int] = {
             stream.wal: ranges.prefix(0) if whole else ranges.end for stream, ranges in covered.items()
@@ -227,7 +227,7 @@ class SqlRules:
         grown = sa.select(_f.id, sa.literal(key), _f.length).where(
             _f.kind != FileKind.CONTROL, _f.length > FILE_HEADER_BYTES
         )
-        connection.execute(sending.starts.insert().from_select(["file_id", "rule_id", "begin"], grown))
+        connection.execute(sending.rule_begins.insert().from_select(["file_id", "rule_id", "begin"], grown))
         self._unship(connection, rule.peer)
         now = _now()
         gaps = (
@@ -248,7 +248,7 @@ class SqlRules:
 
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
         """See ``Rules``."""
-        here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & _rule.grp.in_(list(groups))
+        here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & _rule.table_group.in_(list(groups))
         with self._store.write() as connection:
             check_term(connection, term)
             self._known_peer(connection, peer)
@@ -345,7 +345,7 @@ class SqlRules:
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
         """See ``Rules``."""
         e = sending.ended_rules.c
-        wanted = sa.select(e.table_uuid, e.grp, e.generation).where(e.cluster == str(cluster))
+        wanted = sa.select(e.table_uuid, e.table_group, e.generation).where(e.cluster == str(cluster))
         with self._store.read() as connection:
             return [(UUID(table), group, int(generation)) for table, group, generation in connection.execute(wanted)]
 
@@ -358,7 +358,7 @@ class SqlRules:
 
 
 def _is_of(rule: Rule, row: Any) -> bool:
-    return (rule.peer, str(rule.table), rule.group) == (row.peer, row.table_uuid, row.grp)
+    return (rule.peer, str(rule.table), rule.group) == (row.peer, row.table_uuid, row.table_group)
 
 
 def _now() -> int:

@@ -134,14 +134,16 @@ class SqlSalvage:
 
     def acknowledged_losses(self) -> list[AcknowledgedLoss]:
         """See ``Salvage``."""
-        wanted = sa.select(schema.acknowledged, _s.wal, _s.table_uuid, _s.grp).join(schema.streams).order_by(_v.id)
+        wanted = (
+            sa.select(schema.acknowledged, _s.wal, _s.table_uuid, _s.table_group).join(schema.streams).order_by(_v.id)
+        )
         made: list[AcknowledgedLoss] = []
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
             tables = sorted({row.table_uuid for row in rows})
             covered = {s: r for ids in chunked(tables) for s, r in coverage(connection, _s.table_uuid.in_(ids)).items()}
         for row in rows:
-            stream = stream_id(row.wal, row.table_uuid, row.grp)
+            stream = stream_id(row.wal, row.table_uuid, row.table_group)
             gone = Ranges.of((row.seq_begin, row.seq_end)).subtract(covered.get(stream, Ranges()))
             if gone:
                 made.append(AcknowledgedLoss(stream, gone, file_id(row.file), row.at))

@@ -116,10 +116,10 @@ class SqlTableRecords:
             for some in chunked(names):
                 for uuid, spec in connection.execute(sa.select(_t.uuid, _t.spec).where(_t.uuid.in_(some))):
                     made[UUID(uuid)] = (table_spec(spec), [])
-                wanted = sa.select(schema.schemas).where(_v.table_uuid.in_(some)).order_by(_v.grp, _v.hash)
+                wanted = sa.select(schema.schemas).where(_v.table_uuid.in_(some)).order_by(_v.table_group, _v.hash)
                 for row in connection.execute(wanted):
                     if (table := UUID(row.table_uuid)) in made:
-                        made[table][1].append(SchemaVersion.load(table, row.grp, row.hash, row.body))
+                        made[table][1].append(SchemaVersion.load(table, row.table_group, row.hash, row.body))
         return made
 
     def all(self) -> list[TableSpec]:
@@ -141,7 +141,7 @@ class SqlTableRecords:
         if self._kept is not None:
             self._kept.keep_version(version)
         insert = insert_into(connection, schema.schemas).values(
-            hash=version.hash, table_uuid=str(version.table), grp=version.group, body=version.body
+            hash=version.hash, table_uuid=str(version.table), table_group=version.group, body=version.body
         )
         connection.execute(insert.on_conflict_do_nothing())
 
@@ -149,14 +149,14 @@ class SqlTableRecords:
         """See ``TableRecords``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.schemas).where(_v.hash == name)).one_or_none()
-        return None if row is None else SchemaVersion.load(UUID(row.table_uuid), row.grp, row.hash, row.body)
+        return None if row is None else SchemaVersion.load(UUID(row.table_uuid), row.table_group, row.hash, row.body)
 
     def schemas(self, table: UUID) -> list[SchemaVersion]:
         """See ``TableRecords``."""
-        wanted = sa.select(schema.schemas).where(_v.table_uuid == str(table)).order_by(_v.grp, _v.hash)
+        wanted = sa.select(schema.schemas).where(_v.table_uuid == str(table)).order_by(_v.table_group, _v.hash)
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
-        return [SchemaVersion.load(table, row.grp, row.hash, row.body) for row in rows]
+        return [SchemaVersion.load(table, row.table_group, row.hash, row.body) for row in rows]
 
 
 def _now() -> int:

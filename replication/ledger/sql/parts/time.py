@@ -28,7 +28,7 @@ _LEFT_BEHIND = (
     .limit(1)
 )
 _PAST = (
-    sa.select(_s.wal, _s.table_uuid, _s.grp, sa.func.max(_c.seq_end).label("end"))
+    sa.select(_s.wal, _s.table_uuid, _s.table_group, sa.func.max(_c.seq_end).label("end"))
     .select_from(schema.claims.join(schema.streams))
     .where(
         _c.file_id == sa.bindparam("key"),
@@ -36,7 +36,7 @@ _PAST = (
         _s.table_uuid != str(NIL_UUID),
         ~_c.divergent,
     )
-    .group_by(_s.wal, _s.table_uuid, _s.grp)
+    .group_by(_s.wal, _s.table_uuid, _s.table_group)
 )
 # files with frames of this cluster's own: its WALs, and copies of what was saved from one that was salvaged
 _OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
@@ -124,7 +124,7 @@ class SqlTime:
             for row in connection.execute(newer).all():
                 file = file_id(row.file)
                 ends = connection.execute(_PAST, {"key": row.id, "seen": seen.get(file, 0)})
-                last = {stream_id(r.wal, r.table_uuid, r.grp): r.end - 1 for r in ends}
+                last = {stream_id(r.wal, r.table_uuid, r.table_group): r.end - 1 for r in ends}
                 own = {
                     stream: n for stream, n in last.items() if stream.wal == file or stream.wal.cluster == self._cluster
                 }

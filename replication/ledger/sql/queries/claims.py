@@ -82,7 +82,9 @@ def repeats_sent_on(keys: Sequence[int]) -> sa.Select[Any]:
 def coverage(connection: Connection, which: sa.ColumnElement[bool] | None) -> dict[StreamId, Ranges]:
     """Claimed sequences per stream, of some streams or all."""
     wanted = (
-        sa.select(_s.wal, _s.table_uuid, _s.grp, _c.seq_begin, _c.seq_end).join(schema.streams).where(~_c.divergent)
+        sa.select(_s.wal, _s.table_uuid, _s.table_group, _c.seq_begin, _c.seq_end)
+        .join(schema.streams)
+        .where(~_c.divergent)
     )
     if which is not None:
         wanted = wanted.where(which)

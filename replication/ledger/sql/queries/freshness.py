@@ -216,7 +216,7 @@ def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute
         sa.select(schema.routes, sa.func.coalesce(_h.at, 0).label("last_seen"))
         .outerjoin(schema.last_seen, _h.source == _r.source)
         .where(~_r.closed)
-        .order_by(_r.source, _r.table_uuid, _r.grp)
+        .order_by(_r.source, _r.table_uuid, _r.table_group)
     )
     if table is not None:
         wanted = wanted.where(_r.table_uuid == str(table))
@@ -224,7 +224,7 @@ def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute
         InboundRoute(
             ClusterId.parse(row.source),
             UUID(row.table_uuid),
-            row.grp,
+            row.table_group,
             row.generation,
             *_required_from(row.required_from, row.acknowledged),
             _carried(row.carried),
@@ -270,7 +270,7 @@ def own_route(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, 
 def acknowledged(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
     """See ``LandingRecords.acknowledged``."""
     made: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
-    wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
+    wanted = sa.select(_s.wal, _s.table_uuid, _s.table_group, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
     for wal, table, group, begin, end in connection.execute(wanted):
         of_group = made.setdefault((UUID(table), group), {})
         of_group[file_id(wal)] = of_group.get(file_id(wal), Ranges()).add(begin, end)
@@ -320,12 +320,20 @@ def _coverage(connection: Connection, wanted: Iterable[StreamId]) -> tuple[_Sequ
     kept_out: dict[StreamId, Ranges] = {}
     for wals in chunked(sorted({str(stream.wal) for stream in streams})):
         rows = connection.execute(
-            sa.select(_s.wal, _s.table_uuid, _s.grp, _c.stream_id, _c.seq_begin, _c.seq_end, is_applied().label("done"))
+            sa.select(
+                _s.wal,
+                _s.table_uuid,
+                _s.table_group,
+                _c.stream_id,
+                _c.seq_begin,
+                _c.seq_end,
+                is_applied().label("done"),
+            )
             .select_from(_APPLICABLE)
             .where(_s.wal.in_(wals), ~_c.divergent)
         )
         for row in rows:
-            stream = stream_id(row.wal, row.table_uuid, row.grp)
+            stream = stream_id(row.wal, row.table_uuid, row.table_group)
             if stream not in streams:
                 continue
             covered.setdefault(stream, []).append((row.seq_begin, row.seq_end))

@@ -173,7 +173,7 @@ def _lacked(connection: Connection, rules_cache: RuleCache) -> Mapping[str, Sequ
 def _lost(connection: Connection, each: _Lacked) -> set[UUID]:
     """Tables with frames in what the peer lacks of a file."""
     sent = sent_on([each.key]).subquery()
-    wanted = sa.select(_s.wal, _s.table_uuid, _s.grp, sent.c.seq_end, sent.c.begin, sent.c.end).join_from(
+    wanted = sa.select(_s.wal, _s.table_uuid, _s.table_group, sent.c.seq_end, sent.c.begin, sent.c.end).join_from(
         sent, schema.streams, _s.id == sent.c.stream_id
     )
     missing = {

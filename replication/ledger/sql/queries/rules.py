@@ -29,7 +29,9 @@ from replication.ledger.sql.schema.touched import RULES
 from replication.ledger.sql.store.keys import file_id
 from replication.ledger.sql.store.store import chunked, counter, insert_into
 
-_c, _f, _s, _p, _start = (t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.starts))
+_c, _f, _s, _p, _begins = (
+    t.c for t in (schema.claims, schema.files, schema.streams, sending.progress, sending.rule_begins)
+)
 _e, _peer, _rule, _required_from = (
     t.c for t in (sending.ended_rules, sending.peers, sending.rules, sending.required_from)
 )
@@ -45,7 +47,7 @@ class RuleCache:
 
     def in_force(self, connection: Connection, table: UUID | None = None) -> list[Rule]:
         """All rules, or those of a table, as the connection's transaction sees them."""
-        wanted = sa.select(sending.rules).order_by(_rule.peer, _rule.table_uuid, _rule.grp)
+        wanted = sa.select(sending.rules).order_by(_rule.peer, _rule.table_uuid, _rule.table_group)
         if table is not None:
             wanted = wanted.where(_rule.table_uuid == str(table))
         rows = connection.execute(wanted).all()
@@ -61,7 +63,7 @@ class RuleCache:
             Rule(
                 r.peer,
                 UUID(r.table_uuid),
-                r.grp,
+                r.table_group,
                 r.remote_table,
                 r.generation,
                 required_from[r.id],
@@ -113,16 +115,16 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
     """What the peer of a row of ``rules`` lacks, by what is registered and known to be durable there."""
     to = ClusterId.parse(connection.execute(sa.select(_peer.cluster).where(_peer.name == rule.peer)).scalar_one())
     of_claim = (_s.wal, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
-    of_file = (_f.source, _f.created, _p.shipped, _p.commit, _start.begin)
+    of_file = (_f.source, _f.created, _p.shipped, _p.commit, _begins.begin)
     wanted = (
         sa.select(*of_claim, *of_file)
         .select_from(
             schema.claims.join(schema.streams, _s.id == _c.stream_id)
             .join(schema.files, _f.id == _c.file_id)
             .outerjoin(sending.progress, (_p.file_id == _f.id) & (_p.peer == rule.peer))
-            .outerjoin(sending.starts, (_start.file_id == _f.id) & (_start.rule_id == rule.id))
+            .outerjoin(sending.rule_begins, (_begins.file_id == _f.id) & (_begins.rule_id == rule.id))
         )
-        .where(_s.table_uuid == rule.table_uuid, _s.grp == rule.grp, ~_c.divergent)
+        .where(_s.table_uuid == rule.table_uuid, _s.table_group == rule.table_group, ~_c.divergent)
     )
     begun = sa.select(_required_from.wal, _required_from.sequence).where(_required_from.rule_id == rule.id)
     required_from = {row.wal: int(row.sequence) for row in connection.execute(begun)}
@@ -148,7 +150,7 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
     Of a rule that was never live, or needs a bootstrap, that is where an earlier rule ended, or nowhere.
     """
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == rule.peer))
-    here = (_e.cluster == to) & (_e.table_uuid == rule.table_uuid) & (_e.grp == rule.grp)
+    here = (_e.cluster == to) & (_e.table_uuid == rule.table_uuid) & (_e.table_group == rule.table_group)
     if rule.phase != Phase.LIVE.value:
         earlier = sending.ended_rules.update().where(here).values(generation=rule.generation)
         if connection.execute(earlier).rowcount:
@@ -167,9 +169,11 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
         "gaps": rule.gaps,
     }
     insert = insert_into(connection, sending.ended_rules).values(
-        cluster=to, table_uuid=rule.table_uuid, grp=rule.grp, **values
+        cluster=to, table_uuid=rule.table_uuid, table_group=rule.table_group, **values
     )
-    connection.execute(insert.on_conflict_do_update(index_elements=["cluster", "table_uuid", "grp"], set_=values))
+    connection.execute(
+        insert.on_conflict_do_update(index_elements=["cluster", "table_uuid", "table_group"], set_=values)
+    )
 
 
 def gaps_of_new(
@@ -177,7 +181,7 @@ def gaps_of_new(
 ) -> tuple[Gap, ...]:
     """The gaps of a rule that begins now at ``required_from``; forgets where an earlier one ended."""
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == peer))
-    here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.grp == group)
+    here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.table_group == group)
     row = connection.execute(sa.select(sending.ended_rules).where(here)).one_or_none()
     if row is None:
         frames = sum(required_from.values())
@@ -200,4 +204,4 @@ def read_gaps(text: str) -> tuple[Gap, ...]:
 
 
 def _covered(connection: Connection, rule: Any) -> Mapping[Any, Ranges]:
-    return coverage(connection, (_s.table_uuid == rule.table_uuid) & (_s.grp == rule.grp))
+    return coverage(connection, (_s.table_uuid == rule.table_uuid) & (_s.table_group == rule.table_group))

@@ -27,7 +27,7 @@ from replication.ledger.sql.store.keys import KeysInTransaction
 from replication.ledger.sql.store.store import execute_many
 
 _b, _f, _o, _q, _r = (t.c for t in (schema.batches, schema.files, schema.sources, schema.quarantined, schema.received))
-_rule, _start, _w = sending.rules.c, sending.starts.c, schema.writers.c
+_rule, _begins, _w = sending.rules.c, sending.rule_begins.c, schema.writers.c
 
 
 def refuse(plan: SalvagePlan, copies: Mapping[Place, Claim]) -> None:
@@ -139,9 +139,9 @@ def carry_over(
             "rule_id": rule,
             "begin": max((copy for end, copy in ends if end <= begin), default=FILE_HEADER_BYTES),
         }
-        for rule, begin in connection.execute(sa.select(_start.rule_id, _start.begin).where(_start.file_id == key))
+        for rule, begin in connection.execute(sa.select(_begins.rule_id, _begins.begin).where(_begins.file_id == key))
     ]
-    execute_many(connection, sending.starts.insert(), begins)
+    execute_many(connection, sending.rule_begins.insert(), begins)
 
 
 def release_quarantined(connection: Connection, file: FileId, applied: AppliedHere, left: Mapping[int, Ranges]) -> None:
@@ -198,7 +198,9 @@ def forget_batches(connection: Connection, decisions: SalvageDecisions) -> None:
     for decision in decisions.every():
         stream = decision.stream
         there = decision.somewhere if stream.table in decisions.facts.keyless else Ranges()
-        of_stream = (_b.table_uuid == str(stream.table)) & (_b.grp == stream.group) & (_b.wal == str(stream.wal))
+        of_stream = (
+            (_b.table_uuid == str(stream.table)) & (_b.table_group == stream.group) & (_b.wal == str(stream.wal))
+        )
         for begin, end in decision.lost.subtract(there):
             gone = of_stream & (_b.sequence >= begin) & (_b.sequence < end)
             connection.execute(schema.batches.delete().where(gone))

@@ -106,7 +106,7 @@ def duplicates_elsewhere(
 ) -> list[tuple[FileRow, int, int]]:
     """Other files, and where in them frames of these streams landed as duplicates, in the order in which they did."""
     wanted = (
-        sa.select(schema.files, _s.wal, _s.table_uuid, _s.grp, _d.begin.label("low"), _d.end.label("high"))
+        sa.select(schema.files, _s.wal, _s.table_uuid, _s.table_group, _d.begin.label("low"), _d.end.label("high"))
         .select_from(schema.duplicates.join(schema.files).join(schema.streams))
         .where(_f.file != str(file))
         .order_by(_d.id)
@@ -116,7 +116,7 @@ def duplicates_elsewhere(
         (file_row(row), row.low, row.high)
         for wals in chunked(sorted({str(stream.wal) for stream in asked}))
         for row in connection.execute(wanted.where(_s.wal.in_(wals)))
-        if stream_id(row.wal, row.table_uuid, row.grp) in asked
+        if stream_id(row.wal, row.table_uuid, row.table_group) in asked
     ]
 
 
@@ -132,7 +132,7 @@ def _claims(connection: Connection, key: int, applied: AppliedHere) -> Iterator[
     """What is claimed in a file, with how far it is applied; nobody waits for a table that is not here."""
     is_live = (_t.uuid == _s.table_uuid) & ~_t.dropped
     wanted = (
-        sa.select(schema.claims, _s.wal, _s.table_uuid, _s.grp, _t.uuid)
+        sa.select(schema.claims, _s.wal, _s.table_uuid, _s.table_group, _t.uuid)
         .select_from(schema.claims.join(schema.streams).outerjoin(schema.tables, is_live))
         .where(_c.file_id == key, ~_c.divergent)
         .order_by(_c.stream_id, _c.seq_begin)
@@ -145,13 +145,15 @@ def _claims(connection: Connection, key: int, applied: AppliedHere) -> Iterator[
 def _repeated(connection: Connection, key: int) -> Iterator[ClaimRange]:
     """Frames of a file that are claimed elsewhere and that peers require from here."""
     sent = repeats_sent_on([key]).subquery()
-    wanted = sa.select(sent, _s.wal, _s.table_uuid, _s.grp).join_from(sent, schema.streams, _s.id == sent.c.stream_id)
+    wanted = sa.select(sent, _s.wal, _s.table_uuid, _s.table_group).join_from(
+        sent, schema.streams, _s.id == sent.c.stream_id
+    )
     for row in connection.execute(wanted):
         yield _claim_range(row, UNKNOWN_HASH, UNKNOWN_HASH, _ALL, 0)
 
 
 def _claim_range(row: Any, previous: bytes, last: bytes, upto: int, key: int) -> ClaimRange:
-    stream = stream_id(row.wal, row.table_uuid, row.grp)
+    stream = stream_id(row.wal, row.table_uuid, row.table_group)
     place = (row.seq_begin, row.seq_end, row.begin, row.end)
     return ClaimRange(stream, *place, previous, last, upto, key, row.stream_id)
 

@@ -20,7 +20,7 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.store import chunked, insert_into
 
-_p, _rule, _s, _start = sending.progress.c, sending.rules.c, schema.streams.c, sending.starts.c
+_p, _rule, _s, _begins = sending.progress.c, sending.rules.c, schema.streams.c, sending.rule_begins.c
 _withheld = sending.withheld.c
 Pin = tuple[FileId, str, UUID, str]
 
@@ -45,7 +45,7 @@ def statuses_under(
     holding = [rule for rule in in_force if rule.phase is not Phase.NEEDS_BOOTSTRAP]
     keys = [key for key, _ in rows]
     shipped = _by_file_and_peer(connection, keys)
-    begins = _begins(connection, keys)
+    begins = _begins_of(connection, keys)
     withheld = _of_other_tables(connection, keys)
     made: list[tuple[FileId, Rule, ReplicationStatus]] = []
     written_for = _bootstraps(connection, [key for key, row in rows if row.kind is FileKind.BOOTSTRAP])
@@ -89,12 +89,14 @@ def _by_file_and_peer(connection: Connection, keys: Sequence[int]) -> dict[tuple
     return made
 
 
-def _begins(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str, UUID, str], int]:
+def _begins_of(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str, UUID, str], int]:
     made: dict[tuple[int, str, UUID, str], int] = {}
-    wanted = sa.select(_start.file_id, _rule.peer, _rule.table_uuid, _rule.grp, _start.begin).join(sending.rules)
+    wanted = sa.select(_begins.file_id, _rule.peer, _rule.table_uuid, _rule.table_group, _begins.begin).join(
+        sending.rules
+    )
     for ids in chunked(keys):
-        for row in connection.execute(wanted.where(_start.file_id.in_(ids))):
-            made[row.file_id, row.peer, UUID(row.table_uuid), row.grp] = row.begin
+        for row in connection.execute(wanted.where(_begins.file_id.in_(ids))):
+            made[row.file_id, row.peer, UUID(row.table_uuid), row.table_group] = row.begin
     return made
 
 
@@ -161,12 +163,12 @@ def pins(
     for ids in chunked(sorted(asked)):
         sent = sent_on(ids).subquery()
         wanted = (
-            sa.select(sent.c.file_id, _s.table_uuid, _s.grp, sa.func.max(sent.c.end).label("end"))
+            sa.select(sent.c.file_id, _s.table_uuid, _s.table_group, sa.func.max(sent.c.end).label("end"))
             .join_from(sent, schema.streams, _s.id == sent.c.stream_id)
-            .group_by(sent.c.file_id, _s.table_uuid, _s.grp)
+            .group_by(sent.c.file_id, _s.table_uuid, _s.table_group)
         )
         for each in connection.execute(wanted):
-            ends[each.file_id, each.table_uuid, each.grp] = each.end
+            ends[each.file_id, each.table_uuid, each.table_group] = each.end
     for key, of_file in asked.items():
         made |= {pin for pin, begin in of_file if ends.get((key, str(pin[2]), pin[3]), 0) > begin}
     return made

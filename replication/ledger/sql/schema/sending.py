@@ -33,7 +33,7 @@ rules = Table(
     id_column(),
     Column("peer", String, ForeignKey("peers.name"), nullable=False),
     Column("table_uuid", String, ForeignKey("tables.uuid"), nullable=False),
-    Column("grp", String, nullable=False),
+    Column("table_group", String, nullable=False),
     Column("remote_table", String, nullable=False),
     Column("generation", BigInteger, nullable=False),
     Column("phase", String, nullable=False, server_default="live"),
@@ -41,7 +41,7 @@ rules = Table(
     Column("gaps", Text, nullable=False, server_default="[]"),  # [[begin, end, frames], …] that the peer never gets
     Column("with_properties", Boolean, nullable=False, server_default=true()),
     Column("every_group", Boolean, nullable=False, server_default=false()),
-    UniqueConstraint("peer", "table_uuid", "grp"),
+    UniqueConstraint("peer", "table_uuid", "table_group"),
     sqlite_autoincrement=True,
 )
 
@@ -62,7 +62,7 @@ ended_rules = Table(
     metadata,
     Column("cluster", Text, primary_key=True),
     Column("table_uuid", String, primary_key=True),
-    Column("grp", String, primary_key=True),
+    Column("table_group", String, primary_key=True),
     Column("generation", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),
     Column("positions", Text, nullable=False),  # {wal: first sequence that is not there}
@@ -88,8 +88,8 @@ bootstraps = Table(
 )
 
 # where a rule begins in a file that was there before it; files without a row begin at their header's end
-starts = Table(
-    "starts",
+rule_begins = Table(
+    "rule_begins",
     metadata,
     Column("file_id", KEY, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
     Column("rule_id", KEY, ForeignKey("rules.id", ondelete="CASCADE"), primary_key=True),

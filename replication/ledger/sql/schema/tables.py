@@ -57,7 +57,7 @@ schemas = Table(
     metadata,
     Column("hash", LargeBinary, primary_key=True),
     Column("table_uuid", String, nullable=False, index=True),
-    Column("grp", String, nullable=False),
+    Column("table_group", String, nullable=False),
     Column("body", LargeBinary, nullable=False),
 )
 
@@ -99,8 +99,8 @@ streams = Table(
     id_column(),
     Column("wal", Text, nullable=False),
     Column("table_uuid", String, nullable=False, index=True),
-    Column("grp", String, nullable=False),
-    UniqueConstraint("wal", "table_uuid", "grp"),
+    Column("table_group", String, nullable=False),
+    UniqueConstraint("wal", "table_uuid", "table_group"),
     sqlite_autoincrement=True,
 )
 
@@ -172,7 +172,7 @@ batches = Table(
     metadata,
     Column("table_uuid", String, primary_key=True),
     Column("batch_id", String, primary_key=True),
-    Column("grp", String, primary_key=True),
+    Column("table_group", String, primary_key=True),
     Column("part", Integer, primary_key=True),
     Column("parts", Integer, nullable=False),
     Column("sha256", LargeBinary, nullable=False),
@@ -207,7 +207,7 @@ routes = Table(
     metadata,
     Column("source", Text, primary_key=True),
     Column("table_uuid", String, primary_key=True),
-    Column("grp", String, primary_key=True),
+    Column("table_group", String, primary_key=True),
     Column("generation", BigInteger, nullable=False),
     Column("closed", Boolean, nullable=False, server_default=false()),
     Column("phase", String, nullable=False, server_default="live"),  # of the sender's rule

@@ -29,7 +29,7 @@ _s, _o = schema.streams.c, schema.sources.c
 _of_stream: dict[Any, Any] = {
     _s.wal: sa.bindparam("in_wal"),
     _s.table_uuid: sa.bindparam("in_table"),
-    _s.grp: sa.bindparam("in_group"),
+    _s.table_group: sa.bindparam("in_group"),
 }
 _of_source: dict[Any, Any] = {_o.file: sa.bindparam("of_file")}
 _STREAM = Prepared(sa.select(_s.id).where(*(column == value for column, value in _of_stream.items())))
