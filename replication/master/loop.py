@@ -1,4 +1,4 @@
-"""The master of a cluster: stands for election and, while elected, observes → plans → acts about once a second.
+"""The master of a cluster: a candidate that, while elected, observes, plans and acts about once a second.
 
 Being elected is no proof of anything (rule 6). A new master first raises the term in the ledger; it decides only while
 the ledger's term is its own; assignments are written only over the version they were planned from; the ledger refuses
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,15 +22,17 @@ from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.coordination.zookeeper import connect_public
 from replication.core.shipping.chunk import ChunkAssignment, Tail
-from replication.core.shipping.planner import Assign, Limits, PeerView, Plan, Retire, RetryLater, Revoke, plan
+from replication.core.shipping.planner import Assign, Limits, Plan, Retire, RetryLater, Revoke, plan
 from replication.errors import CoordinationError, ReplicationError, StaleTermError
 from replication.files.base import Files
 from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.master.budget import Budgets
-from replication.master.neighbours import Neighbours, ReadPublic
 from replication.master.observe import Observed, Observer
-from replication.master.retire import Sweeper, retire
+from replication.master.orphans import OrphanRemover
+from replication.master.peer_reader import PeerReader, ReadPublic
+from replication.master.report import RoundReport
+from replication.master.retire import retire
 from replication.retries import exponential
 
 _log = log.get(__name__)
@@ -42,11 +44,20 @@ class MasterTimes:
 
     interval_s: float = 1.0
     retire_interval_s: float = 5.0
-    sweep_interval_s: float = 30.0
+    orphan_interval_s: float = 30.0
     orphan_age_s: float = 60.0
     poll_s: float = 5.0
     retry_min_s: float = 1.0
     retry_max_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostDisk:
+    """Where one host keeps WALs and landing files: its file system, its slot and the directories."""
+
+    files: Files
+    host: str
+    directories: Sequence[str]
 
 
 class Master:
@@ -55,9 +66,7 @@ class Master:
     Args:
         ledger: of the cluster; stays open.
         coordination: of the cluster; stays open.
-        files: this host's file system.
-        host: this host's slot, also the candidate's name.
-        directories: where this host keeps WALs and landing files.
+        disk: of this host, whose slot is also the candidate's name.
         read_public: reads a peer's public part, given its ZooKeepers.
         limits: for the planner.
         times: how often things are done.
@@ -69,9 +78,7 @@ class Master:
         self,
         ledger: Ledger,
         coordination: Coordination,
-        files: Files,
-        host: str,
-        directories: Sequence[str],
+        disk: HostDisk,
         read_public: ReadPublic,
         limits: Limits,
         times: MasterTimes,
@@ -80,24 +87,21 @@ class Master:
     ) -> None:
         self._ledger = ledger
         self._coordination = coordination
-        self._files = files
-        self._host = host
+        self._disk = disk
         self._limits = limits
         self._times = times
         self._budgets = budgets
-        self._neighbours = Neighbours(
+        self._reader = PeerReader(
             read_public,
             exponential(times.retry_min_s, times.retry_max_s),
             poll_s=times.poll_s,
         )
-        self._observer = Observer(ledger, coordination, self._neighbours, peer_bytes_max, limits)
-        self._sweeper = Sweeper(ledger, files, host, directories, age_s=times.orphan_age_s)
-        self._candidacy = coordination.campaign(host)
+        self._observer = Observer(ledger, coordination, self._reader, peer_bytes_max, limits)
+        self._orphans = OrphanRemover(ledger, disk.files, disk.host, disk.directories, age_s=times.orphan_age_s)
+        self._candidacy = coordination.campaign(disk.host)
         self._term = 0
-        self._retire_due_s = self._sweep_due_s = 0.0
-        self._waiting: frozenset[RetryLater] = frozenset()
-        self._settled = False
-        self._trouble = ""
+        self._retire_due_s = self._orphans_due_s = 0.0
+        self._report = RoundReport(ledger, disk.host)
 
     @property
     def term(self) -> int:
@@ -109,9 +113,9 @@ class Master:
         while not stop.is_set():
             try:
                 self.round()
-                self._trouble = ""
+                self._report.succeeded()
             except ReplicationError as error:
-                self._tell(error)
+                self._report.failed(error, self._term)
             stop.wait(self._times.interval_s)
 
     def close(self) -> None:
@@ -119,11 +123,11 @@ class Master:
         try:
             self._candidacy.withdraw()
         except CoordinationError:
-            _log.info("candidate_left_to_expire", host=self._host)  # its node ends with the session
-        self._neighbours.close()
+            _log.info("candidate_left_to_expire", host=self._disk.host)  # its node ends with the session
+        self._reader.close()
 
     def round(self) -> None:
-        """One round; whoever is not elected only sweeps its own host.
+        """One round. A candidate that is not elected only removes orphans of its own host.
 
         Raises:
             StaleTermError: a newer master was elected; what was not yet done is not done.
@@ -143,27 +147,19 @@ class Master:
             self._publish(observed.receivers)
             self._act(plan(observed.snapshot, self._limits), observed)
         elif self._term:
-            _log.warning("master_stands_down", host=self._host, epoch=self._term)
+            _log.warning("master_stands_down", host=self._disk.host, epoch=self._term)
             self._term = 0
         if self._budgets is not None:
             self._budgets.watch()
-        if now_s >= self._sweep_due_s:
-            self._sweep_due_s = now_s + self._times.sweep_interval_s
-            self._sweeper.sweep(now_s)
-
-    def _tell(self, error: ReplicationError) -> None:
-        """Log a failed round, once for as long as the same thing fails."""
-        trouble = type(error).__name__
-        if trouble != self._trouble:
-            report = _log.warning if error.retryable or isinstance(error, StaleTermError) else _log.error
-            report("master_round_failed", host=self._host, epoch=self._term, error=str(error))
-        self._trouble = trouble
+        if now_s >= self._orphans_due_s:
+            self._orphans_due_s = now_s + self._times.orphan_interval_s
+            self._orphans.run_once(now_s)
 
     def _take_term(self) -> None:
         """Have the ledger's term be this master's, before anything is decided."""
         if self._term == 0 or self._ledger.terms.current() != self._term:
             self._term = self._ledger.terms.raise_to_next()
-            _log.info("master_elected", host=self._host, epoch=self._term)
+            _log.info("master_elected", host=self._disk.host, epoch=self._term)
 
     def _check_term(self) -> None:
         current = self._ledger.terms.current()
@@ -186,31 +182,14 @@ class Master:
         for decision in made.decisions:
             if isinstance(decision, Retire):
                 row = observed.retirable[decision.file]
-                retire(self._ledger, self._files, row, self._term, self._host, observed.policy)
+                retire(self._ledger, self._disk.files, row, self._term, self._disk.host, observed.policy)
             elif isinstance(decision, Assign):
                 _log.info("work_assigned", host=decision.slot, epoch=self._term, **_fields(decision.work))
             elif isinstance(decision, Revoke):
                 why = {"reason": decision.reason, **_fields(decision.work)}
                 _log.info("work_revoked", host=decision.slot, epoch=self._term, **why)
         waiting = frozenset(decision for decision in made.decisions if isinstance(decision, RetryLater))
-        for later in waiting - self._waiting:
-            _log.warning("peer_waits", peer=later.peer, error=later.reason)
-        self._tell_waiting(waiting, {peer.name: peer for peer in observed.snapshot.peers})
-        self._waiting = waiting
-
-    def _tell_waiting(self, waiting: frozenset[RetryLater], peers: Mapping[str, PeerView]) -> None:
-        """Have ``status`` show why a peer is given no work; that it is paused shows anyway."""
-        told = {later.peer: later for later in waiting if later.peer in peers and not peers[later.peer].paused}
-        now, now_s = time.time_ns() // 1000, time.monotonic()
-        for later in told.values():
-            if later not in self._waiting:
-                failures = max(1, peers[later.peer].backoff.failures)
-                next_at = now + int((later.until_s - now_s) * 1e6) if later.until_s else 0
-                self._ledger.sending.attempted(later.peer, "", "plan", failures, next_at, now, later.reason)
-        for attempt in self._ledger.sending.attempts() if waiting != self._waiting or not self._settled else ():
-            if attempt.work == "plan" and attempt.failures and attempt.peer not in told:
-                self._ledger.sending.attempted(attempt.peer, "", "plan", 0, 0, now, "")
-        self._settled = True
+        self._report.waiting(waiting, {peer.name: peer for peer in observed.snapshot.peers})
 
 
 def _fields(work: Tail | ChunkAssignment) -> dict[str, object]:
@@ -221,14 +200,12 @@ def _fields(work: Tail | ChunkAssignment) -> dict[str, object]:
 
 
 def run_master(config: Config, ledger: Ledger, coordination: Coordination, stop: threading.Event) -> None:
-    """Stand for master, and be it when elected, until ``stop`` is set; ``ledger`` and ``coordination`` stay open."""
+    """Campaign for master, and act as it while elected, until ``stop``; ``ledger`` and ``coordination`` stay open."""
     section = config.master
     master = Master(
         ledger,
         coordination,
-        LocalFiles(),
-        config.cluster.host,
-        (str(config.wal_dir), str(config.landing_dir)),
+        HostDisk(LocalFiles(), config.cluster.host, (str(config.wal_dir), str(config.landing_dir))),
         partial(read_public, tls=ZookeeperTls.of(config.zookeeper)),
         Limits(range_bytes=section.range_bytes, streams=config.worker.streams_max),
         MasterTimes(interval_s=section.interval_s, retry_min_s=section.retry_min_s, retry_max_s=section.retry_max_s),

@@ -15,7 +15,7 @@ from replication.core.shipping.planner import FileView, HostView, Limits, PeerVi
 from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import FormatError
 from replication.ledger.base import FileRow, Ledger
-from replication.master.neighbours import Neighbours
+from replication.master.peer_reader import PeerReader
 
 ALONE = Limits()
 _log = log.get(__name__)
@@ -41,7 +41,7 @@ class Observer:
     Args:
         ledger: of this cluster.
         coordination: of this cluster.
-        neighbours: of this cluster; closed by whoever made it.
+        reader: of this cluster; closed by whoever made it.
         peer_bytes_max: the disk budget per peer, for retiring; None for no limit.
         limits: what the planner does; of files it could do nothing about, none is looked at.
     """
@@ -50,13 +50,13 @@ class Observer:
         self,
         ledger: Ledger,
         coordination: Coordination,
-        neighbours: Neighbours,
+        reader: PeerReader,
         peer_bytes_max: int | None = None,
         limits: Limits = ALONE,
     ) -> None:
         self._ledger = ledger
         self._coordination = coordination
-        self._neighbours = neighbours
+        self._reader = reader
         self._peer_bytes_max = peer_bytes_max
         self._limits = limits
         self._gone_since: dict[str, float] = {}
@@ -109,11 +109,11 @@ class Observer:
         rules = self._ledger.rules
         named = {rule.peer for rule in rules.all()}
         peers = [peer for peer in rules.peers() if peer.name in named or rules.ended(peer.cluster)]
-        known = self._neighbours.look(peers, failing, now_s)
+        known = self._reader.look(peers, failing, now_s)
         views = []
         for peer in peers:
-            neighbour = known[peer.name]
-            public = neighbour.public
+            reading = known[peer.name]
+            public = reading.public
             views.append(
                 PeerView(
                     name=peer.name,
@@ -121,7 +121,7 @@ class Observer:
                     paused=peer.paused,
                     answers_as=None if public is None else public.cluster,
                     receivers=() if public is None else public.receivers,
-                    backoff=neighbour.backoff,
+                    backoff=reading.backoff,
                 )
             )
         return tuple(views)

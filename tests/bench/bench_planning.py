@@ -33,8 +33,8 @@ from replication.files.local import LocalFiles
 from replication.ledger.base import FileKind, FileRow, Ledger, Peer, PeerProgress
 from replication.ledger.sql.ledger import initialise, open_ledger
 from replication.master.budget import Budgets
-from replication.master.loop import Master, MasterTimes, read_public
-from replication.master.retire import Sweeper
+from replication.master.loop import HostDisk, Master, MasterTimes, read_public
+from replication.master.orphans import OrphanRemover
 from tests.bench.measure import QUICK, SCHEMA, Figure, at_most, pairs
 
 STATUSES, FEWER = (2_000, 200) if QUICK else (10_000, 1_000)
@@ -72,7 +72,7 @@ class _Planned:
 
     ledger: Ledger
     master: Master
-    sweeper: Sweeper
+    orphans: OrphanRemover
     files: list[FileRow]
     took: list[float]
     changes: int = 0
@@ -94,9 +94,7 @@ def _planned(home: Path, quorum: Quorum, statuses: int) -> Iterator[_Planned]:
         master = Master(
             ledger,
             session,
-            LocalFiles(),
-            "h0",
-            (str(wals),),
+            HostDisk(LocalFiles(), "h0", (str(wals),)),
             read_public,
             Limits(streams=4),
             _RETIRING,
@@ -105,8 +103,8 @@ def _planned(home: Path, quorum: Quorum, statuses: int) -> Iterator[_Planned]:
         )
         stack.callback(master.close)
         _rules(ledger, quorum)
-        sweeper = Sweeper(ledger, LocalFiles(), "h0", (str(wals),))
-        made = _Planned(ledger, master, sweeper, _files(ledger, wals, statuses // PEERS), [])
+        orphans = OrphanRemover(ledger, LocalFiles(), "h0", (str(wals),))
+        made = _Planned(ledger, master, orphans, _files(ledger, wals, statuses // PEERS), [])
         _settle(made)
         yield made
 
@@ -172,7 +170,7 @@ def _after_a_rule(planned: _Planned) -> float:
 
 def _sweep(planned: _Planned) -> float:
     began = time.perf_counter()
-    planned.sweeper.sweep(time.monotonic())
+    planned.orphans.run_once(time.monotonic())
     return time.perf_counter() - began
 
 

@@ -27,7 +27,7 @@ from replication.core.shipping.planner import Limits
 from replication.core.shipping.streams import Streams
 from replication.ledger.base import FileRow
 from replication.link.grpc_client import connect
-from replication.master.loop import Master, MasterTimes
+from replication.master.loop import HostDisk, Master, MasterTimes
 from replication.settings import WorkerSection
 from replication.worker.peers.chunk_streams import ChunkStreams
 from replication.worker.peers.chunks import ChunkStep
@@ -251,7 +251,7 @@ def test_a_master_cuts_a_large_import_for_the_streams_of_one_worker(world: World
     public = Public(world.west.cluster, "0", (f"127.0.0.1:{receiver.port}",))
     limits, times = Limits(range_bytes=RANGE, streams=4), MasterTimes(interval_s=0.05, poll_s=0.2)
     east = world.east
-    master = Master(east.ledger, east.coordination, east.files, "h0", (), lambda _: public, limits, times)
+    master = Master(east.ledger, east.coordination, HostDisk(east.files, "h0", ()), lambda _: public, limits, times)
     stop = threading.Event()
     thread = threading.Thread(target=master.run, args=(stop,))
     assigned: set[ChunkAssignment] = set()

@@ -26,7 +26,7 @@ from replication.errors import (
     RequestError,
 )
 from replication.files.local import LocalFiles
-from replication.master.loop import Master, MasterTimes
+from replication.master.loop import HostDisk, Master, MasterTimes
 from replication.tables.memory import MemoryTables
 from tests.contract.ledger_stores import postgresql_database
 from tests.sites import Site, rows, table
@@ -42,9 +42,7 @@ class Mastered:
         self.master = Master(
             site.ledger,
             self.session,
-            LocalFiles(),
-            site.config.cluster.host,
-            (str(site.config.wal_dir), str(site.config.landing_dir)),
+            HostDisk(LocalFiles(), site.config.cluster.host, (str(site.config.wal_dir), str(site.config.landing_dir))),
             lambda _: peer.coordination.public(),
             Limits(),
             MasterTimes(interval_s=0.1, poll_s=0.2, retry_min_s=0.1, retry_max_s=0.5),

@@ -26,11 +26,11 @@ from replication.core.shipping.retention import RetentionPolicy
 from replication.errors import CoordinationError, RequestError, StaleTermError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Attempt, FileKind, FileRow, Ledger, Peer, Rule
-from replication.master.loop import Master, MasterTimes, read_public
+from replication.master.loop import HostDisk, Master, MasterTimes, read_public
 from tests.waiting import wait_until
 
 EAST, WEST, SOUTH = (ClusterId(name, uuid4()) for name in ("east", "west", "south"))
-TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, sweep_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
+TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, orphan_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
 LIMITS = Limits(range_bytes=1000, worker_grace_s=0.3)
 
 
@@ -165,7 +165,9 @@ class Site:
     def master(self, host: str = "h0") -> Master:
         directories = (str(self.folder / "wal"), str(self.folder / "landing"))
         ledger = cast(Ledger, self.books)
-        made = Master(ledger, self.coordination(), LocalFiles(), host, directories, read_public, LIMITS, TIMES)
+        made = Master(
+            ledger, self.coordination(), HostDisk(LocalFiles(), host, directories), read_public, LIMITS, TIMES
+        )
         self.masters.append(made)
         return made
 

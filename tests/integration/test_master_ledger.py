@@ -23,19 +23,19 @@ from replication.errors import StaleTermError
 from replication.files.local import LocalFiles
 from replication.ledger.base import Claim, FileKind, FileRow, Ledger, Peer, PeerProgress
 from replication.ledger.sql.ledger import initialise, open_ledger
-from replication.master.loop import Master, MasterTimes, read_public
+from replication.master.loop import HostDisk, Master, MasterTimes, read_public
 from replication.master.retire import retire
 from tests.ledgers import ledger_url
 
 EAST, WEST = ClusterId("east", uuid4()), ClusterId("west", uuid4())
-TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, sweep_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
+TIMES = MasterTimes(interval_s=0.05, retire_interval_s=0.0, orphan_interval_s=0.0, orphan_age_s=0.0, poll_s=0.2)
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     url = ledger_url(tmp_path)
     initialise(url, EAST)
-    opened = open_ledger(url, EAST)
+    opened = open_ledger(url)
     yield opened
     opened.close()
 
@@ -61,7 +61,9 @@ def west(quorum: Quorum) -> Quorum:
 def master(ledger: Ledger, quorum: Quorum, east: Coordination, tmp_path: Path) -> Iterator[Master]:
     (tmp_path / "wal").mkdir()
     with connect(quorum) as session:
-        made = Master(ledger, session, LocalFiles(), "h0", (str(tmp_path / "wal"),), read_public, Limits(), TIMES)
+        made = Master(
+            ledger, session, HostDisk(LocalFiles(), "h0", (str(tmp_path / "wal"),)), read_public, Limits(), TIMES
+        )
         yield made
         made.close()
 
@@ -155,7 +157,7 @@ def test_past_the_budget_of_a_peer_durable_there_suffices(
     old, young = (written(ledger, tmp_path / "wal", 400) for _ in range(2))
     with connect(quorum) as session:
         master = Master(
-            ledger, session, LocalFiles(), "h0", (str(tmp_path / "wal"),), read_public, Limits(), TIMES, 500
+            ledger, session, HostDisk(LocalFiles(), "h0", (str(tmp_path / "wal"),)), read_public, Limits(), TIMES, 500
         )
         ledger.files.record([PeerProgress(row.file, "west", Ranges.of((256, 400)), 256) for row in (old, young)])
         rounds_until(master, lambda: not Path(old.path).exists())

@@ -23,7 +23,8 @@ from replication.files.local import LocalFiles
 from replication.files.store import RemoteStore
 from replication.ledger.base import FileKind
 from replication.master.budget import SAMPLE_US, Budgets, disk_gauge
-from replication.master.retire import Sweeper, retire
+from replication.master.orphans import OrphanRemover
+from replication.master.retire import retire
 from replication.worker.files.reading import FrameReader, frame_start
 from replication.worker.files.spill import Spiller
 from tests.sites import Site, Wal, rows, site_of, table
@@ -195,13 +196,13 @@ def test_a_file_on_its_way_back_is_no_orphan_however_long_that_takes(tmp_path: P
         world = World(tmp_path, stack)
         wal = world.closed(world.spec, 0)
         content = Path(wal.path).read_bytes()
-        sweeper = Sweeper(world.east.ledger, world.east.files, "h0", [str(world.east.config.wal_dir)])
+        orphans = OrphanRemover(world.east.ledger, world.east.files, "h0", [str(world.east.config.wal_dir)])
 
         class Slow(RemoteStore):
             def get(self, address: str, path: str, *given: Any) -> None:
                 super().get(address, path, *given)
                 for now_s in (0.0, 100.0):
-                    sweeper.sweep(now_s)
+                    orphans.run_once(now_s)
 
         with world.east.worker():
             wait_until(lambda: world.stored(wal))

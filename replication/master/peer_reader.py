@@ -18,7 +18,7 @@ _log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class PeerReading:
     """A peer's public part as last read (None: the last reading failed), when that was, and how it fails.
 
     ``tried``: since its wait was over, one look has let it be tried again.
@@ -31,7 +31,7 @@ class Neighbour:
     tried: bool = False
 
 
-class Neighbours:
+class PeerReader:
     """Reads the public parts of peers in a few threads of its own, each address at most once at a time.
 
     Args:
@@ -44,11 +44,11 @@ class Neighbours:
         self._read_public = read_public
         self._wait = wait
         self._poll_s = poll_s
-        self._known: dict[str, Neighbour] = {}
+        self._known: dict[str, PeerReading] = {}
         self._under_way: dict[tuple[str, str], Future[Public]] = {}  # by name and address
-        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="neighbours")
+        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="peer-reader")
 
-    def look(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, Neighbour]:
+    def look(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, PeerReading]:
         """What is known now of each peer, by name; starts readings that are due. Never waits.
 
         Args:
@@ -61,7 +61,7 @@ class Neighbours:
         for peer in peers:
             known = before.get(peer.name)
             if known is None or known.zookeepers != peer.zookeepers:
-                known = Neighbour(peer.zookeepers)
+                known = PeerReading(peer.zookeepers)
             known = self._collect(peer, known, now_s)
             if peer.name in failing and known.backoff.due(now_s):
                 known = self._due(known, now_s)
@@ -80,7 +80,7 @@ class Neighbours:
         """Join the threads; a reading under way is waited for, which its own time-out bounds."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _collect(self, peer: Peer, known: Neighbour, now_s: float) -> Neighbour:
+    def _collect(self, peer: Peer, known: PeerReading, now_s: float) -> PeerReading:
         reading = self._under_way.get((peer.name, peer.zookeepers))
         if reading is None or not reading.done():
             return known
@@ -92,7 +92,7 @@ class Neighbours:
                 _log.warning("peer_unreadable", peer=peer.name, error=str(error))
             return replace(known, public=None, read_s=now_s, backoff=known.backoff.failed(now_s, self._wait))
 
-    def _due(self, known: Neighbour, now_s: float) -> Neighbour:
+    def _due(self, known: PeerReading, now_s: float) -> PeerReading:
         """Let one look pass in which the peer may be tried again, then wait longer."""
         if known.backoff.failures and not known.tried:
             return replace(known, tried=True)

@@ -15,7 +15,8 @@ from replication.core.shipping.retention import RetentionPolicy
 from replication.files.local import LocalFiles
 from replication.files.memory import MemoryFiles
 from replication.ledger.base import FileKind, FileRow, Ledger
-from replication.master.retire import Sweeper, delete, retire
+from replication.master.orphans import OrphanRemover
+from replication.master.retire import delete, retire
 
 EAST = ClusterId("east", UUID(int=1))
 
@@ -55,41 +56,41 @@ def make(files: MemoryFiles, *paths: str) -> None:
         files.create(path).close()
 
 
-def sweeper(files: MemoryFiles, *known: int) -> Sweeper:
+def orphans(files: MemoryFiles, *known: int) -> OrphanRemover:
     ledger = cast(Ledger, Known([row(number) for number in known]))
-    return Sweeper(ledger, files, "h0", ("/data/wal", "/data/landing"), age_s=10)
+    return OrphanRemover(ledger, files, "h0", ("/data/wal", "/data/landing"), age_s=10)
 
 
 # 004-27
 def test_what_the_ledger_let_go_is_removed_once_it_has_been_unknown_for_long_enough(files: MemoryFiles) -> None:
     make(files, "/data/wal/000000000001.wal", "/data/wal/000000000001.len", "/data/landing/000000000002.wal")
     make(files, "/data/wal/000000000003.wal", "/data/wal/000000000003.len")
-    swept = sweeper(files, 3)
-    assert swept.sweep(100.0) == [] and swept.sweep(109.9) == []
-    assert swept.sweep(110.0) == [
+    swept = orphans(files, 3)
+    assert swept.run_once(100.0) == [] and swept.run_once(109.9) == []
+    assert swept.run_once(110.0) == [
         "/data/landing/000000000002.wal",
         "/data/wal/000000000001.len",
         "/data/wal/000000000001.wal",
     ]
     assert files.names("/data/wal") == ["000000000003.len", "000000000003.wal"]
-    assert swept.sweep(200.0) == []
+    assert swept.run_once(200.0) == []
 
 
 def test_files_that_the_ledger_knows_by_another_path_stay(files: MemoryFiles) -> None:
     make(files, "/data/wal/000000000001.wal", "/data/wal/000000000001.len", "/data/wal/000000000002.wal")
     rows = [replace(row(number), path=f"/link/wal/{number:012d}.wal") for number in (1, 3)]
     rows.append(replace(row(2), path=f"file:///store/east/{2:012d}.wal"))
-    swept = Sweeper(cast(Ledger, Known(rows)), files, "h0", ("/data/wal",), age_s=10)
-    swept.sweep(0.0)
-    assert swept.sweep(20.0) == ["/data/wal/000000000002.wal"], "only what lies in a store by now"
+    swept = OrphanRemover(cast(Ledger, Known(rows)), files, "h0", ("/data/wal",), age_s=10)
+    swept.run_once(0.0)
+    assert swept.run_once(20.0) == ["/data/wal/000000000002.wal"], "only what lies in a store by now"
 
 
 def test_a_file_newer_than_anything_the_ledger_knows_is_never_removed_but_reported_once(files: MemoryFiles) -> None:
     make(files, "/data/wal/000000000007.wal", "/data/wal/000000000003.wal")
-    swept = sweeper(files, 3)
+    swept = orphans(files, 3)
     with capture_logs() as logs:
         for now_s in (0.0, 20.0, 40.0):
-            assert swept.sweep(now_s) == []
+            assert swept.run_once(now_s) == []
     assert [(entry["event"], entry["file"]) for entry in logs] == [
         ("file_unknown_to_ledger", "/data/wal/000000000007.wal")
     ]
@@ -97,15 +98,15 @@ def test_a_file_newer_than_anything_the_ledger_knows_is_never_removed_but_report
 
 def test_what_was_never_made_whole_is_removed_but_not_while_its_file_is_known(files: MemoryFiles) -> None:
     make(files, "/data/wal/000000000001.wal.new", "/data/wal/000000000003.wal.new")
-    swept = sweeper(files, 3)
-    assert swept.sweep(0.0) == []
-    assert swept.sweep(10.0) == ["/data/wal/000000000001.wal.new"]
+    swept = orphans(files, 3)
+    assert swept.run_once(0.0) == []
+    assert swept.run_once(10.0) == ["/data/wal/000000000001.wal.new"]
 
 
 def test_an_empty_ledger_has_nothing_removed(files: MemoryFiles) -> None:
     make(files, "/data/wal/000000000000.wal")
-    swept = sweeper(files)
-    assert swept.sweep(0.0) == swept.sweep(100.0) == []
+    swept = orphans(files)
+    assert swept.run_once(0.0) == swept.run_once(100.0) == []
     assert files.names("/data/wal") == ["000000000000.wal"]
 
 
@@ -113,16 +114,16 @@ def test_other_names_are_left_alone(files: MemoryFiles) -> None:
     make(
         files, "/data/wal/notes.txt", "/data/wal/1.wal", "/data/wal/000000000001.wal.copy", "/data/wal/000000000009.wal"
     )
-    swept = sweeper(files, 9)
-    assert swept.sweep(0.0) == swept.sweep(100.0) == []
+    swept = orphans(files, 9)
+    assert swept.run_once(0.0) == swept.run_once(100.0) == []
 
 
 def test_a_file_that_the_ledger_knows_and_the_disk_lacks_is_reported(files: MemoryFiles) -> None:
     never_written = replace(row(4), length=0)
-    swept = Sweeper(cast(Ledger, Known([row(3), never_written])), files, "h0", ("/data/wal",), age_s=10)
+    swept = OrphanRemover(cast(Ledger, Known([row(3), never_written])), files, "h0", ("/data/wal",), age_s=10)
     with capture_logs() as logs:
-        swept.sweep(0.0)
-        swept.sweep(20.0)
+        swept.run_once(0.0)
+        swept.run_once(20.0)
     assert [(entry["event"], entry["file"], entry["log_level"]) for entry in logs] == [
         ("file_missing", row(3).path, "error")
     ]
@@ -133,9 +134,9 @@ def test_one_that_cannot_be_removed_is_told_of_once_and_holds_up_no_other(tmp_pa
     stuck.mkdir()
     for path in others:
         path.touch()
-    swept = Sweeper(cast(Ledger, Known([row(9)])), LocalFiles(), "h0", (str(tmp_path),), age_s=10)
+    swept = OrphanRemover(cast(Ledger, Known([row(9)])), LocalFiles(), "h0", (str(tmp_path),), age_s=10)
     with capture_logs() as logs:
-        removed = [swept.sweep(now_s) for now_s in (0.0, 20.0, 40.0)]
+        removed = [swept.run_once(now_s) for now_s in (0.0, 20.0, 40.0)]
     assert removed == [[], [str(path) for path in others], []]
     told = [entry for entry in logs if entry["log_level"] == "error" and entry["file"] == str(stuck)]
     assert [entry["event"] for entry in told] == ["orphan_stays"] and "cannot remove" in told[0]["error"]

@@ -13,7 +13,7 @@ from replication.coordination.base import Public
 from replication.core.ids import ClusterId
 from replication.errors import CoordinationError
 from replication.ledger.base import Peer
-from replication.master.neighbours import Neighbour, Neighbours
+from replication.master.peer_reader import PeerReader, PeerReading
 from tests.waiting import wait_until
 
 WEST, SOUTH = ClusterId("west", uuid4()), ClusterId("south", uuid4())
@@ -43,8 +43,8 @@ def elsewhere() -> Elsewhere:
 
 
 @pytest.fixture
-def neighbours(elsewhere: Elsewhere) -> Iterator[Neighbours]:
-    made = Neighbours(elsewhere.read, lambda failures: min(8.0, 2.0 ** (failures - 1)), poll_s=5.0)
+def reader(elsewhere: Elsewhere) -> Iterator[PeerReader]:
+    made = PeerReader(elsewhere.read, lambda failures: min(8.0, 2.0 ** (failures - 1)), poll_s=5.0)
     yield made
     for event in elsewhere.hanging.values():
         event.set()
@@ -56,99 +56,95 @@ def peer(cluster: ClusterId) -> Peer:
 
 
 def look_until(
-    look: Callable[[], dict[str, Neighbour]], seen: Callable[[dict[str, Neighbour]], bool]
-) -> dict[str, Neighbour]:
+    look: Callable[[], dict[str, PeerReading]], seen: Callable[[dict[str, PeerReading]], bool]
+) -> dict[str, PeerReading]:
     (known,) = wait_until(lambda: (known,) if seen(known := look()) else ())
-    return cast("dict[str, Neighbour]", known)
+    return cast("dict[str, PeerReading]", known)
 
 
-def test_a_peers_public_part_is_read_and_read_again_when_it_is_old(
-    elsewhere: Elsewhere, neighbours: Neighbours
-) -> None:
+def test_a_peers_public_part_is_read_and_read_again_when_it_is_old(elsewhere: Elsewhere, reader: PeerReader) -> None:
     west = peer(WEST)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:1",))
-    look_until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    look_until(lambda: reader.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("w:2",))
     for now_s in (1.0, 4.9):
-        assert neighbours.look([west], NOBODY, now_s)["west"].public == Public(WEST, "1", ("w:1",))
+        assert reader.look([west], NOBODY, now_s)["west"].public == Public(WEST, "1", ("w:1",))
     assert len(elsewhere.readings) == 1
     look_until(
-        lambda: neighbours.look([west], NOBODY, 5.0), lambda known: known["west"].public == Public(WEST, "1", ("w:2",))
+        lambda: reader.look([west], NOBODY, 5.0), lambda known: known["west"].public == Public(WEST, "1", ("w:2",))
     )
 
 
 def test_a_peer_that_hangs_holds_up_neither_the_caller_nor_another_peer(
-    elsewhere: Elsewhere, neighbours: Neighbours
+    elsewhere: Elsewhere, reader: PeerReader
 ) -> None:
     west, south = peer(WEST), peer(SOUTH)
     elsewhere.hanging[west.zookeepers] = threading.Event()
     elsewhere.answers[south.zookeepers] = Public(SOUTH, "1", ())
-    known = look_until(
-        lambda: neighbours.look([west, south], NOBODY, 0.0), lambda known: known["south"].public is not None
-    )
+    known = look_until(lambda: reader.look([west, south], NOBODY, 0.0), lambda known: known["south"].public is not None)
     assert known["west"].public is None
     for now_s in (10.0, 20.0, 30.0):
-        neighbours.look([west, south], NOBODY, now_s)
+        reader.look([west, south], NOBODY, now_s)
     assert elsewhere.readings.count(west.zookeepers) == 1, "one reading at a time"
 
 
 def test_a_peer_that_fails_is_left_alone_longer_each_time_and_forgiven_at_once(
-    elsewhere: Elsewhere, neighbours: Neighbours
+    elsewhere: Elsewhere, reader: PeerReader
 ) -> None:
     west, now_s, waits = peer(WEST), 0.0, []
     for failures in range(1, 6):
         known = look_until(
-            lambda at=now_s: neighbours.look([west], NOBODY, at),  # type: ignore[misc]
+            lambda at=now_s: reader.look([west], NOBODY, at),  # type: ignore[misc]
             lambda known, wanted=failures: known["west"].backoff.failures == wanted,  # type: ignore[misc]
         )
         waits.append(known["west"].backoff.until_s - now_s)
         now_s = known["west"].backoff.until_s
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
-    known = look_until(lambda: neighbours.look([west], NOBODY, now_s), lambda known: known["west"].public is not None)
+    known = look_until(lambda: reader.look([west], NOBODY, now_s), lambda known: known["west"].public is not None)
     assert known["west"].backoff.failures == 0
 
 
 def test_a_peer_that_workers_cannot_ship_to_counts_as_failing_though_it_answers(
-    elsewhere: Elsewhere, neighbours: Neighbours
+    elsewhere: Elsewhere, reader: PeerReader
 ) -> None:
     west = peer(WEST)
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ())
-    look_until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
-    assert neighbours.look([west], frozenset({"west"}), 1.0)["west"].backoff.until_s == 2.0
-    assert neighbours.look([west], frozenset({"west"}), 1.5)["west"].backoff.until_s == 2.0
-    assert neighbours.look([west], frozenset({"west"}), 2.2)["west"].backoff.due(2.2), "it is tried again"
-    assert neighbours.look([west], frozenset({"west"}), 2.5)["west"].backoff.until_s == 4.5
-    assert neighbours.look([west], NOBODY, 2.7)["west"].backoff.failures == 0
+    look_until(lambda: reader.look([west], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    assert reader.look([west], frozenset({"west"}), 1.0)["west"].backoff.until_s == 2.0
+    assert reader.look([west], frozenset({"west"}), 1.5)["west"].backoff.until_s == 2.0
+    assert reader.look([west], frozenset({"west"}), 2.2)["west"].backoff.due(2.2), "it is tried again"
+    assert reader.look([west], frozenset({"west"}), 2.5)["west"].backoff.until_s == 4.5
+    assert reader.look([west], NOBODY, 2.7)["west"].backoff.failures == 0
 
 
 def test_a_peer_that_moved_is_read_at_its_new_address_and_one_that_is_gone_is_forgotten(
-    elsewhere: Elsewhere, neighbours: Neighbours
+    elsewhere: Elsewhere, reader: PeerReader
 ) -> None:
     west = peer(WEST)
-    look_until(lambda: neighbours.look([west], NOBODY, 0.0), lambda known: known["west"].backoff.failures == 1)
+    look_until(lambda: reader.look([west], NOBODY, 0.0), lambda known: known["west"].backoff.failures == 1)
     moved = Peer("west", "elsewhere:2181/walship", WEST)
     elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ())
-    look_until(lambda: neighbours.look([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
-    assert neighbours.look([], NOBODY, 0.0) == {}
+    look_until(lambda: reader.look([moved], NOBODY, 0.0), lambda known: known["west"].public is not None)
+    assert reader.look([], NOBODY, 0.0) == {}
 
 
 def test_what_a_peers_old_address_answers_late_is_not_what_the_new_one_says(
-    elsewhere: Elsewhere, neighbours: Neighbours
+    elsewhere: Elsewhere, reader: PeerReader
 ) -> None:
     west = peer(WEST)
     elsewhere.hanging[west.zookeepers] = threading.Event()
     elsewhere.answers[west.zookeepers] = Public(WEST, "1", ("old:1",))
-    neighbours.look([west], NOBODY, 0.0)
+    reader.look([west], NOBODY, 0.0)
     moved = Peer("west", "elsewhere:2181/walship", WEST)
     elsewhere.hanging[moved.zookeepers] = threading.Event()
     elsewhere.answers[moved.zookeepers] = Public(WEST, "1", ("new:1",))
-    neighbours.look([moved], NOBODY, 0.1)
-    old = neighbours._under_way["west", west.zookeepers]
+    reader.look([moved], NOBODY, 0.1)
+    old = reader._under_way["west", west.zookeepers]
     elsewhere.hanging[west.zookeepers].set()
     assert old.result(10).receivers == ("old:1",)
-    assert neighbours.look([moved], NOBODY, 0.2)["west"].public is None
+    assert reader.look([moved], NOBODY, 0.2)["west"].public is None
     elsewhere.hanging[moved.zookeepers].set()
-    known = look_until(lambda: neighbours.look([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
+    known = look_until(lambda: reader.look([moved], NOBODY, 0.3), lambda known: known["west"].public is not None)
     assert known["west"].public == elsewhere.answers[moved.zookeepers]
-    assert list(neighbours._under_way) == []
+    assert list(reader._under_way) == []

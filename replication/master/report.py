@@ -1,0 +1,53 @@
+"""What a master reports of its rounds: to the log once, and to the ledger, where ``status`` finds it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from replication import log
+from replication.core.shipping.planner import PeerView, RetryLater
+from replication.errors import ReplicationError, StaleTermError
+from replication.ledger.base import Ledger
+
+_log = log.get(__name__)
+
+
+class RoundReport:
+    """Remembers what was reported, so that the same trouble is reported once."""
+
+    def __init__(self, ledger: Ledger, host: str) -> None:
+        self._ledger = ledger
+        self._host = host
+        self._waiting: frozenset[RetryLater] = frozenset()
+        self._has_settled = False
+        self._trouble = ""
+
+    def succeeded(self) -> None:
+        """A round went well."""
+        self._trouble = ""
+
+    def failed(self, error: ReplicationError, term: int) -> None:
+        """Log a failed round, once for as long as the same thing fails."""
+        trouble = type(error).__name__
+        if trouble != self._trouble:
+            report = _log.warning if error.retryable or isinstance(error, StaleTermError) else _log.error
+            report("master_round_failed", host=self._host, epoch=term, error=str(error))
+        self._trouble = trouble
+
+    def waiting(self, waiting: frozenset[RetryLater], peers: Mapping[str, PeerView]) -> None:
+        """Have ``status`` show why a peer is given no work. A paused peer is shown as that anyway."""
+        for later in waiting - self._waiting:
+            _log.warning("peer_waits", peer=later.peer, error=later.reason)
+        shown = {later.peer: later for later in waiting if later.peer in peers and not peers[later.peer].paused}
+        now, now_s = time.time_ns() // 1000, time.monotonic()
+        for later in shown.values():
+            if later not in self._waiting:
+                failures = max(1, peers[later.peer].backoff.failures)
+                next_at = now + int((later.until_s - now_s) * 1e6) if later.until_s else 0
+                self._ledger.sending.attempted(later.peer, "", "plan", failures, next_at, now, later.reason)
+        for attempt in self._ledger.sending.attempts() if waiting != self._waiting or not self._has_settled else ():
+            if attempt.work == "plan" and attempt.failures and attempt.peer not in shown:
+                self._ledger.sending.attempted(attempt.peer, "", "plan", 0, 0, now, "")
+        self._has_settled = True
+        self._waiting = waiting
