@@ -16,7 +16,7 @@ from replication.coordination.base import Tree, Woken
 from replication.errors import CoordinationError, ReplicationError
 
 #: Servers that are back by then, but refuse a client that has seen more, have lost data.
-ANEW_AFTER_S = 60.0
+LOST_DATA_S = 60.0
 _T = TypeVar("_T")
 _log = log.get(__name__)
 
@@ -31,10 +31,11 @@ class KeptNode(Protocol):
 class Keeper:
     """Owns the thread; ``close`` joins it."""
 
-    def __init__(self, tree: Tree, root: str, reread_s: float, connect_timeout_s: float) -> None:
+    def __init__(self, tree: Tree, root: str, reread_s: float, connect_timeout_s: float, lost_data_s: float) -> None:
         self.tree = tree
         self._root = root
         self._reread_s = reread_s
+        self._lost_data_s = lost_data_s
         self._lock = threading.Lock()
         self._kept: list[KeptNode] = []
         self._sessions: set[int] = set()
@@ -91,7 +92,7 @@ class Keeper:
                 if lost_s is None:
                     _log.warning("coordination_lost", root=self._root, error=str(error))
                     lost_s = now_s
-                elif now_s - lost_s >= ANEW_AFTER_S and not self.session():
+                elif now_s - lost_s >= self._lost_data_s and not self.session():
                     self.tree.begin_anew()
                     lost_s = now_s
 

@@ -26,7 +26,7 @@ class Membership:
         keeper.keep(self)
 
     def update(self, fields: dict[str, Any]) -> None:
-        """Say something new of oneself; it is kept over sessions, and written at once when there is one."""
+        """Change what the node says. It is kept over sessions, and written at once when there is one."""
         with self._lock:
             self._content = encode_fields(fields)
         self.refresh()
@@ -46,7 +46,7 @@ class Membership:
                 self._keeper.tree.delete(self._path)
 
     def refresh(self) -> None:
-        """Make the node again if the session was lost, and write what changed."""
+        """Make the node again after a lost session, and write what changed."""
         with self._lock:
             session = self._keeper.session()
             if self._left or self.superseded or not session:
@@ -71,7 +71,7 @@ class Membership:
 
 
 class Candidacy:
-    """A candidate for master. Leading is asked for, by reading, before every round of work; it proves nothing."""
+    """A candidate for master. Whether it leads is read before every round of work; that proves nothing."""
 
     def __init__(self, keeper: Keeper, parent: str, name: str) -> None:
         self._keeper = keeper
@@ -80,18 +80,18 @@ class Candidacy:
         self._id = uuid4().hex
 
     def leads(self) -> bool:
-        """Whether this candidate is first in line, in a live session. Takes its place in line when it has none."""
+        """Whether this candidate is the oldest, in a live session. Makes its node when it has none."""
         tree, session = self._keeper.tree, self._keeper.session()
         if not session:
             return False
-        line = in_order(tree.children(self._parent))
-        if not any(node.startswith(self._id) for node in line):
+        candidates = in_order(tree.children(self._parent))
+        if not any(node.startswith(self._id) for node in candidates):
             if tree.create(f"{self._parent}/{self._id}-", self._name.encode(), ephemeral=True, sequential=True) is None:
                 raise CoordinationError(f"there is no cluster at {self._parent}", "Start it: walship up --config FILE")
-            line = in_order(tree.children(self._parent))
-        if not line or not line[0].startswith(self._id):
+            candidates = in_order(tree.children(self._parent))
+        if not candidates or not candidates[0].startswith(self._id):
             return False
-        node = tree.get(f"{self._parent}/{line[0]}")
+        node = tree.get(f"{self._parent}/{candidates[0]}")
         return node is not None and node.owner == session
 
     def check(self) -> None:
@@ -100,7 +100,7 @@ class Candidacy:
             raise NotLeaderError(f"{self._name} was not elected")
 
     def withdraw(self) -> None:
-        """Leave the line."""
+        """Be no candidate any more."""
         for node in self._keeper.tree.children(self._parent):
             if node.startswith(self._id):
                 self._keeper.tree.delete(f"{self._parent}/{node}")

@@ -22,7 +22,7 @@ from replication.coordination.base import (
     Woken,
     decode_fields,
 )
-from replication.coordination.keeper import Keeper, Subscription
+from replication.coordination.keeper import LOST_DATA_S, Keeper, Subscription
 from replication.coordination.membership import Candidacy, Membership, in_order
 from replication.coordination.paths import NODE_BYTES_MAX, Election, MemberKind, Paths
 from replication.core.ids import ClusterId
@@ -40,12 +40,21 @@ class Coordination:
         root: the cluster's root node.
         connect_timeout_s: how long the first connection may take.
         reread_s: watched nodes and own members are read again at least this often, whether a watch came or not.
+        lost_data_s: servers that refuse this session for so long have lost data, and get a new one.
     """
 
-    def __init__(self, tree: Tree, root: str, *, connect_timeout_s: float = 15.0, reread_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        root: str,
+        *,
+        connect_timeout_s: float = 15.0,
+        reread_s: float = 5.0,
+        lost_data_s: float = LOST_DATA_S,
+    ) -> None:
         self.paths = Paths(root)
         self._tree = tree
-        self._keeper = Keeper(tree, root, reread_s, connect_timeout_s)
+        self._keeper = Keeper(tree, root, reread_s, connect_timeout_s, lost_data_s)
         self._root: _Root | None = None
 
     def __enter__(self) -> Coordination:

@@ -18,6 +18,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 
 from replication.coordination.base import Node, Public, Woken
+from replication.coordination.keeper import LOST_DATA_S
 from replication.coordination.paths import Paths, Quorum
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
@@ -180,10 +181,12 @@ def connect(
     call_timeout_s: float = 5.0,
     connect_timeout_s: float = 15.0,
     reread_s: float = 5.0,
+    lost_data_s: float = LOST_DATA_S,
 ) -> Coordination:
     """Open a session with the cluster at ``quorum``; CoordinationError when ZooKeeper does not answer in time."""
     tree = ZookeeperTree(quorum.servers, session_timeout_s=session_timeout_s, call_timeout_s=call_timeout_s, tls=tls)
-    return Coordination(tree, quorum.root, connect_timeout_s=connect_timeout_s, reread_s=reread_s)
+    times = {"connect_timeout_s": connect_timeout_s, "reread_s": reread_s, "lost_data_s": lost_data_s}
+    return Coordination(tree, quorum.root, **times)
 
 
 def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, timeout_s: float = 5.0) -> Public:

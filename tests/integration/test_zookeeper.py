@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import pytest
 
-from replication.coordination import keeper
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.embedded import EmbeddedZookeeper, four_letter_word
 from replication.coordination.paths import MemberKind, Quorum
@@ -57,11 +56,8 @@ def test_data_and_even_a_session_survive_a_restart_of_the_server(server: Embedde
         wait_until(lambda: seen == [b"one", b"two"], despite=CoordinationError)
 
 
-def test_a_cluster_whose_zookeeper_lost_its_data_is_there_again(
-    server: EmbeddedZookeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper, "ANEW_AFTER_S", 1.0)
-    with connect(Quorum(server.servers, "/walship/east"), reread_s=0.5) as here:
+def test_a_cluster_whose_zookeeper_lost_its_data_is_there_again(server: EmbeddedZookeeper, tmp_path: Path) -> None:
+    with connect(Quorum(server.servers, "/walship/east"), reread_s=0.5, lost_data_s=1.0) as here:
         here.establish(EAST, "0.1.0")
         here.put_host(HostRecord("h0", "/data", ""))
         standby = here.role().state.becomes(Role.STANDBY)
