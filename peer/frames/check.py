@@ -117,6 +117,7 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from None
     with opened:
+        counted = _counted(path)  # before the mapping, which then has all of it
         if path.stat().st_size == 0:
             yield WalView(path, memoryview(b""), 0)
             return
@@ -124,7 +125,7 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
         content = memoryview(mapped)
         _ask(path, content, 0, FILE_HEADER_BYTES)
         _ask(path, content, len(content) - END_TRAILER_BYTES, len(content))
-        view = WalView(path, content, _published(path, content, registered))
+        view = WalView(path, content, _published(path, content, counted, registered))
         try:
             yield view
         finally:
@@ -192,17 +193,24 @@ def end_start(content: memoryview) -> int:
     return len(content) - total if 0 < total <= len(content) - FILE_HEADER_BYTES else -1
 
 
-def _published(path: Path, content: memoryview, registered: int | None) -> int:
+def _counted(path: Path) -> int | None:
+    """The published length by the live counter; None when there is none."""
+    counter = DurableLength.open(str(path), boot_id())
+    if counter is None:
+        return None
+    try:
+        return counter.length
+    finally:
+        counter.close()
+
+
+def _published(path: Path, content: memoryview, counted: int | None, registered: int | None) -> int:
     """Where frames end: at the end record, the live counter, where the ledger says, or the last whole frame."""
     end = end_start(content)
     if end >= 0:
         return end
-    counter = DurableLength.open(str(path), boot_id())
-    if counter is not None:
-        try:
-            return max(counter.length, registered or 0)
-        finally:
-            counter.close()
+    if counted is not None:
+        return max(counted, registered or 0)
     return registered if registered is not None else _last_whole(path, content)
 
 

@@ -278,12 +278,12 @@ def test_a_host_is_forgotten_once_it_is_gone_and_nothing_lies_there(world: World
     world.east.coordination.put_host(HostRecord("h9", "/data", ""))
     with pytest.raises(RequestError, match="no host h7"):
         world.operations.remove_host("h7")
-    with pytest.raises(RequestError, match="h0 is up"):
+    with pytest.raises(RequestError, match="h0 is running"):
         world.operations.remove_host("h0")
     for election in Election:
         candidacy = world.east.coordination.campaign("h9", election)
         candidacy.leads()
-        with pytest.raises(RequestError, match="h9 is up"):
+        with pytest.raises(RequestError, match="h9 is running"):
             world.operations.remove_host("h9")
         candidacy.withdraw()
     lost = world.east.ledger.files.allocate("h9", FileKind.WAL, "/data/wal", "boot", "w9")

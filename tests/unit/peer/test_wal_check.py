@@ -65,3 +65,23 @@ def test_an_empty_file_is_a_problem_and_a_missing_one_an_error(tmp_path):
     assert check_file(tmp_path / "empty.wal").problems
     with pytest.raises(MissingFileError):
         check_file(tmp_path / "none.wal")
+
+
+def test_what_a_writer_publishes_while_its_file_is_opened_is_no_damage(tmp_path, monkeypatch):
+    content, path = GOLDEN.read_bytes(), tmp_path / "open.wal"
+    with open_wal(GOLDEN) as view:
+        first, *_, last = view.frames()
+
+    class Counter:
+        length = last.end
+
+        def close(self):
+            pass
+
+    def grows(*_):
+        path.write_bytes(content[: last.end])
+        return Counter()
+
+    path.write_bytes(content[: first.end])
+    monkeypatch.setattr("peer.frames.check.DurableLength.open", grows)
+    assert check_file(path).problems == ()
