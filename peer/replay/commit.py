@@ -31,10 +31,11 @@ from replication.errors import (
     SupersededError,
 )
 from replication.ledger.base import ReplayCheckpoint
+from replication.retries import repeated_on
 from replication.tables.base import LABEL, Decode, History, Snapshot
 from replication.tables.layout import landing_name
 
-_RETRIES = 3
+_TRIES = 3
 _Run: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 _CONTROL = pa.schema([(LABEL, pa.int32()), (OP, pa.int32())])
 _ROLLED_BACK = (
@@ -73,17 +74,20 @@ class TableReplay:
         Raises:
             SupersededError: a newer replayer has the table.
             ForeignMaintenanceError: positions are not known any more; says why.
+            CommitConflictError: somebody else committed again and again.
         """
-        for _ in range(_RETRIES):
-            moved = self._settle()
-            if not self.spec.key or self._owned:
-                return moved  # a keyless table can hide no row: its epoch goes with the first data commit
-            try:
+        moved: list[bool] = []
+
+        @repeated_on(CommitConflictError, times=_TRIES)
+        def take_over() -> None:
+            moved.append(self._settle())
+            if (
+                self.spec.key and not self._owned
+            ):  # a keyless table can hide no row: its first data commit has the epoch
                 self._take_epoch()
-                return moved
-            except CommitConflictError:
-                continue
-        raise CommitConflictError(f"{self.name} changes faster than this replayer can take it over")
+
+        take_over()
+        return any(moved)
 
     def apply(self, frames: Sequence[FrameRef], ranges: Mapping[FileId, tuple[int, int]], hosts: Hosts) -> int:
         """Commit the rows of ``frames``, all that the table has in ``ranges``; return how many frames.
@@ -103,31 +107,20 @@ class TableReplay:
         damage: StorageError | None = None
         while left:
             commit = CommitMetadata(self._epoch, self.number + 1, _spanned(left, ranges))
-            decode = plan_decode(
-                self.spec,
-                self._ledger.tables.schemas(self.spec.uuid),
-                left,
-                commit.number,
-                self._tasks,
-                time.time_ns() // 1000,
-                hosts,
-            )
+            decode = self._decode(left, commit.number, hosts)
             try:
                 snapshot = self._append(decode, commit)
                 break
-            except PoisonFrameError as error:
+            except PoisonFrameError:
                 poison = find_poison(decode, left)
-                if not poison:  # it failed there and succeeds here: a passing fault, for the loop's back-off
-                    raise error
+                if not poison:  # it failed there and succeeds here: a passing fault, which the loop repeats
+                    raise
                 damaged = [each for each in poison if each.is_damaged and self._comes_again(each.frame)]
                 for each in damaged:  # once it counted as applied nobody would send it again
                     begin, end = ranges[each.frame.file]
                     ranges[each.frame.file] = (begin, min(end, each.frame.begin))
                     damage = _damage(each)
-                with HostReader(hosts) as reader:
-                    for each in poison:
-                        if each not in damaged:
-                            self._quarantine.add(each.frame, each.reason, reader)
+                self._quarantine_all([each for each in poison if each not in damaged], hosts)
                 gone = {each.frame for each in poison}
                 left = [frame for frame in left if frame not in gone and frame.end <= ranges[frame.file][1]]
         self._checkpoint(snapshot, ranges)
@@ -166,6 +159,15 @@ class TableReplay:
         """Whether the table is as this replayer left it but for maintenance, which adds no rows."""
         history = self._tables.history(self.name)
         return self._expect in (history.current, None) or any(s.id == self._expect for s in history.chain())
+
+    def _decode(self, frames: Sequence[FrameRef], commit: int, hosts: Hosts) -> Decode:
+        versions = self._ledger.tables.schemas(self.spec.uuid)
+        return plan_decode(self.spec, versions, frames, commit, self._tasks, time.time_ns() // 1000, hosts)
+
+    def _quarantine_all(self, poison: Iterable[Poison], hosts: Hosts) -> None:
+        with HostReader(hosts) as reader:
+            for each in poison:
+                self._quarantine.add(each.frame, each.reason, reader)
 
     def _comes_again(self, frame: FrameRef) -> bool:
         """Whether a peer sent it, which keeps it until it is applied here."""

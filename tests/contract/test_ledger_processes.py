@@ -289,11 +289,10 @@ def test_what_a_rule_requires_is_not_remembered_of_one_that_was_never_there(path
         connection.connection.rollback()  # as SQLite does by itself
         raise NoSpaceError("the disk is full")
 
-    writer = ledger._store._writer
-    sa.event.listen(writer, "commit", fail)
+    sa.event.listen(sa.Engine, "commit", fail)
     with pytest.raises(NoSpaceError):
         ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
-    sa.event.remove(writer, "commit", fail)
+    sa.event.remove(sa.Engine, "commit", fail)
     ledger.registration.register_own(file, HEADER + FRAME, HEADER + 2 * FRAME, claims(of, 1, 2, HEADER + FRAME))
     begun = ledger.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)
     other = open_ledger(path)

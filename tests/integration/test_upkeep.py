@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import duckdb
@@ -18,10 +17,10 @@ from peer.tables.fold import merge_changes
 from peer.tables.latest import CONSISTENT_TAG, Folded
 from peer.tables.maintenance import SNAPSHOT_KEEP_BUSY_US, SNAPSHOT_KEEP_US, SPARED_TAG, Retention, tidy, trim
 from replication.errors import CommitConflictError
+from replication.retries import repeated_on
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.layout import CHANGES
 from replication.tables.memory import MemoryTables
-from replication.tables.spark import iceberg
 from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.conftest import Warehouse
 from tests.integration.replay_site import HOUR_US, Site
@@ -73,7 +72,7 @@ def test_snapshots_go_though_a_compaction_lost_its_turn(site: Site, monkeypatch:
 
 
 @pytest.mark.parametrize("warehouse", ["small"], indirect=True)
-def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshots_go(site: Site) -> None:
+def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshots_expire(site: Site) -> None:
     tables, replayer, name = site.tables, site.replayer(), site.spec.name + CHANGES
     for number in range(COMMITS):
         site.put((f"k{number}", number))
@@ -91,7 +90,7 @@ def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshot
     with ThreadPoolExecutor(1) as appending:
         appended = appending.submit(append)
         try:
-            compacted = tables.compact(name, 2)
+            compacted = repeated_on(CommitConflictError, times=10)(tables.compact)(name, 2)  # as upkeep's next turns
             newest = max(snapshot.at for snapshot in tables.history(name).snapshots.values())
             tables.expire(name, newest, 20)
         finally:
@@ -101,7 +100,7 @@ def test_a_table_that_is_appended_to_all_the_while_is_compacted_and_its_snapshot
     assert site.rows() == {f"k{at}": at for at in range(number)}
 
 
-def test_appends_leave_gaps_for_what_deletes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_appends_leave_gaps_for_what_deletes_rows(tmp_path: Path) -> None:
     catalog, spec, rested = IcebergCatalog(catalog_properties(tmp_path)), keyed("ops.t"), []
     catalog.create(spec)
 
@@ -109,8 +108,7 @@ def test_appends_leave_gaps_for_what_deletes_rows(tmp_path: Path, monkeypatch: p
         def sql(self, statement: str) -> None:
             tables.append(spec.name, replace(as_decode(pa.table({"k": ["a"], "v": [1]})), size=1), None, {})
 
-    tables = IcebergTables(catalog, cast(Any, Engine()))
-    monkeypatch.setattr(iceberg, "time", SimpleNamespace(sleep=rested.append))
+    tables = IcebergTables(catalog, cast(Any, Engine()), sleep=rested.append)
     tables.delete(spec.name, "v = 0")
     assert len(rested) == 1
 

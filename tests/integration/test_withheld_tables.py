@@ -13,6 +13,7 @@ import pytest
 from peer.receive.reception import Reception
 from peer.receive.room import LandingRoom
 from replication.core.definition.schema import TableSpec
+from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.shipping.chunk import ChunkAssignment
 from replication.link.base import Hello
 from replication.worker.files.reading import FrameReader
@@ -83,17 +84,21 @@ def test_a_table_refused_within_a_stream_is_not_read_again_by_the_next(
     for n in range(1500):
         wal.append(held, rows(n, 1))
     wal.append(world.spec, rows(0, 1))
-    read = FrameReader.read
+    read, begins = FrameReader.read, list[int]()
 
     def slowly(self: FrameReader, begin: int, end: int, size: int) -> Any:
         """So that one stream does not get through."""
         if self.path == wal.path:
+            begins.append(begin)
             time.sleep(0.4)
         return read(self, begin, end, size)
 
     monkeypatch.setattr(FrameReader, "read", slowly)
     world.run()
     wait_until(lambda: sequences(world.west, world.spec) == [(0, 1)], timeout_s=30)
+    assert begins.count(FILE_HEADER_BYTES) >= 3, "one stream got through"
+    behind = [begin for begin in begins if begin > FILE_HEADER_BYTES]
+    assert len(set(behind)) == len(behind), "a later stream read again what was refused"
 
 
 def test_a_table_of_which_a_schema_version_is_missing_here_holds_up_no_other(

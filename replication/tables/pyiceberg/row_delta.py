@@ -7,7 +7,7 @@ version 2.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import uuid4
 
 import pyarrow as pa
@@ -71,32 +71,44 @@ def replace_rows(
     forget_older_snapshots(table)
     schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
     spelt = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema).combine_chunks()
-    added = write_data_files(table.metadata, table.io.properties, spelt.to_batches())
-    deletes: list[DataFile] = []
-    is_refused = True  # from the commit on only when the catalog says so: it may be there though no answer came
+    written = write_data_files(table.metadata, table.io.properties, spelt.to_batches())
     try:
-        deletes += _write_deletes(table, places(table, key, gone).cast(_DELETES))
-        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # of this copy of the metadata alone
-        transaction = table.transaction()
-        delta = _RowDelta(transaction, table.io, deletes, dict(summary))
+        written += _write_deletes(table, places(table, key, gone).cast(_DELETES))
+    except BaseException:
+        _remove(table, written)
+        raise
+    return _commit(table, written, dict(summary))
+
+
+def _commit(table: Table, written: Sequence[DataFile], summary: dict[str, str]) -> int:
+    """Commit data files and delete files; they are removed when the catalog refuses, and when nothing was asked."""
+    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # of this copy of the metadata alone
+    transaction = table.transaction()
+    delta = _RowDelta(transaction, table.io, [f for f in written if f.content != DataFileContent.DATA], summary)
+    is_asked = False  # from then on the commit may be there though no answer came
+    try:
         with transaction:
-            for file in added:
-                delta.append_data_file(file)
+            for file in written:
+                if file.content == DataFileContent.DATA:
+                    delta.append_data_file(file)
             delta.commit()
-            is_refused = False
+            is_asked = True
     except CommitFailedException as error:
-        if delta.has_landed:
-            return delta.snapshot_id
-        is_refused = True
-        raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {error}") from None
-    finally:
-        if is_refused:
-            for file in (*added, *deletes):
-                with contextlib.suppress(OSError):  # then it stays, named by no snapshot
-                    table.io.delete(file.file_path)
-    made = table.current_snapshot()
-    assert made is not None, "a table just committed to has a snapshot"
-    return made.snapshot_id
+        if not delta.has_landed:
+            _remove(table, written)
+            name = ".".join(table.name()[-2:])
+            raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {error}") from None
+    except BaseException:
+        if not is_asked:
+            _remove(table, written)
+        raise
+    return delta.snapshot_id
+
+
+def _remove(table: Table, files: Iterable[DataFile]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):  # then it stays, named by no snapshot
+            table.io.delete(file.file_path)
 
 
 def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:

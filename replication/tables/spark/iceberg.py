@@ -56,15 +56,23 @@ class IcebergTables:
         spark: a session with that catalog.
         scratch: a folder for temporary files; the system's own when None.
         small_bytes: up to this size rows are decoded in this process; more goes to executors.
+        sleep: waits so many seconds.
     """
 
     dialect = SPARK
 
     def __init__(
-        self, catalog: IcebergCatalog, spark: SparkSession, scratch: Path | None = None, small_bytes: int = SMALL_BYTES
+        self,
+        catalog: IcebergCatalog,
+        spark: SparkSession,
+        scratch: Path | None = None,
+        small_bytes: int = SMALL_BYTES,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._catalog = catalog
         self._small_bytes = small_bytes
+        self._sleep = sleep
         self._spark = spark
         self._index = KeyIndex(scratch)
         self._numbers = count()
@@ -139,7 +147,7 @@ class IcebergTables:
         from pyspark.sql import functions as F
 
         if name in self._in_upkeep:
-            time.sleep(_GAP_S)
+            self._sleep(_GAP_S)
         if shape is not None and not isinstance(rows, Decode):
             return self.replace(name, (), _NOTHING, rows, expect, summary, shape)
         if isinstance(rows, Decode):

@@ -89,23 +89,13 @@ def open_session(
     from pyspark.sql import SparkSession
 
     scratch.mkdir(parents=True, exist_ok=True)
-    log4j = scratch / "log4j2.properties"
-    log4j.write_text(_LOG4J.format(level=log_level), encoding="utf-8")
-    java_options = (
-        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
-        f'"-Djava.io.tmpdir={scratch.absolute()}"',
-        "-XX:+UseSerialGC",
-        *_archive_options(archive_to),
-    )
     settings = {
         **_OWN_SETTINGS,
         "spark.master": master,
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": " ".join(java_options),
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(_python_path()),
+        "spark.driver.extraJavaOptions": _java_options(scratch, log_level, archive_to),
         "spark.jars": ",".join(str(jar) for jar in ensure_jars(jars, _driver(catalog))),
-        "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": f"file://{scratch / 'spark-warehouse'}",  # as it is written: Spark escapes nothing
+        **_places(scratch),
         **_catalog_settings(catalog),
         **(properties or {}),
     }
@@ -121,6 +111,27 @@ def open_session(
         raise SparkMissingError(
             f"Spark did not start: {line}", "Check [replay] spark and driver_memory, and the free memory"
         ) from None
+
+
+def _java_options(scratch: Path, log_level: str, archive_to: Path | None) -> str:
+    log4j = scratch / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(level=log_level), encoding="utf-8")
+    options = (
+        f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        f'"-Djava.io.tmpdir={scratch.absolute()}"',
+        "-XX:+UseSerialGC",
+        *_archive_options(archive_to),
+    )
+    return " ".join(options)
+
+
+def _places(scratch: Path) -> dict[str, str]:
+    """Where Spark finds this package and puts its own files."""
+    return {
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(_python_path()),
+        "spark.local.dir": str(scratch),
+        "spark.sql.warehouse.dir": f"file://{scratch / 'spark-warehouse'}",  # as it is written: Spark escapes nothing
+    }
 
 
 def _set_environment(master: str, java_home: str) -> None:

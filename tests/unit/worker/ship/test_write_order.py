@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -75,7 +77,7 @@ def test_a_file_without_frames_holds_nobody_up() -> None:
     assert not order.may_begin(empty, ()) and order.may_begin(next_one, ())
 
 
-def test_all_that_is_left_of_a_line_begins_by_number() -> None:
+def test_files_of_one_writer_begin_by_number() -> None:
     files = [wal(number, 500, closed=True) for number in (1, 2, 3)]
     peer = Peer(files)
     assert [peer.may_begin(file) for file in files] == [True, False, False]
@@ -135,11 +137,21 @@ def test_what_is_closed_later_than_a_file_was_first_seen_is_not_waited_for_to_it
     assert peer.may_begin(third)
 
 
-def test_files_that_are_gone_are_remembered_no_more() -> None:
+def test_files_that_are_gone_take_no_memory() -> None:
     peer = Peer([wal(1, 500, closed=True), wal(2, 500, closed=True)])
-    for number in range(3, 50):
-        peer.files = [*peer.files[1:], wal(number, 500, closed=True)]
-        peer.there = {peer.files[0].file: 500}
-        peer.order.begin_pass()
-        assert all(peer.may_begin(file) for file in peer.files)
-    assert len(peer.order._waiting) <= 3
+
+    def used_after(numbers: range) -> int:
+        for number in numbers:
+            peer.files = [*peer.files[1:], wal(number, 500, closed=True)]
+            peer.there = {peer.files[0].file: 500}
+            peer.order.begin_pass()
+            assert all(peer.may_begin(file) for file in peer.files)
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        few = used_after(range(3, 50))
+        assert used_after(range(50, 1000)) < 1.5 * few
+    finally:
+        tracemalloc.stop()

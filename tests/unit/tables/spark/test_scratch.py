@@ -28,7 +28,7 @@ sys.stdin.read()
 def taken(stack: ExitStack, parent: Path) -> tuple[subprocess.Popen[str], Path]:
     """A process that has a folder, and the folder."""
     line = [sys.executable, "-c", _TAKE, str(parent)]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     process = stack.enter_context(
         subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
     )

@@ -127,7 +127,7 @@ def test_the_pinned_jars_fit_the_pinned_spark() -> None:
 
 def test_set_up_can_look_for_java_with_nothing_installed() -> None:
     code = "import sys; sys.path.insert(0, '.'); import replication.tables.spark.jars"
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[4]
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -8,7 +8,7 @@ from peer.frames.check import check_file, open_wal
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.errors import MissingFileError
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "version1.wal"
+GOLDEN = Path(__file__).parents[2] / "golden" / "version1.wal"
 
 
 def test_a_good_file_has_no_problems():
