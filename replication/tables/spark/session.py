@@ -77,16 +77,8 @@ def open_session(
         SparkMissingError: PySpark or Java is not there.
         ConfigError: the jars cannot be had.
     """
-    if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissingError(
-            "PySpark is not installed, so this cluster cannot replay", "pip install 'walship[spark]'"
-        )
-    try:
-        java_home = java_home_check()
-    except ConfigError as error:
-        raise SparkMissingError(error.what, error.hint) from None
+    java_home = _java_home()
     from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
 
     scratch.mkdir(parents=True, exist_ok=True)
     settings = {
@@ -100,17 +92,24 @@ def open_session(
         **(properties or {}),
     }
     _set_environment(master, java_home)
-    builder = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
     try:
-        _start_jvm(settings)
-        return builder.getOrCreate()
+        return _started(settings)
     except (PySparkException, OSError, RuntimeError) as error:
         line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise SparkMissingError(
             f"Spark did not start: {line}", "Check [replay] spark and driver_memory, and the free memory"
         ) from None
+
+
+def _java_home() -> str:
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkMissingError(
+            "PySpark is not installed, so this cluster cannot replay", "pip install 'walship[spark]'"
+        )
+    try:
+        return java_home_check()
+    except ConfigError as error:
+        raise SparkMissingError(error.what, error.hint) from None
 
 
 def _java_options(scratch: Path, log_level: str, archive_to: Path | None) -> str:
@@ -141,6 +140,16 @@ def _set_environment(master: str, java_home: str) -> None:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it asks what the host's name resolves to
     heed_any_path(os.environ)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def _started(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    _start_jvm(settings)
+    return builder.getOrCreate()
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
