@@ -1,4 +1,4 @@
-"""The worker as a member of its cluster: ZooKeeper shows that it lives, and which rules it acts upon."""
+"""The worker's entry among the members in ZooKeeper: that it is alive, and which announcement it has applied."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Enrolment:
-    """For one thread. Shipping goes on when ZooKeeper does not answer; what it was to show is tried again."""
+    """Writes the entry. For one thread. When ZooKeeper does not answer, shipping goes on and the next call retries."""
 
     def __init__(self, config: Config, coordination: Coordination) -> None:
         self._config = config
         self._coordination = coordination
         self._member: Membership | None = None
-        self._shown = 0
+        self._shown = 0  # the announcement in the entry
 
     def announce(self) -> None:
-        """Be a member, if this worker is not one yet."""
+        """Create the entry, unless it exists. A failure is logged."""
         if self._member is not None:
             return
         host = self._config.cluster.host
@@ -38,7 +38,7 @@ class Enrolment:
             _log.warning("worker_not_announced", host=host, error=str(error))
 
     def show(self, announcement: int) -> None:
-        """The rules and peers of an announcement are acted upon; who pauses a peer waits for it."""
+        """Write that the rules of ``announcement`` are applied; ``pause`` waits for that. A failure is logged."""
         if announcement == self._shown or self._member is None:
             return
         try:
@@ -48,7 +48,7 @@ class Enrolment:
             _log.warning("worker_not_announced", host=self._config.cluster.host, error=str(error))
 
     def leave(self) -> None:
-        """Be no member any more."""
+        """Delete the entry."""
         with contextlib.suppress(CoordinationError):
             if self._member is not None:
                 self._member.leave()

@@ -1,4 +1,4 @@
-"""What a worker does for the files of its host: recovery, registering, closed time, spilling."""
+"""A worker's periodic work on the files of its host: recovery, registering, closed time, spilling."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _log = structlog.get_logger(__name__)
 
 
 class HostWork:
-    """The files of one host and what is done for them.
+    """The files of one host, and the periodic work on them.
 
     Args:
-        attempts: takes failures of the store.
-        role_epoch: this cluster's, of this moment.
+        attempts: records failures of the store.
+        role_epoch: returns this cluster's current role epoch.
     """
 
     def __init__(self, config: Config, ledger: Ledger, attempts: AttemptLog, role_epoch: Callable[[], int]) -> None:
@@ -55,7 +55,7 @@ class HostWork:
         self._spill_failures = 0
 
     def recover(self) -> None:
-        """Close the control log that an earlier worker of this host left open, and WALs of dead writers."""
+        """Close the control logs that an earlier worker of this host left open, and the WALs of dead writers."""
         for row in self._ledger.files.all(self._config.cluster.host, open_only=True):
             if row.kind is FileKind.CONTROL:
                 try:
@@ -65,7 +65,7 @@ class HostWork:
         self._recovery.run_once()
 
     def threads(self, stop: threading.Event) -> list[threading.Thread]:
-        """Threads, not started, that do the periodic work until ``stop``."""
+        """Return the threads of the periodic work, not started; they end at ``stop``."""
         closed_time_s = self._config.worker.closed_time_interval_s
         threads = [
             every(closed_time_s, "closed time", self._closed_time.run_once, stop),
@@ -76,7 +76,7 @@ class HostWork:
         return threads
 
     def finish(self) -> None:
-        """Register what is durable, and close the control log."""
+        """Register all durable bytes, and close the control log."""
         self.registrar.run_once()
         self._control.close()
 

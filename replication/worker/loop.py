@@ -1,7 +1,7 @@
-"""The worker process: registers, ships, closes time and recovers for the files of its host.
+"""The worker process: recovers, registers and ships the files of its host, and raises closed time.
 
-What the master assigned goes on without it and without ZooKeeper: threads keep the last assignment they were given.
-Each peer has threads of its own, so that one that is slow or refuses holds up nobody else.
+Assigned work continues without the master and without ZooKeeper: threads keep their last assignment. Each peer has
+its own threads, so a slow or refusing peer does not delay the others.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Worker:
         self.peers = Peers(self._shared(ledger))
 
     def run(self) -> None:
-        """Work until ``stop``; then end the streams, write what was reported, and close the control log."""
+        """Work until ``stop``; then end the streams, flush reports to the ledger, and close the control log."""
         self._host.recover()
         threads = self._threads()
         watches = self._watches()
@@ -73,7 +73,7 @@ class Worker:
                 self._beat()
                 alive = self.peers.is_alive() and all(thread.is_alive() for thread in threads)
                 if not alive and not self._stop.is_set():
-                    raise RuntimeError("a thread of the worker has ended by itself; its traceback says why")
+                    raise RuntimeError("a thread of the worker ended unexpectedly; its traceback is in the log")
                 self._changed.wait(self._config.worker.heartbeat_interval_s)
                 self._changed.clear()
         finally:
@@ -87,7 +87,7 @@ class Worker:
             _log.info("worker_stopped", host=self._config.cluster.host)
 
     def _beat(self) -> None:
-        """Act upon the assignment and the rules as they are now, and show it."""
+        """Apply the current assignment and rules, and write the applied announcement to ZooKeeper."""
         announced = self._announced
         self._enrolment.announce()
         changed = self._rules.refresh()
@@ -118,7 +118,7 @@ class Worker:
     def _shared(self, ledger: Ledger) -> PeersContext:
         section = self._config.worker
         limits = tail_limits = ShippingLimits.of(section)
-        if self._listener.is_listening:  # and whoever registers nudges, too
+        if self._listener.is_listening:  # writers notify, and registering nudges: polling can be slow
             tail_limits = replace(limits, poll_busy_s=limits.poll_idle_s, poll_idle_s=section.register_interval_s)
         uplink = Uplink(self._connect, self._role_epoch, self._attempts, limits.retry_min_s, limits.retry_max_s)
         return PeersContext(
@@ -139,14 +139,14 @@ class Worker:
             notifier.notify()
 
     def _listen(self) -> None:
-        """Have tails look as soon as a writer says that there is something new."""
+        """Nudge the tails when a writer notifies."""
         while not self._stop.is_set():
             if self._listener.wait(_LISTEN_S):
                 self.peers.nudge()
 
     def _register(self) -> None:
         self._host.registrar.run_once()
-        self.peers.nudge()  # what landed is seen now
+        self.peers.nudge()  # tails see what landed since the last pass
 
     def _finish(self) -> None:
         self._enrolment.leave()

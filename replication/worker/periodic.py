@@ -1,4 +1,4 @@
-"""Work that is done again and again in a thread of its own."""
+"""Periodic work in its own thread."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _log = structlog.get_logger(__name__)
 
 
 def every(interval_s: float, name: str, work: Callable[[], object], stop: threading.Event) -> threading.Thread:
-    """A thread, not started, that does ``work`` every ``interval_s`` until ``stop``; the first failure is logged."""
+    """Return a thread, not started, that calls ``work`` every ``interval_s`` until ``stop``.
+
+    A ReplicationError is logged as a warning, once per run of failures.
+    """
 
     def run() -> None:
         is_failing = False

@@ -1,4 +1,4 @@
-"""The rules that a worker acts upon, as it last read them, and whether they changed."""
+"""The rules as the worker last read them, and whether they changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Seen = tuple[list[Rule], int, InboundState | None]
 
 
 class RulesCache:
-    """Rules, peers, and how many workers share a peer's rate. For one thread."""
+    """Caches rules, peers, and the number of workers that share a peer's rate. For one thread."""
 
     def __init__(self, ledger: Ledger, coordination: Coordination) -> None:
         self._ledger = ledger
@@ -28,10 +28,10 @@ class RulesCache:
         self._workers = 1
 
     def refresh(self) -> bool | None:
-        """Whether rules, tables, or routes into this cluster that they pass on differ from those of the last look.
+        """Read the ledger; return whether rules, tables or inbound routes changed since the last call.
 
-        None when they cannot be read. Asked when changes are announced, and at every heartbeat. So an altered
-        definition goes to the peers within a heartbeat, and what one of them learns goes on to its own.
+        Returns None when they cannot be read. The worker calls this at every announcement and every heartbeat, so
+        peers get an altered definition within a heartbeat.
         """
         try:
             rules, revision = self._ledger.rules.all(), self._ledger.tables.revision()
@@ -45,16 +45,16 @@ class RulesCache:
         return self._seen != before
 
     def paused(self) -> frozenset[str]:
-        """Peers to which nothing is to go now."""
+        """The names of paused peers."""
         return frozenset(peer.name for peer in self._peers.values() if peer.paused)
 
     def rate(self, name: str) -> float:
-        """This host's part of a peer's rate, bytes per second, 0 for no limit: workers share it evenly."""
+        """This host's share of a peer's rate, in bytes per second; 0 means no limit. Workers share a rate evenly."""
         peer = self._peers.get(name)
         return 0.0 if peer is None or not peer.rate else peer.rate / self._workers
 
     def _count_workers(self) -> None:
-        """Only when some peer has a rate; the count stays as it was when ZooKeeper does not answer."""
+        """Count the workers if any peer has a rate; keep the last count when ZooKeeper does not answer."""
         if any(peer.rate for peer in self._peers.values()):
             with contextlib.suppress(CoordinationError):
                 self._workers = max(1, len(self._coordination.members(MemberKind.WORKERS)))

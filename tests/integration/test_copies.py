@@ -131,7 +131,7 @@ def test_a_peer_that_goes_on_from_a_backup_is_told_by_who_sends_to_it(
 
             error = wait_until(told, what="a refusal")
             (acked,) = east.ledger.files.last_seen_by(west.cluster)
-            assert f"it acked bytes of file {acked.local} and does not know that file now" in error
+            assert f"it acked bytes of file {acked.local} but no longer knows that file" in error
             assert "on it: walship reincarnate" in error
             assert not copy.ledger.landing.coverage(spec.uuid)
     copy.close()

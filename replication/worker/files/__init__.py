@@ -1,1 +1,1 @@
-"""The files of this host: how far each is durable, reading and registering them, the control log, spilling."""
+"""The files of this host: durable lengths, reading, registering, the control log, closed time and spilling."""

@@ -1,8 +1,8 @@
-"""Closed time: once a second the ledger's is raised over all writers' watermarks, and peers learn what it covers.
+"""Closed time: raised once a second in the ledger, up to the lowest watermark of all writers, and sent to peers.
 
-The order makes it true: first the watermarks are read, then the lengths, then everything below them is registered, and
-only then are the watermarks reported. So whatever has a commit time at or below closed time is claimed when closed time
-is raised. A writer with a file that could not be registered holds closed time, as does a file whose writer has gone.
+The order matters: read the watermarks, then the lengths; register all bytes below the lengths; then report the
+watermarks. So every frame with a commit time at or below closed time is claimed before closed time is raised. Closed
+time stops at a writer with a file that cannot be registered, and at an open file whose writer is dead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replication.worker.files.control_log import ControlLog
 from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 
-_SEEN_MAX = 4096  # WALs whose length is remembered; of others all claims are read again when they grow
+_SEEN_MAX = 4096  # WALs whose length is remembered; for another one that grows, all claims are read again
 
 
 class ClosedTime:
@@ -25,7 +25,7 @@ class ClosedTime:
 
     Args:
         now: microseconds since 1970.
-        role_epoch: this cluster's, of this moment.
+        role_epoch: returns this cluster's current role epoch.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class ClosedTime:
         self._is_first = True
 
     def run_once(self) -> int:
-        """Raise closed time and append a CLOSED frame; returns closed time.
+        """Raise closed time and append a CLOSED frame; return closed time.
 
-        While it stands, as after a clock stepped back, the frame says the same again: peers see that the route is open.
-        Else it lists streams that grew since the last one: notices accumulate. What grew has commit times above the
-        last closed time, so only files with such are looked at; a process's first frame lists all streams.
+        The frame lists the streams that grew since the last one; a process's first frame lists all streams. Growth has
+        commit times above the last closed time, so only files with such commits are read. When closed time does not
+        move, for example after a clock step back, the frame repeats it: peers see that the route is open.
         """
         now = self._now()
         floors = self._floors()
         for writer in self._registrar.run_once():
             floors.pop(writer, None)
         closed = self._ledger.time.raise_closed(self._host, floors, now)
-        self._look()
+        self._note_growth()
         if closed > self._last:
             notice = ClosedNotice(closed, tuple(sorted(self._grown.items())))
             self._control.append(FrameKind.CLOSED, notice.encode(), closed, self._role_epoch())
@@ -73,22 +73,22 @@ class ClosedTime:
             self._control.append(FrameKind.CLOSED, again.encode(), self._last, self._role_epoch())
         return closed
 
-    def _look(self) -> None:
-        """Remember which streams grew, also while closed time stands: a file may be retired before it moves."""
+    def _note_growth(self) -> None:
+        """Note which streams grew, also when closed time did not move: a file may be retired before it does."""
         if self._is_first:
             own = self._ledger.cluster
             for stream, ranges in self._ledger.landing.coverage().items():
                 if stream.wal.cluster == own and stream.table != NIL_UUID:
                     self._grown[stream] = ranges.end - 1
-        found = self._ledger.time.grown(self._last, self._seen)
-        lengths = {file: one.length for file, one in found.items()}
-        for one in found.values():
-            self._grown.update(one.last)
+        growth = self._ledger.time.grown(self._last, self._seen)
+        lengths = {file: grown.length for file, grown in growth.items()}
+        for grown in growth.values():
+            self._grown.update(grown.last)
         self._seen = self._seen | lengths if len(self._seen) < _SEEN_MAX else lengths
         self._is_first = False
 
     def _floors(self) -> dict[str, int]:
-        """The lowest watermark of each local writer's open WALs; writers without one stay where they are."""
+        """Return the lowest watermark of each local writer's open WALs; a writer without open WALs has no entry."""
         local = {writer.writer for writer in self._ledger.time.writers() if writer.host == self._host}
         floors: dict[str, int] = {}
         self._host_files.refresh()

@@ -1,4 +1,4 @@
-"""The worker's own log: a WAL of control frames (closed time, successions), shipped to every peer like any other."""
+"""The control log: the worker's own WAL of control frames (closed time, successions), shipped to every peer."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class ControlLog:
         self._boot = boot
         self._roll_bytes = roll_bytes
         self._open: _ControlFile | None = None
-        self._row: FileRow | None = None  # allocated, but its file could not be made yet
-        self._ended: dict[FileId, int] = {}  # lengths of files to close in the ledger yet
+        self._row: FileRow | None = None  # allocated, but the file does not exist yet
+        self._ended: dict[FileId, int] = {}  # lengths of files that are not yet CLOSED in the ledger
 
     def append(self, kind: FrameKind, payload: bytes, commit: int, role_epoch: int) -> None:
-        """Seal and append one frame; durable and published when this returns.
+        """Seal and append one frame. It is durable and published on return.
 
         Raises:
-            StorageError: the file failed and is closed at its published length; the frame is lost, the next one goes
-            to a new file. Or there is no file, and the next frame tries again.
+            StorageError: the frame was not written. A file that failed is closed at its published length. The next
+                frame goes to a new file.
         """
         self._close_ended()
         control = self._open
@@ -72,7 +72,7 @@ class ControlLog:
             self.close()
 
     def close(self) -> None:
-        """Close the open file, in the ledger too: now, or before the next frame when the ledger cannot take it now."""
+        """Close the open file, and mark it CLOSED in the ledger. When the ledger fails, ``append`` tries that again."""
         control, self._open = self._open, None
         if control is not None:
             control.finish()
@@ -133,7 +133,7 @@ class _ControlFile:
         self._counters.poison()
 
     def finish(self) -> None:
-        """Write the end record, unless the file has failed or fails now, and release it."""
+        """Write the end record, unless the file has failed, and release the file. A failure is logged."""
         try:
             if not self._counters.poisoned:
                 self._end()

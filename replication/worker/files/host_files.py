@@ -1,7 +1,7 @@
-"""The files of this host and how far each is durable right now.
+"""The files of this host and their durable lengths.
 
-WALs tell it through their mapped counters, without a call; landing files through the ledger. New files are seen when
-the WAL directory changes, so that a successor is followed from its first frame on.
+The length of an open WAL comes from its mapped counters, without a system call; that of a landing file from the
+ledger. New files are found when the WAL directory changes, so a successor is followed from its first frame on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replication.writer.wal.durable_length import DurableLength
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file to ship from: bytes below ``length`` are durable; ``closed`` says that it will not grow."""
+    """A file to ship from: bytes below ``length`` are durable; a ``closed`` file does not grow."""
 
     row: FileRow
     length: int
@@ -32,7 +32,7 @@ class Source:
 
 
 class HostFiles:
-    """What one host has. Safe for threads; ``close`` releases the counters."""
+    """The files of one host. Safe for threads; ``close`` releases the counters."""
 
     def __init__(self, ledger: Ledger, files: Files, host: str, wal_dir: str) -> None:
         self._ledger = ledger
@@ -50,7 +50,7 @@ class HostFiles:
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         with self._lock:
             for file in [f for f in self._counters if f not in rows or rows[f].closed]:
-                self._counters.pop(file).close()  # each holds a descriptor
+                self._counters.pop(file).close()  # frees a file descriptor
             for file, row in rows.items():
                 grows = row.kind in (FileKind.WAL, FileKind.CONTROL) and not row.is_stored and not row.closed
                 if grows and file not in self._counters:
@@ -61,14 +61,14 @@ class HostFiles:
             self._seen_ns = seen_ns
 
     def poll(self) -> list[Source]:
-        """Every file with its length of this moment, by id; asks the ledger only when the WAL directory changed."""
+        """Return every file with its current length, by id; read the ledger only when the WAL directory changed."""
         if self._changed_ns() != self._seen_ns:
             self.refresh()
         with self._lock:
             return [Source(row, self._length(row), row.closed) for row in self._rows.values()]
 
     def watermark(self, row: FileRow) -> int | None:
-        """The watermark of an open WAL's writer, to be read before the length; None when it has no counters."""
+        """The watermark of an open WAL's writer; read it before the length. None when the file has no counters."""
         with self._lock:
             counters = self._counters.get(row.file)
             return None if counters is None else counters.watermark

@@ -51,14 +51,14 @@ class FrameReader:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
 
     def read(self, begin: int, end: int, size: int) -> tuple[bytes, list[FrameView]]:
-        """About ``size`` bytes of whole frames from offset ``begin``, at least one frame, none past ``end``.
+        """Read about ``size`` bytes from offset ``begin``: at least one whole frame, none past ``end``.
 
         Returns:
             The bytes that were read, and the whole frames in them; frame offsets are the file's.
 
         Raises:
-            CorruptFrameError: what lies at ``begin`` is no whole frame although ``end`` bytes are durable.
-            VersionError: it is one of a newer format.
+            CorruptFrameError: there is no whole frame at ``begin``, although ``end`` bytes are durable.
+            VersionError: the frame at ``begin`` has a newer format.
         """
         want = max(size, self._whole)
         while True:
@@ -67,8 +67,8 @@ class FrameReader:
             try:
                 frames.extend(scan(content, 0, begin))
             except CorruptFrameError as error:
-                if not frames:  # those before it are whole
-                    remedy = "Restore it from a copy; walship wal verify says more"
+                if not frames:  # whole frames before a damaged one are returned
+                    remedy = "Restore it from a copy; walship wal verify shows details"
                     raise CorruptFrameError(f"{self.path}: {error.what}", remedy, offset=error.offset) from None
             except VersionError as error:
                 if not frames:
@@ -79,7 +79,7 @@ class FrameReader:
             if begin + want >= end or want > FRAME_BYTES_MAX + _ENVELOPE_BYTES_MAX:
                 raise CorruptFrameError(
                     f"{self.path}: no whole frame at offset {begin}, though {end} bytes are durable",
-                    "Keep the file and look at the disk; walship wal verify says more",
+                    "Keep the file and check the disk; walship wal verify shows details",
                     offset=begin,
                     lost_bytes=end - begin,
                 )
@@ -116,21 +116,21 @@ class FrameReader:
             raise StorageError(f"cannot read {self.path}: {error.strerror}", "Look at the disk") from error
 
     def _read_ahead(self, begin: int) -> None:
-        """Have the disk read what comes after ``begin``, while what lies before it is on its way."""
+        """Prefetch what follows ``begin``, while the bytes before it are sent."""
         if sys.platform == "linux" and self._asked < begin + _AHEAD_BYTES // 2:
-            with contextlib.suppress(OSError):  # a hint, which not every file system takes
+            with contextlib.suppress(OSError):  # a hint; some file systems do not support it
                 os.posix_fadvise(self._fd, begin, _AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
             self._asked = begin + _AHEAD_BYTES
 
 
 class FrameReaders:
-    """Readers by file, of which the last ``_READERS_MAX`` opened stay open. Not safe for threads."""
+    """Readers by file; the last ``_READERS_MAX`` opened stay open. Not safe for threads."""
 
     def __init__(self) -> None:
         self._readers: dict[FileId, FrameReader] = {}
 
     def of(self, file: FileId, path: str) -> FrameReader:
-        """A file's reader, opened if need be."""
+        """Return a file's reader; open it when needed."""
         reader = self._readers.get(file)
         if reader is None:
             if len(self._readers) >= _READERS_MAX:
@@ -139,7 +139,7 @@ class FrameReaders:
         return reader
 
     def drop(self, file: FileId) -> None:
-        """Close a file, if it is open."""
+        """Close a file's reader, if it is open."""
         reader = self._readers.pop(file, None)
         if reader is not None:
             reader.close()
@@ -151,9 +151,9 @@ class FrameReaders:
 
 
 class MappedFrames:
-    """The frames of ``[begin, end)`` of a file; payloads that nobody asks for are not read from the disk.
+    """The frames of ``[begin, end)`` of a file. A payload is read from the disk only by ``payload``.
 
-    The mapping goes with this object. It is never closed early, for an error's traceback may still look at it.
+    The mapping is released with this object, never earlier: an error's traceback may still refer to it.
     """
 
     def __init__(self, path: str, begin: int, end: int) -> None:
@@ -164,12 +164,12 @@ class MappedFrames:
             self._mapped = mmap.mmap(file.fileno(), end - self._start, prot=mmap.PROT_READ, offset=self._start)
 
     def __iter__(self) -> Iterator[FrameView]:
-        """Frame after frame; CorruptFrameError at one that is damaged, StorageError at one that cannot be read."""
+        """Yield frames. Raises CorruptFrameError at a damaged frame, StorageError at an unreadable one."""
         with _naming(self._path):
             yield from scan_mapped(self._mapped, self._begin - self._start, len(self._mapped), self._start)
 
     def payload(self, frame: FrameView) -> bytes:
-        """A copy of one frame's payload."""
+        """Return a copy of one frame's payload."""
         begin, end = frame.payload_begin - self._start, frame.end - self._start
         with _naming(self._path):
             ask(self._mapped, begin, end)
@@ -189,7 +189,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def frame_start(path: str, at: int, length: int) -> int:
-    """The offset of the first frame of a closed file that starts at or after ``at``; ``length`` when there is none."""
+    """Return the offset of a closed file's first frame at or after ``at``; ``length`` when there is none."""
     if at <= FILE_HEADER_BYTES or at >= length:
         return min(max(at, FILE_HEADER_BYTES), length)
     known = max((offset for offset in _index(path) if offset <= at), default=FILE_HEADER_BYTES)
@@ -206,7 +206,7 @@ def _stored_frames(path: str, begin: int, end: int) -> Iterator[FrameView]:
 
 
 def _index(path: str) -> tuple[int, ...]:
-    """The end record's frame offsets; nothing when the file was closed without one."""
+    """Return the end record's frame offsets; empty when the file has no end record."""
     if is_stored(path):
         store = store_of(path)
         size = store.size(path)

@@ -1,7 +1,7 @@
-"""Own durable bytes are registered and claimed like landed ones (rule 3); that moves ``needed``.
+"""Registers and claims own durable bytes, like landed ones (rule 3). That raises ``needed``.
 
-Batch ids are noted before the bytes that carry them are registered: a writer that repeats one looks in the ledger
-first and then at published bytes that are not registered.
+Batch ids are recorded before their bytes are registered. A writer looks up a repeated batch id in the ledger first,
+then in published bytes that are not registered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Registrar:
-    """Registers this host's own files. ``run_once`` may be called by several threads; they take turns."""
+    """Registers this host's own files. Several threads may call ``run_once``; a lock serializes them."""
 
     def __init__(self, ledger: Ledger, host_files: HostFiles) -> None:
         self._ledger = ledger
@@ -34,7 +34,7 @@ class Registrar:
         self._troubled: set[str] = set()
 
     def run_once(self) -> set[str]:
-        """Register everything that is durable when this is called; returns the writers of files that could not be."""
+        """Register all bytes that are durable at the call; return the writers of files that could not be registered."""
         failed: set[str] = set()
         with self._lock:
             self._host_files.refresh()
@@ -55,29 +55,29 @@ class Registrar:
     def _register(self, source: Source) -> None:
         begin = source.row.length
         while begin < source.length:
-            found = _find(source, begin)
-            if found.claims:
-                for (table, batch_id), parts in found.batches.items():
+            scanned = _scan(source, begin)
+            if scanned.claims:
+                for (table, batch_id), parts in scanned.batches.items():
                     try:
-                        self._ledger.batches.put(table, batch_id, parts, found.claims[-1].commit)
-                    except BatchConflictError as error:  # acked, so it counts; the first content keeps the id
+                        self._ledger.batches.put(table, batch_id, parts, scanned.claims[-1].commit)
+                    except BatchConflictError as error:  # both are acked and kept; the id stays with the first content
                         _log.error("batch_conflict", file=str(source.file), batch_id=batch_id, error=str(error))
-                end = found.claims[-1].end
+                end = scanned.claims[-1].end
                 divergences = self._ledger.registration.register_own(
-                    source.file, begin, end, found.claims, found.notices
+                    source.file, begin, end, scanned.claims, scanned.notices
                 )
                 for divergence in divergences:
                     _log.error("own_frame_diverged", file=str(source.file), begin=divergence.claim.begin)
                 begin = end
-            if found.damage is not None:
-                raise found.damage
-            if not found.claims:
+            if scanned.damage is not None:
+                raise scanned.damage
+            if not scanned.claims:
                 return
 
 
 @dataclass(slots=True)
-class _Found:
-    """What a claim range of a file holds; ``damage`` ended it early."""
+class _Scanned:
+    """What a range of a file holds, up to ``damage`` if there is any."""
 
     claims: list[Claim] = field(default_factory=list)
     notices: list[ClosedNotice] = field(default_factory=list)
@@ -85,15 +85,15 @@ class _Found:
     damage: FormatError | StorageError | None = None
 
 
-def _find(source: Source, begin: int) -> _Found:
-    found = _Found()
+def _scan(source: Source, begin: int) -> _Scanned:
+    scanned = _Scanned()
     mapped = MappedFrames(source.row.path, begin, source.length)
     try:
         for frame in mapped:
             header = frame.header
-            if header.kind is FrameKind.CLOSED:  # one that cannot be read is not claimed
-                found.notices.append(ClosedNotice.decode(mapped.payload(frame)))
-            found.claims.append(_claim(frame))
+            if header.kind is FrameKind.CLOSED:  # decoded first: an unreadable notice is not claimed
+                scanned.notices.append(ClosedNotice.decode(mapped.payload(frame)))
+            scanned.claims.append(_claim(frame))
             if header.batch_id:
                 part = BatchPart(
                     header.group,
@@ -104,12 +104,12 @@ def _find(source: Source, begin: int) -> _Found:
                     header.sequence,
                     frame.end,
                 )
-                found.batches.setdefault((header.table, header.batch_id), []).append(part)
-            if len(found.claims) >= _CLAIMS_MAX or frame.end - begin >= _BYTES_MAX:
+                scanned.batches.setdefault((header.table, header.batch_id), []).append(part)
+            if len(scanned.claims) >= _CLAIMS_MAX or frame.end - begin >= _BYTES_MAX:
                 break
     except (FormatError, StorageError) as error:
-        found.damage = error
-    return found
+        scanned.damage = error
+    return scanned
 
 
 def _claim(frame: FrameView) -> Claim:

@@ -1,8 +1,8 @@
-"""Moving closed files that peers lack from this host's disk to a store, once a peer's disk budget is past.
+"""Spilling: closed files that peers lack are moved from this host's disk to a store when a peer exceeds its budget.
 
-They are shipped from there. A file is copied whole, then the ledger says where it is, then the local one is deleted: a
-worker that dies anywhere in between leaves a copy too many, which the next one finds. What the own replay needs again,
-after a table was rolled back, is brought back.
+Workers ship spilled files from the store. The order is: copy the file, record its address in the ledger, delete the
+local file. A worker that dies in between leaves an extra copy, which the next worker removes. A spilled file that the
+own replay needs again, after a table was rolled back, is copied back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Spiller:
-    """Keeps what one host holds for each peer within the budget. Its methods are for one thread.
+    """Keeps the bytes that one host retains for each peer within the budget. For one thread.
 
     Args:
         ledger: of this cluster.
@@ -34,8 +34,8 @@ class Spiller:
         host: its slot.
         store: where files go.
         budget: bytes that may be on this host's disk for one peer.
-        keeps_tables: whether this host replays; while it does, or another one, only what was replayed is moved.
-        directories: where local files of each kind belong.
+        keeps_tables: whether this host replays. While any host replays, only replayed files are moved.
+        directories: the directory of local files of each kind; other kinds are not moved.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class Spiller:
         self._swept = False
 
     def run_once(self) -> None:
-        """Move what is to be moved, the oldest first.
+        """Copy back the files that replay needs, then move those over the budget, the oldest first.
 
         Raises:
-            StorageError: the store failed; what was moved is moved.
+            StorageError: the store failed. Files moved before that stay moved.
         """
         if not self._swept:
             self._sweep()
@@ -106,7 +106,7 @@ class Spiller:
         _log.info("file_spilled", file=str(row.file), end=row.needed, store=self._store.url)
 
     def _recall(self, row: FileRow) -> None:
-        """Bring a file back under a name that no sweeper of orphans takes, until it is whole."""
+        """Copy a file back from the store, under a ``.part`` name until it is whole: orphan removal skips that name."""
         folder = self._directories[row.kind]
         path = f"{folder}/{row.file.number:012d}.wal"
         self._store.get(row.path, path + _PART)
@@ -117,7 +117,7 @@ class Spiller:
         if not self._is_whole(row, path):
             self._ledger.files.move(row.file, row.path)
             raise StorageError(
-                f"{path} was brought back from {row.path}, but is not there whole; it stays in the store"
+                f"{path} was copied back from {row.path}, but is incomplete; the file stays in the store"
             )
         self._store.remove(row.path)
         _log.info("file_recalled", file=str(row.file), end=row.needed)
@@ -133,7 +133,7 @@ class Spiller:
             handle.close()
 
     def _sweep(self) -> None:
-        """Remove copies that an earlier worker made and the ledger does not know of, and those it released."""
+        """Remove copies left by an earlier worker: unfinished ones, and stored ones that the ledger does not name."""
         for folder in self._directories.values():
             for name in self._files.names(folder):
                 if name.endswith(f".wal{_PART}"):
@@ -141,11 +141,11 @@ class Spiller:
         rows = {row.file.number: row for row in self._ledger.files.all(self._host) if row.file.slot == self._host}
         newest = max(rows, default=-1)
         for name in self._store.names(self._below):
-            found = _NAME.search(name)
+            match = _NAME.search(name)
             address = self._store.address(name)
-            if found is None or int(found[1]) > newest:
-                continue  # made after the ledger was last right
-            row = rows.get(int(found[1]))
-            if row is None or not (row.is_stored and row.path.endswith(f"/{name}")):  # however the store was spelt
+            if match is None or int(match[1]) > newest:
+                continue  # keep a newer file: the ledger may be from a backup
+            row = rows.get(int(match[1]))
+            if row is None or not (row.is_stored and row.path.endswith(f"/{name}")):  # the store's URL may have changed
                 self._store.remove(address)
                 _log.info("orphan_removed", file=address)

@@ -1,1 +1,1 @@
-"""The loops that serve one peer: its tail, its chunks, and what it has applied."""
+"""The loops that serve one peer: the tail, the chunk streams, and the poll for ``applied``."""

@@ -1,6 +1,6 @@
-"""Asks one peer how far our files are applied there, which retiring waits for, and what it lost: about once a second.
+"""Polls one peer for how far this host's files are applied there, and for losses. Retiring depends on the answers.
 
-More often while a bootstrap is on its way, for somebody waits for its end.
+The interval is one second, or less while a bootstrap is being sent, because a user waits for its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AppliedPoll:
     """Polls one peer until its ``loop`` is stopped.
 
     Args:
-        on_loss: called when the peer lost bytes that were durable there, once the ledger knows.
+        on_loss: called after the peer lost bytes that were durable there, and the ledger has recorded the loss.
     """
 
     work = "applied"
@@ -51,57 +51,57 @@ class AppliedPoll:
         self._progress = progress
         self._on_loss = tuple(on_loss)
         self._turn = 0
-        self._has_loss = False  # which the ledger may not know yet
+        self._has_loss = False  # a loss that the ledger may not have recorded yet
         slow = replace(uplink, retry_min_s=INTERVAL_S, retry_max_s=RETRY_MAX_S)
         self.loop = PeerLoop(self, tail.peer, slow, shows_failures=False)
         self.loop.start()
 
     def update(self, tail: Tail) -> None:
-        """Ask other receivers from now on."""
+        """Poll the receivers of ``tail`` from now on."""
         if tail != self._tail:
             self._tail = tail
             self.loop.wake()
 
     def ready(self) -> Tail:
-        """The peer to ask."""
+        """The peer to poll."""
         return self._tail
 
     def run(self, link: PeerLink, tail: Tail) -> None:
-        """Ask again and again."""
+        """Poll until the loop is woken."""
         while not self.loop.is_woken:
             begun_s = time.monotonic()
-            awaited = self._ask(link, tail.peer)
+            bootstrapping = self._poll(link, tail.peer)
             self.loop.progressed()
             soon_s = max(_SOON_S, 10 * (time.monotonic() - begun_s))
-            self.loop.wait(min(soon_s, INTERVAL_S) if awaited else INTERVAL_S)
+            self.loop.wait(min(soon_s, INTERVAL_S) if bootstrapping else INTERVAL_S)
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
-        """Quietly: the tail reports a peer that does not answer."""
+        """Log at debug level only: the tail reports a peer that does not answer."""
         _log.debug("applied_unknown", peer=tail.peer, failures=failures, error=str(error))
 
-    def _ask(self, link: PeerLink, peer: str) -> bool:
-        """Whether a bootstrap is on its way, for whose end somebody waits."""
+    def _poll(self, link: PeerLink, peer: str) -> bool:
+        """Poll once; return whether a bootstrap is not yet applied."""
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         known = {progress.file: progress for progress in self._ledger.files.progress(peer)}
-        every = self._turn % _ALL_EVERY == 0  # what is applied there may still be lost for clusters after it
+        every = self._turn % _ALL_EVERY == 0  # applied files too: the peer may lose bytes that it has yet to pass on
         self._turn += 1
         asked = [f for f, row in rows.items() if f in known and (every or known[f].applied < row.needed)]
         bootstraps = {f for f in asked if rows[f].kind is FileKind.BOOTSTRAP}
-        arrived = False  # a bootstrap, whose end somebody awaits
-        for some in _chunks(asked):
-            arrived |= not bootstraps.isdisjoint(self._ask_about(link, peer, some, known))
-        if (self._has_loss or arrived) and self._progress.flush() and self._has_loss:
+        flush_now = False  # a user waits for a bootstrap that progressed
+        for files in _split(asked):
+            flush_now |= not bootstraps.isdisjoint(self._poll_files(link, peer, files, known))
+        if (self._has_loss or flush_now) and self._progress.flush() and self._has_loss:
             self._has_loss = False
             for call in self._on_loss:
                 call()
         return any(known[f].applied < rows[f].needed for f in bootstraps)
 
-    def _ask_about(
+    def _poll_files(
         self, link: PeerLink, peer: str, files: Sequence[FileId], known: dict[FileId, PeerProgress]
     ) -> set[FileId]:
-        """The files of which more is applied than was known."""
+        """Poll and report some files; return those whose ``applied`` grew."""
         answers = link.progress(files)
-        arrived = set()
+        grown = set()
         for file in filter(answers.__contains__, files):
             before, there = known[file], answers[file]
             applied, kept = there.status.applied, there.status.shipped
@@ -110,12 +110,12 @@ class AppliedPoll:
                 _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=there.losses, kept=str(kept))
                 self._progress.report(PeerProgress(file, peer, losses=there.losses, kept=kept, error=None))
             if applied > before.applied:
-                arrived.add(file)
+                grown.add(file)
                 losses = max(there.losses, before.losses)
                 self._progress.report(PeerProgress(file, peer, applied=applied, losses=losses, error=None))
-        return arrived
+        return grown
 
 
-def _chunks(files: Sequence[FileId]) -> Iterator[Sequence[FileId]]:
+def _split(files: Sequence[FileId]) -> Iterator[Sequence[FileId]]:
     for at in range(0, len(files), _ASK_MAX):
         yield files[at : at + _ASK_MAX]

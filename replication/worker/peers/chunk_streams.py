@@ -1,7 +1,7 @@
-"""The streams that ship chunks to one peer: as many as bring more bytes (``core/streams.py``), each with its share.
+"""The streams that ship chunks to one peer. ``core/shipping/streams.py`` decides how many raise the throughput.
 
-A chunk stays with its stream until it is done, unless that stream has not begun it and another has nothing to do. Where
-the peer has several receivers, each stream begins with another of them.
+A chunk that a stream has begun stays with that stream; the others are spread evenly. When the peer has several
+receivers, each stream starts with a different one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class ChunkStreams:
 
     Args:
         make: starts one stream with its tail, chunks and term.
-        most: streams at the most.
+        most: the maximum number of streams.
         clock_s: monotonic seconds.
-        streams: how many to begin with.
+        streams: the initial number of streams.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class ChunkStreams:
 
     @property
     def count(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
         return len(self._steps)
 
     @property
     def is_done(self) -> bool:
-        """Whether every chunk assigned is at the peer."""
+        """Whether every assigned chunk is durable at the peer."""
         return all(step.is_done for step in self._steps)
 
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
-        """Go on with these chunks; called about once a second, also when nothing has changed."""
+        """Share out these chunks among the streams; call this about once a second, also when nothing has changed."""
         self._judge(tail.peer)
         shares = self._shares(chunks)
         for at, share in enumerate(shares):
@@ -72,12 +72,12 @@ class ChunkStreams:
             self._steps.pop().loop.stop()
 
     def reread(self) -> None:
-        """Rules changed, or the peer lost something."""
+        """Reopen every stream, because rules changed or the peer lost bytes."""
         for step in list(self._steps):
             step.reread()
 
     def is_alive(self) -> bool:
-        """Whether all threads still work."""
+        """Whether all threads run."""
         return all(step.loop.is_alive() for step in self._steps)
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class ChunkStreams:
             step.loop.stop()
 
     def _judge(self, peer: str) -> None:
-        """Try one stream more, or one less, when all have been busy for long enough to tell."""
+        """Try one stream more or fewer, once all streams have been busy for ``TRIAL_S``."""
         now_s = self._clock_s()
         shipped = sum(step.shipped_bytes for step in self._steps)
         busy = all(step.current is not None and len(step.waiting) > 1 for step in self._steps)
@@ -101,7 +101,7 @@ class ChunkStreams:
             self._since_s, self._since_bytes = now_s, sum(step.shipped_bytes for step in kept)
 
     def _shares(self, chunks: Chunks) -> list[Chunks]:
-        """Each stream's chunks, in their order: what it is at or has done stays, the rest is spread evenly."""
+        """Return each stream's chunks, in order: those that it has begun or done, and an even share of the rest."""
         shares: list[list[ChunkAssignment]] = [[] for _ in range(self._streams.count)]
         free: list[ChunkAssignment] = []
         holders = {chunk: at for at, step in enumerate(self._steps) for chunk in step.begun}

@@ -1,6 +1,7 @@
-"""Parts of large closed files, as the master assigned them: shipped one after another to one peer, beside its tail.
+"""Ships the chunks of large closed files that the master assigned, one after another to one peer, beside the tail.
 
-A chunk's bounds are offsets, not frames: it has the frames that *start* inside it, found through the file's end record.
+A chunk's assigned bounds may fall inside frames. The chunk has the frames that start within the bounds; the file's end
+record helps to find them.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ChunkStep:
         self.loop.start()
 
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
-        """Go on with other chunks; the one under way is not disturbed when it is among them."""
+        """Replace the assigned chunks. A chunk under way that stays assigned is not interrupted."""
         before, self._assigned = self._assigned, (tail, chunks, term)
         if (tail, term) != (before[0], before[2]) or chunks != before[1] and self._current not in chunks:
             self.loop.wake()
@@ -78,16 +79,16 @@ class ChunkStep:
 
     @property
     def shipped_bytes(self) -> int:
-        """Bytes that the peer acked, ever."""
+        """Bytes that the peer acked since this step was created."""
         return self._shipped_bytes
 
     @property
     def is_done(self) -> bool:
-        """Whether every chunk assigned is at the peer."""
+        """Whether every assigned chunk is durable at the peer."""
         return self._done.issuperset(self._assigned[1])
 
     def reread(self) -> None:
-        """Rules changed, or the peer lost something: open the stream again, and look again at what was done."""
+        """Reopen the stream and check every chunk again, because rules changed or the peer lost bytes."""
         self._forget_done = True
         self.loop.wake()
 
@@ -102,10 +103,10 @@ class ChunkStep:
         return tail if self._todo else None
 
     def run(self, link: PeerLink, tail: Tail) -> None:
-        """Ship the chunks that may go now, one after another, over one stream."""
+        """Ship the chunks that may begin now, one after another, over one stream."""
         rows = self._rows()
         to = Destination.of(self._sender.ledger, tail, self._term, self._uplink.role_epoch())
-        chunks = self._may_go(rows)
+        chunks = self._startable(rows)
         if not chunks or not to.rules:
             self.loop.wait(_IDLE_S)
             return
@@ -118,10 +119,10 @@ class ChunkStep:
             )
             until_s = time.monotonic() + WITHHELD_S
             try:
-                is_through = self._ship_all(shipment, chunks, rows, shipped, resume, until_s)
+                all_tried = self._ship_all(shipment, chunks, rows, shipped, resume, until_s)
             finally:
                 shipment.close()
-            if is_through and shipment.selection.withheld and not self._done.issuperset(chunks):
+            if all_tried and shipment.selection.withheld and not self._done.issuperset(chunks):
                 self._current = None
                 self.loop.wait(until_s - time.monotonic())
         finally:
@@ -134,13 +135,13 @@ class ChunkStep:
         self._sender.progress.report(PeerProgress(self._todo[0].file, tail.peer, error=str(error)))
 
     def _rows(self) -> dict[FileId, FileRow]:
-        """The ledger's rows of the files; chunks of a file that was retired are done."""
+        """Return the ledger's rows of the files. Chunks of a retired file count as done."""
         files = {chunk.file for chunk in self._todo}
         rows = {row.file: row for file in files if (row := self._sender.ledger.files.get(file))}
         self._done.update(chunk for chunk in self._todo if chunk.file not in rows)
         return rows
 
-    def _may_go(self, rows: dict[FileId, FileRow]) -> list[ChunkAssignment]:
+    def _startable(self, rows: dict[FileId, FileRow]) -> list[ChunkAssignment]:
         self._order.begin_pass()
         readable = [chunk for chunk in self._todo if chunk.file in rows and not self._skipped.has(chunk.file)]
         return [chunk for chunk in readable if self._order.may_begin(_source(rows[chunk.file]), ())]
@@ -154,17 +155,17 @@ class ChunkStep:
         resume: Resume,
         until_s: float,
     ) -> bool:
-        """Whether all chunks had their turn."""
+        """Ship each chunk once; return False when the loop was woken or ``until_s`` passed first."""
         for chunk in chunks:
             if chunk not in self._assigned[1]:
-                continue  # another stream has it now
+                continue  # reassigned to another stream
             if self._skipped.has(chunk.file):
-                continue  # another chunk of it could not be read
+                continue  # another chunk of the file could not be read
             self._current = chunk
             durable = resume.durable(chunk.file, shipped.get(chunk.file, Ranges()))
             try:
                 self._ship(shipment, chunk, rows[chunk.file], durable, until_s)
-            except (FormatError, StorageError) as error:  # of this file: the others go on
+            except (FormatError, StorageError) as error:  # concerns this file only
                 self._skipped.put(shipment, chunk.file, error)
                 shipment.leave(chunk.file)
             if self.loop.is_woken or shipment.selection.withheld and time.monotonic() > until_s:
@@ -172,7 +173,7 @@ class ChunkStep:
         return True
 
     def _ship(self, shipment: Shipment, chunk: ChunkAssignment, row: FileRow, durable: Ranges, until_s: float) -> None:
-        """Ship a chunk, or what goes of it now; left at ``until_s``, too, when tables are withheld."""
+        """Ship a chunk. While tables are withheld, stop at ``until_s``, or when all but their frames is acked."""
         begin = frame_start(row.path, chunk.begin, row.needed)
         end = frame_start(row.path, chunk.end, row.needed)
         source = Source(row, end, end >= row.needed)

@@ -1,6 +1,6 @@
-"""The loop that serves one peer: connect, do a step, back off after a failure, wake up, stop.
+"""The loop that serves one peer: connect, run a step, back off after a failure, wake up, stop.
 
-The tail, each stream of chunks, and the poll for what is applied are its steps.
+The tail, each chunk stream, and the poll for ``applied`` are such steps.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ Connect = Callable[[str, str], PeerLink]
 
 
 class PeerStep(Protocol):
-    """What a loop does with one connection. All methods are called by its thread."""
+    """The work of a loop on one connection. The loop's thread calls all methods."""
 
     @property
     def work(self) -> str:
-        """Names the loop: in its thread's name, and where failures are shown."""
+        """The name of the loop, in its thread's name and in ``status``."""
 
     def ready(self) -> Tail | None:
-        """The peer to connect to, None when there is nothing to do now."""
+        """Return the peer to connect to; None when there is nothing to do."""
 
     def run(self, link: PeerLink, tail: Tail) -> None:
-        """Work until the loop is woken or something has to be read anew.
+        """Work until the loop is woken, or the step needs a new connection.
 
         Raises:
             ReplicationError: the connection or the peer failed; the loop backs off and tries another receiver.
         """
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
-        """Report the ``failures``-th failure in a row; ``log`` says whether it is worth a line."""
+        """Report the ``failures``-th failure in a row; log it when ``log`` is true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +74,24 @@ class PeerLoop:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have the step end, and begin again with what is true now."""
+        """Interrupt the step; it starts again with the current assignment."""
         self._wake.set()
 
     @property
     def is_woken(self) -> bool:
-        """Whether the step is to end."""
+        """Whether the step must return."""
         return self._wake.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Wait, or less when the loop is woken."""
+        """Wait for ``seconds``, or until the loop is woken."""
         self._wake.wait(seconds)
 
     def progressed(self) -> None:
-        """The peer works: the next wait after a failure is short again."""
+        """Reset the backoff, because the peer answered."""
         self._retries.succeeded()
 
     def is_alive(self) -> bool:
-        """Whether the thread still works; it ends only by ``stop`` or a mistake of its own."""
+        """Whether the thread runs; it ends by ``stop`` or an unexpected exception only."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

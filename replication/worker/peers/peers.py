@@ -1,4 +1,4 @@
-"""The threads of every peer: they start, get new assignments, and end as peers come and go or are paused."""
+"""Starts, updates and stops the threads of each peer, as peers are assigned, removed or paused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replication.worker.ship.throttle import Throttle
 
 @dataclass(frozen=True, slots=True)
 class PeerThreads:
-    """What serves one peer."""
+    """The threads that serve one peer, and its throttle."""
 
     tail: TailStep
     chunks: ChunkStreams
@@ -30,18 +30,18 @@ class PeerThreads:
     throttle: Throttle
 
     def update(self, tail: Tail, chunks: Chunks, term: int) -> None:
-        """Go on under another assignment."""
+        """Pass on a new assignment."""
         self.tail.update(tail, term)
         self.chunks.update(tail, chunks, term)
         self.applied.update(tail)
 
     def reread(self) -> None:
-        """Rules changed: open the streams again."""
+        """Reopen the streams, because rules changed."""
         self.tail.loop.wake()
         self.chunks.reread()
 
     def is_alive(self) -> bool:
-        """Whether all threads still work."""
+        """Whether all threads run."""
         return self.tail.loop.is_alive() and self.chunks.is_alive() and self.applied.loop.is_alive()
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class PeerThreads:
 
 @dataclass(frozen=True, slots=True)
 class PeersContext:
-    """What the threads of all peers share. ``tail_limits`` may poll more seldom, where a notifier wakes tails."""
+    """What the threads of all peers share. ``tail_limits`` polls less often than ``limits`` when writers notify."""
 
     name: str
     ledger: Ledger
@@ -79,7 +79,10 @@ class Peers:
     def apply(
         self, assigned: Assignment, paused: Collection[str], rate: Callable[[str], float], *, rules_changed: bool
     ) -> None:
-        """Give each peer's threads what is assigned; ``rate`` is a peer's on this host, bytes per second."""
+        """Start, update and stop threads by the assignment.
+
+        ``rate`` returns a peer's rate on this host, in bytes per second, 0 for no limit.
+        """
         tails = {tail.peer: tail for tail in assigned.tails if tail.peer not in paused}
         for peer, tail in tails.items():
             chunks = tuple(chunk for chunk in assigned.chunks if chunk.peer == peer)
@@ -97,12 +100,12 @@ class Peers:
             self._host.uplink.attempts.succeeded(gone, "chunks")
 
     def nudge(self) -> None:
-        """There may be something new to ship."""
+        """Wake the tails, because there may be something new to ship."""
         for threads in tuple(self._threads.values()):
             threads.tail.nudge()
 
     def is_alive(self) -> bool:
-        """Whether all threads of all peers still work."""
+        """Whether all threads of all peers run."""
         return all(threads.is_alive() for threads in self._threads.values())
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
-"""The tail of one host to one peer: follows every file as it grows, over rolls and successors, and ships what is new.
+"""The tail of one host to one peer: follows every file as it grows, over rolls and successors, and ships new bytes.
 
-It polls mapped counters: often while bytes come, seldom when idle. A failed stream is opened again after a while;
-other peers have their own threads and notice nothing.
+It polls mapped counters, often when busy and seldom when idle. A failed stream is reopened after a backoff. Other
+peers have their own threads and are not affected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 class TailStep:
-    """Ships one tail until its ``loop`` is stopped. ``update`` hands it a new assignment."""
+    """Ships one tail until its ``loop`` is stopped."""
 
     work = "tail"
 
@@ -51,19 +51,19 @@ class TailStep:
         self._is_first = True
         self._shipment: Shipment | None = None
         self._following: set[FileId] = set()
-        self._ended: set[tuple[UUID, str]] = set()  # routes that the peer was told are closed
+        self._closed_routes: set[tuple[UUID, str]] = set()  # routes that were closed at the peer
         self.skipped = SkippedFiles(uplink.retry_max_s)
         self.loop = PeerLoop(self, tail.peer, uplink)
         self.loop.start()
 
     def update(self, tail: Tail, term: int) -> None:
-        """Go on under another assignment; the stream is opened again when anything differs."""
+        """Take a new assignment; the stream is reopened when it differs."""
         if (tail, term) != self._assigned:
             self._assigned = tail, term
             self.loop.wake()
 
     def nudge(self) -> None:
-        """There may be something new to ship: look now."""
+        """Check for new bytes now."""
         shipment = self._shipment
         if shipment is not None:
             shipment.nudge()
@@ -74,7 +74,7 @@ class TailStep:
         return tail
 
     def run(self, link: PeerLink, tail: Tail) -> None:
-        """Open a stream and ship until something changes; raises when the stream fails."""
+        """Open a stream and ship until the loop is woken."""
         self._following = set()
         to = Destination.of(self.sender.ledger, tail, self._term, self.uplink.role_epoch())
         if not to.rules:
@@ -82,7 +82,7 @@ class TailStep:
             self._succeeded(tail, "tail", "chunks")
             self.loop.wait(_RULES_S)
             return
-        self._ended.clear()
+        self._closed_routes.clear()
         begins = _begins(self.sender, tail.peer)
         wanted = [source.file for source in self.host_files.poll() if _is_wanted(source, tail, begins)]
         self._following.update(wanted)
@@ -103,7 +103,7 @@ class TailStep:
             self.sender.progress.report(PeerProgress(file, tail.peer, error=str(error)))
 
     def _succeeded(self, tail: Tail, *work: str) -> None:
-        """A stream is open, or there is nothing to send any more: what stood in its way is over."""
+        """Clear recorded failures: a stream is open, or there is nothing to send."""
         if self._is_first or self.uplink.attempts.is_failing(tail.peer, "tail"):
             self._forget_errors(tail)
         self._is_first = False
@@ -111,9 +111,9 @@ class TailStep:
             self.uplink.attempts.succeeded(tail.peer, each)
 
     def _forget_errors(self, tail: Tail) -> None:
-        """Also of files of which nothing is to be sent any more, and those that an earlier process recorded.
+        """Clear the errors of this host's files, also those that an earlier process recorded or that are all sent.
 
-        What else is wrong with a file is recorded again when it is read.
+        A file that is still damaged gets its error again when it is read.
         """
         here = {source.file for source in self.host_files.poll()}.difference(tail.elsewhere)
         for known in self.sender.ledger.files.progress(tail.peer):
@@ -121,23 +121,24 @@ class TailStep:
                 self.sender.progress.report(PeerProgress(known.file, tail.peer, losses=known.losses))
 
     def _close_ended_routes(self, link: PeerLink, tail: Tail) -> None:
-        """Close what routes a peer to which nothing goes any more may have open: nobody else does.
+        """Close the ended routes of a peer that has no rules left.
 
-        Whoever ended the last rule tried to, but the peer may have been down. A stream closes what it does not name.
+        The verb that ended the last rule also tried that, but the peer may have been down. With rules left, a stream
+        closes every route that it does not declare.
         """
         ledger = self.sender.ledger
         for route in ended_routes(ledger, tail.peer_cluster):
-            if (route.spec.uuid, route.group) not in self._ended:
+            if (route.spec.uuid, route.group) not in self._closed_routes:
                 link.open_route(ledger.cluster, tail.peer_cluster, route)
-                self._ended.add((route.spec.uuid, route.group))
+                self._closed_routes.add((route.spec.uuid, route.group))
 
 
 class _TailPass:
     """One open stream of a tail. For one thread.
 
     Args:
-        begins: where each file starts for the peer, and what is durable there.
-        following: the files of which something is to be sent; kept up to date.
+        begins: by file, the offset where it starts for the peer, and the ranges that are durable there.
+        following: files with bytes to send; this object updates it.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class _TailPass:
         self._order = WriteOrder(self._look, self._is_there)
 
     def run(self) -> None:
-        """Ship what is new of every file until the loop is woken, or refused tables are to be asked for again."""
+        """Ship new bytes of every file until the loop is woken, or until it is time to retry refused tables."""
         step, shipment, limits = self._step, self._shipment, self._step.sender.limits
         opened_s, busy_until_s = time.monotonic(), 0.0
         reported: FrameFilter | None = None
@@ -178,12 +179,12 @@ class _TailPass:
                 return
 
     def _is_due(self, source: Source) -> bool:
-        """Whether something of a file may go now; one that is new is taken up."""
+        """Return whether bytes of a file may be sent now; start to follow a new file."""
         file = source.file
         if file in self._done or file in self._tail.elsewhere or self._step.skipped.has(file):
             return False
         if file not in self._shipment.window.files:
-            # what the peer has and the ledger lacks is taken up all the same, and so reported: an ack was lost
+            # after a lost ack the peer has all of a file: following it reports that to the ledger
             if file not in self._following and not _is_wanted(source, self._tail, self._begins):
                 self._done.add(file)
                 return False
@@ -194,11 +195,11 @@ class _TailPass:
         return True
 
     def _ship(self, source: Source) -> bool:
-        """Whether there may be more to do now; a file that cannot be read is skipped until retry."""
+        """Ship one message of a file; return whether there may be more. An unreadable file is skipped until a retry."""
         file, shipment = source.file, self._shipment
         try:
             moved = shipment.step(source)
-        except (FormatError, StorageError) as error:  # of this file: the others go on
+        except (FormatError, StorageError) as error:  # concerns this file only
             self._step.skipped.put(shipment, file, error)
             return False
         if source.closed and shipment.window.files[file].finished(source.length):
@@ -220,11 +221,11 @@ class _TailPass:
         passage = self._shipment.window.files.get(file)
         if file in self._done or passage is not None and passage.settled(end):
             return True
-        return file not in self._present  # released meanwhile
+        return file not in self._present  # retired meanwhile
 
 
 def _begins(sender: Sender, peer: str) -> dict[FileId, _Begin]:
-    """Where each file starts for the peer, and what is known to be durable there."""
+    """Return, by file, the offset where it starts for the peer, and the ranges known to be durable there."""
     sender.progress.flush()
     shipped = {known.file: known.shipped for known in sender.ledger.files.progress(peer)}
     begins: dict[FileId, int] = {}
@@ -234,7 +235,7 @@ def _begins(sender: Sender, peer: str) -> dict[FileId, _Begin]:
 
 
 def _resumed(begins: dict[FileId, _Begin], wanted: list[FileId], resume: Resume) -> dict[FileId, _Begin]:
-    """The same with what the peer says when the stream opens; files that only the host knows start at their head."""
+    """Add the ranges that the peer reported at opening; a file without a status starts after its header."""
     known = {file: (begin, resume.durable(file, shipped)) for file, (begin, shipped) in begins.items()}
     return {file: (FILE_HEADER_BYTES, resume.durable(file, Ranges())) for file in wanted} | known
 
@@ -243,6 +244,6 @@ def _is_wanted(source: Source, tail: Tail, begins: dict[FileId, _Begin]) -> bool
     if source.file in tail.elsewhere or source.row.peer not in ("", tail.peer):
         return False
     if source.row.source is not None and source.row.source.cluster == tail.peer_cluster:
-        return False  # all of it has been through the peer
+        return False  # every frame of it came from the peer
     begin, shipped = begins.get(source.file, _UNKNOWN)
     return not (source.closed and shipped.contains(begin, source.length))

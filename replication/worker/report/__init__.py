@@ -1,1 +1,1 @@
-"""What the worker reports to the ledger: progress of files at peers, and attempts that failed."""
+"""The worker's reports to the ledger: progress of files at peers, and failed attempts."""

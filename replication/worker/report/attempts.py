@@ -1,4 +1,4 @@
-"""Failures of this host's threads with each peer. They go to the ledger, so that ``status`` shows them."""
+"""Records the failures of this host's threads with each peer in the ledger, for ``status``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import structlog
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
-SPILL = "spill"  # moving files to the store; recorded with every peer
+SPILL = "spill"  # moving files to the store; recorded for every peer
 _log = structlog.get_logger(__name__)
 
 
@@ -26,10 +26,9 @@ class _Attempt:
 
 
 class AttemptLog:
-    """Collects attempts of threads; ``flush`` writes what changed. Safe for threads.
+    """Collects attempts; ``flush`` writes changes to the ledger. Safe for threads.
 
     Args:
-        ledger: of this cluster.
         host: this host's slot.
         clock: seconds since 1970.
     """
@@ -49,32 +48,32 @@ class AttemptLog:
         self._held_changed: set[str] = set()
 
     def failed(self, peer: str, work: str, failures: int, wait_s: float, error: str) -> None:
-        """The ``failures``-th failure in a row; it is tried again in ``wait_s``."""
+        """Note the ``failures``-th failure in a row; the next attempt is in ``wait_s``."""
         now = int(self._clock() * 1e6)
         with self._lock:
             self._failing.add((peer, work))
             self._waiting[peer, work] = _Attempt(failures, now + int(wait_s * 1e6), now, error)
 
     def is_failing(self, peer: str, work: str) -> bool:
-        """Whether it last went wrong."""
+        """Whether the last attempt failed."""
         return (peer, work) in self._failing
 
     def succeeded(self, peer: str, work: str) -> None:
-        """It goes well; cheap when it did before."""
+        """Note a success; cheap after an earlier success."""
         if (peer, work) in self._failing:
             with self._lock:
                 self._failing.discard((peer, work))
                 self._waiting[peer, work] = _Attempt(0, 0, int(self._clock() * 1e6), "")
 
     def withholds(self, peer: str, work: str, held: Mapping[UUID, str]) -> None:
-        """These tables, and no others, are withheld from the peer by this thread now, with the reason."""
+        """Replace the tables that ``work`` withholds from the peer; ``held`` maps a table to the reason."""
         with self._lock:
             if self._held.get((peer, work)) != held:
                 self._held[peer, work] = dict(held)
                 self._held_changed.add(peer)
 
     def flush(self) -> None:
-        """Write what changed; it stays when the ledger cannot take it."""
+        """Write the changes to the ledger. When that fails, a warning is logged and the next call retries."""
         with self._lock:
             batch, self._waiting = self._waiting, {}
             changed, self._held_changed = self._held_changed, set()

@@ -1,4 +1,4 @@
-"""Progress of files at peers goes into the ledger in batches. It is joined, so the order of reports does not matter."""
+"""Writes the progress of files at peers to the ledger, in batches. Reports are joined, in any order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ProgressLog:
-    """Collects progress; ``flush`` writes it. Safe for threads. What waits for the ledger is joined, not queued."""
+    """Collects progress; ``flush`` writes it. One joined report per file and peer waits. Safe for threads."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -32,11 +32,11 @@ class ProgressLog:
             if known is not None:
                 progress = join(known, progress)
             elif len(self._waiting) >= _WAITING_MAX:
-                return  # the peer's resume ranges bring it again
+                return  # the next stream reports it again, from the peer's resume ranges
             self._waiting[key] = progress
 
     def flush(self) -> bool:
-        """Whether what was reported before is in the ledger now; it stays waiting when the ledger cannot take it."""
+        """Write all waiting reports; return whether they are in the ledger. After a failure they wait for a retry."""
         with self._flushing:
             return self._flush()
 

@@ -1,1 +1,1 @@
-"""One pass to a peer: routes are declared, frames selected, messages sent, and answers taken in."""
+"""One stream to a peer: declare routes, select frames, send messages, process replies."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from replication.settings import WorkerSection
 
-#: So often a peer is asked whether it takes the tables it refused: by opening the stream again.
+#: After this time the stream is reopened, to check whether the peer now accepts the tables that it refused.
 WITHHELD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ShippingLimits:
-    """Sizes in bytes, times in seconds; without ``of``, the loops' times are the configuration's defaults."""
+    """Sizes in bytes, times in seconds; the loops' times default to the configuration's defaults."""
 
     window_bytes: int
     message_bytes_max: int
@@ -25,7 +25,7 @@ class ShippingLimits:
 
     @staticmethod
     def of(section: WorkerSection) -> ShippingLimits:
-        """As configured."""
+        """Return the limits of a configuration section."""
         return ShippingLimits(
             section.window_bytes,
             section.message_bytes_max,

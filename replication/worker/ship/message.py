@@ -1,4 +1,4 @@
-"""Composing a message of the frames that were read: those that go, and those withheld behind them. Pure."""
+"""Composes a message from frames that were read: the frames to send, and the withheld ones after them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _NONE = Ranges()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What goes of the frames up to ``end``, and the newest one's commit; ``withheld`` comes after it, by table."""
+    """The frames to send up to ``end``.
+
+    ``commit`` is the newest commit time of these frames. ``withheld`` are ranges after ``end``, by table.
+    """
 
     end: int
     spans: tuple[Span, ...] = ()
@@ -25,20 +28,21 @@ class Message:
 
     @property
     def size(self) -> int:
-        """Bytes of the frames that go."""
+        """Bytes of the frames to send."""
         return sum(end - begin for begin, end in self.spans)
 
     def payload(self, content: bytes, at: int) -> bytes | memoryview:
-        """The frames that go, out of ``content``, which was read at offset ``at``; copied only when parted."""
+        """Return the frames to send. ``content`` was read at offset ``at``; it is copied only for several spans."""
         view = memoryview(content)
         pieces = [view[begin - at : end - at] for begin, end in self.spans]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def compose(frames: Sequence[FrameView], selection: FrameFilter, size_max: int, duplicates: Ranges = _NONE) -> Message:
-    """Take frames from the front until ``size_max`` bytes (one at least), or until a withheld one and all after it.
+    """Take frames from the front, at least one, up to ``size_max`` bytes or the first withheld frame.
 
-    Those inside ``duplicates`` are skipped: what is claimed elsewhere goes from there.
+    The withheld frames that follow directly are listed too. Frames inside ``duplicates`` are skipped: their claimed
+    copies are sent from other files.
     """
     spans: list[Span] = []
     schemas: dict[bytes, tuple[UUID, str, bytes]] = {}

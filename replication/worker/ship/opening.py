@@ -1,4 +1,4 @@
-"""Opening a stream: the peer is recognised, its routes are declared, and it says what it has."""
+"""Opens a stream: checks the peer's identity, declares the routes to it, and reads what it already has."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from replication.worker.ship.sender import Sender
 from replication.worker.ship.shipment import Shipment
 
 OLDER_COPY_REMEDY = (
-    "{} are from a backup, or the original runs elsewhere. Stop it, then{}: walship reincarnate; if the"
-    " ledger alone was put back: walship rebuildledger"
+    "{} are from a backup, or the original runs elsewhere. Stop the cluster, then{}: walship reincarnate; if only"
+    " the ledger was restored: walship rebuildledger"
 )
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """What the peer has of the files that were asked about, and those of which it lost something."""
+    """What the peer has of the requested files, and the status of files of which it lost bytes."""
 
     have: Mapping[FileId, FileStatus]
     lost: Mapping[FileId, FileStatus]
 
     def durable(self, file: FileId, shipped: Ranges) -> Ranges:
-        """What is durable there of a file of which ``shipped`` was once."""
+        """Return the ranges of a file that are durable at the peer; ``shipped`` were durable at some time."""
         if file in self.lost:
             shipped = shipped.intersect(self.lost[file].status.shipped)
         return shipped.union(self.have[file].status.shipped) if file in self.have else shipped
@@ -43,9 +43,9 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A peer as a stream is opened to it: its rules, and the term and role epoch to send.
+    """What a stream is opened with: the peer, its rules, and the term and role epoch to send.
 
-    ``generation`` is that of the newest rule when the rules were read, 0 when nobody looked.
+    ``generation`` is that of the newest rule when the rules were read; 0 when it was not read.
     """
 
     peer: str
@@ -57,21 +57,21 @@ class Destination:
 
     @staticmethod
     def of(ledger: Ledger, tail: Tail, term: int, role_epoch: int) -> Destination:
-        """With the rules as they are now."""
-        generation = ledger.rules.generation()  # before the rules, so that none of them is younger than what ended
+        """Read the peer's current rules."""
+        generation = ledger.rules.generation()  # read before the rules, so a rule is never missing from them
         rules = [rule for rule in ledger.rules.all() if rule.peer == tail.peer]
         return Destination(tail.peer, tail.peer_cluster, rules, term, role_epoch, generation)
 
 
 def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequence[FileId]) -> tuple[Shipment, Resume]:
-    """Open a stream; tables that the peer refuses are withheld, the others go.
+    """Open a stream. Tables that the peer refuses are withheld; its losses are reported to the ledger.
 
     Returns:
-        The shipment, and what the peer has of each of ``files``; what it lost is reported.
+        The shipment, and what the peer has of each of ``files``.
 
     Raises:
-        PeerRefusedError: the peer wants nothing from this cluster, or another cluster answered.
-        PeerUnavailableError: nobody answered.
+        PeerRefusedError: the peer refuses this cluster, or another cluster answered.
+        PeerUnavailableError: the peer did not answer.
     """
     routes = tuple(routes_of(sender.ledger, to.rules, to.cluster))
     session = _open(link, sender.ledger, to, routes, files)
@@ -87,9 +87,9 @@ def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequen
 
 
 def _accepted(sender: Sender, to: Destination, opened: OpenReply) -> FrameFilter:
-    """Which frames go: those of the rules, but for tables that the peer refuses.
+    """Return the filter of the rules, with the refused tables withheld.
 
-    Where the configuration says so, a table that is dropped here and there is passed over, which counts as sent.
+    With ``skip_dropped``, frames of a table that is dropped here and at the peer are skipped, which counts as sent.
     """
     selection = FrameFilter.of(to.cluster, to.rules)
     for rule in to.rules:
@@ -111,9 +111,9 @@ def _accepted(sender: Sender, to: Destination, opened: OpenReply) -> FrameFilter
 def _open(
     link: PeerLink, ledger: Ledger, to: Destination, routes: tuple[Route, ...], files: Sequence[FileId]
 ) -> ShipSession:
-    """A stream to the very cluster that is meant.
+    """Open a stream, and check that the intended cluster answered.
 
-    A clash of ids is believed when it is found twice: what one side said may have been overtaken on another stream.
+    An id clash is tried a second time: the first may come from a message that another stream had overtaken.
     """
     try:
         return _try(link, ledger, to, routes, files)
@@ -128,7 +128,7 @@ def _try(
 ) -> ShipSession:
     terms = tuple((file, to.term) for file in files)
     term_history = ledger.terms.term_history()
-    acked = ledger.files.last_seen_by(to.cluster)  # before the peer says which files it has seen
+    acked = ledger.files.last_seen_by(to.cluster)  # read before the peer lists the files that it has seen
     hello = Hello(
         ledger.cluster,
         to.cluster,
@@ -141,19 +141,21 @@ def _try(
         former=ledger.former,
     )
     session = link.ship(hello)
-    error = _mistaken(ledger, to, session.opened, acked)
+    error = _identity_error(ledger, to, session.opened, acked)
     if error is not None:
         session.close()
         raise error
     return session
 
 
-def _mistaken(ledger: Ledger, to: Destination, opened: OpenReply, acked: Sequence[FileId]) -> PeerRefusedError | None:
-    """Why the cluster that answered is not the one that is meant, or one of the two is an older copy."""
+def _identity_error(
+    ledger: Ledger, to: Destination, opened: OpenReply, acked: Sequence[FileId]
+) -> PeerRefusedError | None:
+    """Return an error when another cluster answered, or when one of the two clusters is an older copy."""
     if opened.cluster != to.cluster:
         return PeerRefusedError(
             f"{opened.cluster} answered instead of {to.cluster}",
-            "The peer was restored or another listens there: define it again (deletecluster, definecluster)",
+            "The peer was restored, or another cluster has its address; define it again (deletecluster, definecluster)",
             reason="WRONG_CLUSTER",
         )
     clash = ledger.terms.recognise(opened.cluster, opened.term_history)
@@ -167,7 +169,7 @@ def _mistaken(ledger: Ledger, to: Destination, opened: OpenReply, acked: Sequenc
     newest = {file.slot: file for file in opened.newest}
     forgotten = next((file for file in acked if file.slot not in newest or newest[file.slot] < file), None)
     if forgotten is not None:
-        why = f"it acked bytes of file {forgotten.local} and does not know that file now"
+        why = f"it acked bytes of file {forgotten.local} but no longer knows that file"
         remedy = OLDER_COPY_REMEDY.format(f"The data of {opened.cluster.name}", " on it")
         return id_clash(opened.cluster, why, remedy).error()
     return None

@@ -1,4 +1,4 @@
-"""The routes to a peer as every stream declares them: where each starts, and the schema versions in use."""
+"""The routes that each stream declares to a peer: where each starts, and its schema versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from replication.link.base import Route
 
 
 def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Route]:
-    """The routes of a peer's rules, as declared to it: with what comes from elsewhere and goes on there."""
+    """Return the routes of a peer's rules, as declared to it. Each includes the inbound routes that it carries on."""
     acknowledged = ledger.salvage.acknowledged()
     inbound: dict[tuple[UUID, str], list[InboundRoute]] = {}
     for route in ledger.landing.routes():
@@ -35,21 +35,21 @@ def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Ro
         if rule.table in tables:
             spec, versions = tables[rule.table]
             schemas = tuple(version for version in versions if version.group == rule.group)
-            coming = inbound.get((rule.table, rule.group), [])
+            incoming = inbound.get((rule.table, rule.group), [])
             passing_on = {each.source for each in passed_on if (each.peer, each.table) == (rule.peer, rule.table)}
-            carried = carried_onward(coming, ledger.cluster, peer, now, passing_on)
-            required_from = required_onward(coming, peer, rule.required_from)
-            gaps = dict(acknowledged.get((rule.table, rule.group), {})) | _passed_over(ledger, coming, peer, rule)
+            carried = carried_onward(incoming, ledger.cluster, peer, now, passing_on)
+            required_from = required_onward(incoming, peer, rule.required_from)
+            gaps = dict(acknowledged.get((rule.table, rule.group), {})) | _upstream_gaps(ledger, incoming, peer, rule)
             remote, generation = rule.remote_table, rule.generation
-            phase, told = rule.phase, rule.spec_for_peer(spec)
+            phase, sent = rule.phase, rule.spec_for_peer(spec)
             routes.append(
-                Route(told, rule.group, remote, generation, required_from, schemas, carried, phase, acknowledged=gaps)
+                Route(sent, rule.group, remote, generation, required_from, schemas, carried, phase, acknowledged=gaps)
             )
     return routes
 
 
 def ended_routes(ledger: Ledger, peer: ClusterId) -> list[Route]:
-    """The routes to a peer whose rules have ended, as closed: it need not have heard of that, if it was away."""
+    """Return the routes to a peer whose rules have ended, as closed. A peer that was away may have them open still."""
     routes = []
     for table, group, generation in ledger.rules.ended(peer):
         spec = ledger.tables.by_uuid(table)
@@ -58,20 +58,25 @@ def ended_routes(ledger: Ledger, peer: ClusterId) -> list[Route]:
     return routes
 
 
-def _passed_over(ledger: Ledger, coming: Sequence[InboundRoute], peer: ClusterId, rule: Rule) -> dict[FileId, Ranges]:
-    """What was salvaged on the way to this cluster and has not come here, so that it cannot go on."""
-    found = acknowledged_onward(coming, peer)
-    if not found:
-        return found
+def _upstream_gaps(
+    ledger: Ledger, incoming: Sequence[InboundRoute], peer: ClusterId, rule: Rule
+) -> dict[FileId, Ranges]:
+    """Return the sequences, by WAL, that were lost upstream and that this cluster lacks: it cannot pass them on."""
+    acknowledged = acknowledged_onward(incoming, peer)
+    if not acknowledged:
+        return acknowledged
     covered = ledger.landing.coverage(rule.table)
     none = Ranges()
-    left = {wal: gaps.subtract(covered.get(StreamId(wal, rule.table, rule.group), none)) for wal, gaps in found.items()}
-    return {wal: gaps for wal, gaps in left.items() if gaps}
+    missing = {
+        wal: gaps.subtract(covered.get(StreamId(wal, rule.table, rule.group), none))
+        for wal, gaps in acknowledged.items()
+    }
+    return {wal: gaps for wal, gaps in missing.items() if gaps}
 
 
 @dataclass(frozen=True, slots=True)
 class InboundState:
-    """What of the routes into a cluster the routes out of it depend on; two equal ones need no new declaration."""
+    """The part of the inbound routes that outbound routes depend on. While it is equal, no stream is reopened."""
 
     routes: frozenset[tuple[ClusterId, UUID, str, int, tuple[Carried, ...], Phase]]
     required_from: tuple[Mapping[FileId, int], ...]
@@ -81,12 +86,12 @@ class InboundState:
 
     @staticmethod
     def of(ledger: Ledger, now: int) -> InboundState:
-        """Of the open routes that come in."""
-        every = ledger.landing.routes()
+        """Read the state of the open inbound routes; ``now`` is in microseconds since 1970."""
+        inbound = ledger.landing.routes()
         return InboundState(
-            frozenset((r.source, r.table, r.group, r.generation, r.carried, r.phase) for r in every),
-            tuple(route.required_from for route in every),
-            tuple(route.acknowledged for route in every),
-            frozenset(route.source for route in every if now - route.last_seen > SILENT_US),
-            ledger.bootstraps.passed_on() if every else frozenset(),
+            frozenset((r.source, r.table, r.group, r.generation, r.carried, r.phase) for r in inbound),
+            tuple(route.required_from for route in inbound),
+            tuple(route.acknowledged for route in inbound),
+            frozenset(route.source for route in inbound if now - route.last_seen > SILENT_US),
+            ledger.bootstraps.passed_on() if inbound else frozenset(),
         )

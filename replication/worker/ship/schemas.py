@@ -24,7 +24,7 @@ class UnknownSchemaError(FormatError):
 
 
 class PeerSchemas:
-    """The schema versions that one peer was sent on one stream; the others are found in the ledger."""
+    """Tracks the schema versions that were sent on one stream; reads others from the ledger."""
 
     def __init__(self, ledger: Ledger, rules: Mapping[tuple[UUID, str], Rule], known: Iterable[bytes]) -> None:
         self._ledger = ledger
@@ -32,10 +32,10 @@ class PeerSchemas:
         self._known = set(known)
 
     def missing(self, used: Sequence[SchemaRef]) -> list[TableSpec | SchemaVersion]:
-        """What the peer was not sent: definitions first, then versions.
+        """Return what was not sent to the peer yet: table definitions first, then schema versions.
 
         Raises:
-            UnknownSchemaError: the ledger lacks one.
+            UnknownSchemaError: the ledger lacks a version.
         """
         versions: list[SchemaVersion] = []
         tables: dict[UUID, TableSpec] = {}
@@ -52,9 +52,9 @@ class PeerSchemas:
         return [*tables.values(), *versions]
 
     def sent(self, used: Sequence[SchemaRef]) -> None:
-        """The peer has these now."""
+        """Note that the peer has these versions."""
         self._known.update(name for _, _, name in used)
 
     def forget(self) -> None:
-        """The peer says that it lacks one: each goes again when it is used."""
+        """Forget all versions, because the peer lacks one: each is sent again at its next use."""
         self._known.clear()

@@ -1,4 +1,4 @@
-"""Which frames go to a peer: decided from a frame's header and provenance alone. Pure."""
+"""Decides which frames are sent to a peer, from a frame's header and provenance alone. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class FrameDecision(Enum):
     """What to do with a frame."""
 
     SEND = auto()
-    SKIP = auto()  # it is not meant for the peer; counts as sent
-    WITHHOLD = auto()  # the peer does not take its table now; counts as needed
+    SKIP = auto()  # not for the peer; counts as sent
+    WITHHOLD = auto()  # the peer refuses its table now; counts as needed
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class FrameFilter:
 
     @staticmethod
     def of(peer: ClusterId, rules: Iterable[Rule]) -> FrameFilter:
-        """Of the rules of one peer."""
-        found = {(rule.table, rule.group): rule for rule in rules}
-        return FrameFilter(peer, found, generation=max((rule.generation for rule in found.values()), default=0))
+        """Return the filter of one peer's rules, with no table withheld."""
+        by_group = {(rule.table, rule.group): rule for rule in rules}
+        return FrameFilter(peer, by_group, generation=max((rule.generation for rule in by_group.values()), default=0))
 
     def without(self, table: UUID, reason: str) -> FrameFilter:
-        """The same with one more table withheld."""
+        """Return a copy with one more table withheld."""
         return replace(self, withheld={**self.withheld, table: reason})
 
     def passing_over(self, table: UUID) -> FrameFilter:
-        """The same as if one table had no rule."""
+        """Return a copy without the rules of one table."""
         kept = {key: rule for key, rule in self.rules.items() if key[0] != table}
         return replace(self, rules=kept)
 
@@ -52,9 +52,9 @@ class FrameFilter:
     def judge(self, frame: FrameView) -> FrameDecision:
         """Decide about one frame.
 
-        Nothing goes where it has been (rule 4). What closes time or a role goes to every other peer, whatever the
-        rules. The rest goes when a rule wants its table and group, from the first sequence that the rule requires,
-        unless something that it required is lost: then the table waits to be bootstrapped.
+        A frame is not sent to a cluster in its provenance (rule 4). A control frame is sent to every other peer. A
+        data frame is sent when a rule has its table and group, from the first sequence that the rule requires. When
+        a frame that the rule required is lost, the table needs a bootstrap and its frames are skipped.
         """
         header = frame.header
         if self.peer in frame.provenance:

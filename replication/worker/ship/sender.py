@@ -1,4 +1,4 @@
-"""What all streams from this host to one peer share."""
+"""What the streams from this host to one peer share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One pass over a file's bytes to one peer: what the window needs is read, selected, sent in large messages, acked.
+"""A shipment: one stream to a peer. It reads what the window lacks, selects frames, and sends them in large messages.
 
-Payload goes forward only, positions come back. Skipped bytes ride with the message after them; when none follows for
-a while they go alone, so that the peer's prefix moves on.
+A skipped range is sent with the next message. When no message follows within ``_SKIP_ALONE_S``, the range is sent
+alone, so that the peer's prefix advances.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Followed:
-    """What the stream knows of one file beside its window.
+    """The stream's state of one file, beside its window.
 
-    ``skipped``: [begin, end) read and not for the peer, not sent yet, and since when. ``commits``: the newest commit
-    of what is on its way, by where it ends. ``refusals``: of bytes as they are, since the last that landed.
+    Attributes:
+        begin: the offset from which bytes are required.
+        skipped: a range [begin, end) that is not for the peer and not sent yet, and the time since when.
+        commits: the newest commit time of each message in flight, by its end offset.
+        refusals: corrupt or unknown-schema refusals since the last ack.
     """
 
     begin: int | None = None
@@ -55,16 +58,16 @@ class _Followed:
 
 
 class Shipment:
-    """A stream to one peer and what is on its way there. One thread uses it; ``close`` ends the stream.
+    """A stream to one peer and the bytes in flight on it. For one thread; ``close`` ends the stream.
 
     Args:
         session: the open stream.
         peer: the peer's name.
         sender: what all streams to the peer share.
-        selection: which frames go.
-        schemas: the schema versions that the peer was sent.
-        term: of the assignment.
-        losses: how often the peer had lost bytes of a file when the stream opened; files not named: never.
+        selection: decides which frames are sent.
+        schemas: the schema versions that the peer has.
+        term: the assignment's term.
+        losses: by file, how often the peer had lost bytes when the stream opened; 0 for a file not listed.
     """
 
     def __init__(
@@ -92,19 +95,19 @@ class Shipment:
         self._answered_s = time.monotonic()
 
     def follow(self, file: FileId, start: int, durable: Ranges) -> None:
-        """Take up a file. What lies before ``start`` is not required; it is sent as skipped."""
+        """Start to follow a file. The bytes before ``start`` are not required and are sent as skipped."""
         self._follow(file, FILE_HEADER_BYTES, durable).begin = start
 
     def follow_part(self, file: FileId, begin: int, durable: Ranges) -> None:
-        """Take up a file from ``begin`` on; what the peer has of it is reported, for its ack may have been lost."""
+        """Start to follow a file from ``begin`` on. Both methods report ``durable``, because an ack may be lost."""
         self._follow(file, begin, durable)
 
     def step(self, source: Source) -> bool:
-        """Send at most one message of a file that the window follows; whether there may be more to do now.
+        """Send at most one message of a followed file; return whether there may be more to do now.
 
         Raises:
-            FormatError, StorageError: the file cannot be read, or the peer finds what is read damaged again and again;
-                ``skip_file`` it. Whatever else fails, fails the stream.
+            FormatError, StorageError: the file cannot be read, or the peer repeatedly found its frames damaged. Call
+                ``skip_file``; the stream goes on. Any other error fails the stream.
         """
         followed, passage = self._files[source.file], self.window.files[source.file]
         damage, followed.damage = followed.damage, None
@@ -132,11 +135,11 @@ class Shipment:
         return message.end > at or bool(message.withheld)
 
     def drain(self, timeout_s: float) -> int:
-        """Take in replies, waiting ``timeout_s`` for the first; how many came.
+        """Process replies, waiting up to ``timeout_s`` for the first; return how many came.
 
         Raises:
-            PeerRefusedError: a refusal that ends the stream. PeerUnavailableError: the stream ended, or the peer did
-            not answer for ``ack_timeout_s`` with bytes on their way.
+            PeerRefusedError: a refusal that ends the stream.
+            PeerUnavailableError: the stream ended, or bytes are in flight and no reply came for ``ack_timeout_s``.
         """
         count = 0
         while (reply := self._session.receive(timeout_s if count == 0 else 0.0)) is not None:
@@ -147,29 +150,29 @@ class Shipment:
             self._answered_s = now
         elif now - self._answered_s > ack_timeout_s:
             raise PeerUnavailableError(
-                f"{self._peer} has not answered for {ack_timeout_s:g} s", "Is its receiver frozen?"
+                f"{self._peer} has not answered for {ack_timeout_s:g} s", "Check the peer's receiver process"
             )
         return count
 
     def nudge(self) -> None:
-        """Have ``drain`` return at once when it waits; for any thread."""
+        """Make a waiting ``drain`` return at once. Safe for threads."""
         self._session.nudge()
 
     def leave(self, file: FileId) -> None:
-        """Nothing more of a file."""
+        """Stop following a file."""
         self.window.leave(file)
         self._files.pop(file, None)
         self._readers.drop(file)
 
     def skip_file(self, file: FileId, error: ReplicationError) -> None:
-        """Report a file that ``step`` could not read; it is opened anew when it is stepped through again."""
+        """Report a file that ``step`` could not read; the next ``step`` opens it again."""
         if file in self._files:
             self._files[file].refusals = 0
         self._readers.drop(file)
         self._report(file, error=str(error))
 
     def close(self) -> None:
-        """End the stream; what is on its way may or may not arrive."""
+        """End the stream; bytes in flight may or may not land."""
         self._session.close()
         self.window.lost()
         self._readers.close()
@@ -185,7 +188,7 @@ class Shipment:
 
     @staticmethod
     def _read_from(followed: _Followed, begin: int, limit: int) -> int:
-        """Where to read: past what is not required, and past what was read and skipped before."""
+        """Return the offset to read from: after bytes that are not required, and after a skipped range."""
         at = begin if followed.begin is None else max(begin, min(followed.begin, limit))
         skipped = followed.skipped
         if skipped is not None and skipped[0] == begin and skipped[1] <= limit:
@@ -197,16 +200,16 @@ class Shipment:
             return b"", Message(at)
         size_max = self._sender.throttle.message_bytes(self._message_bytes)
         if followed.refusals:
-            size_max = 1  # frame by frame, so that those before a damaged one arrive
+            size_max = 1  # one frame a message, so that the frames before a damaged one land
         elif self.selection.withheld:
-            size_max = min(size_max, _WITHHELD_BYTES)  # a withheld frame ends a message: what follows is read again
+            size_max = min(size_max, _WITHHELD_BYTES)  # bytes after a withheld frame are read again: read little
         content, frames = self._readers.of(row.file, row.path).read(at, limit, size_max)
         landed = row.kind is FileKind.LANDING
         duplicates = self._sender.ledger.landing.duplicates(row.file, at, frames[-1].end) if landed else _NONE
         return content, compose(frames, self.selection, size_max, duplicates)
 
     def _send_schemas(self, message: Message) -> bool:
-        """Whether the peer has them all; a table of which the ledger lacks one is withheld from now on."""
+        """Send missing schemas; return False, and withhold the table, when the ledger lacks one."""
         try:
             missing = self._schemas.missing(message.schemas)
         except UnknownSchemaError as error:
@@ -234,14 +237,17 @@ class Shipment:
         )
 
     def _send_end(self, source: Source, followed: _Followed) -> None:
-        """Say that a file is closed when all of it went before that was known."""
+        """Send a file's closed length, when the file was closed after its last bytes were sent."""
         passage, end = self.window.files[source.file], source.length
         if source.closed and not followed.end_sent and not passage.withheld:
             followed.end_sent = True
             self._session.send(Data(source.file, end, end, passage.tiling_begin(end), self._term, b"", end))
 
     def _skip(self, source: Source, followed: _Followed, begin: int, end: int, *, more: bool) -> None:
-        """Bytes that are not for the peer wait for company, but not for long, nor where what follows stays here."""
+        """Hold back a skipped range, to send it with the next message.
+
+        Send it alone after ``_SKIP_ALONE_S``, at the end of a closed file, or before a range that is not sent now.
+        """
         now = time.monotonic()
         known = followed.skipped
         since = known[2] if known is not None and known[0] == begin else now
@@ -269,7 +275,7 @@ class Shipment:
                 self.window.rewind(file, reply.expected)
                 if file in self._files:
                     self._files[file].skipped = None
-            case Reason.DIVERGENCE:  # it is there, quarantined
+            case Reason.DIVERGENCE:  # the peer has quarantined the range: it counts as landed
                 _log.error("peer_diverged", peer=self._peer, file=str(file), begin=reply.begin, error=reply.what)
                 self._landed(file, Ranges.of((reply.begin, reply.end)), error=str(reply.error()))
             case Reason.UNKNOWN_TABLE | Reason.TABLE_CONFLICT | Reason.DISK_FULL if reply.table is not None:
@@ -304,18 +310,18 @@ class Shipment:
         self.window.returned(file, refusal.begin, refusal.end)
         followed = self._files.get(file)
         if followed is None:
-            return  # left meanwhile
+            return  # no longer followed
         followed.refusals += 1
         if followed.refusals > _CORRUPT_MAX:
             if refusal.reason is not Reason.CORRUPT:
                 raise refusal.error()
             followed.damage = CorruptFrameError(
                 f"{self._peer} finds {file} damaged: {refusal.what}",
-                "It is read again; if that does not help, restore it, or see what walship wal salvage would lose",
+                "The file is read again. If that does not help, restore it, or run walship wal salvage without --yes",
             )
 
     def _withhold(self, table: UUID, reason: str) -> None:
-        """Leave a table out from now on, also what an earlier stream found to hold only frames of it."""
+        """Withhold a table from now on, also in the ranges that an earlier stream recorded as withheld."""
         if table in self.selection.withheld:
             return
         self.selection = self.selection.without(table, reason)

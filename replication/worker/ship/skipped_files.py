@@ -1,4 +1,4 @@
-"""Files that could not be read, or that a peer finds damaged: skipped until a retry, so that the others go on."""
+"""Files that cannot be read, or that a peer finds damaged. They are skipped until a retry; other files are shipped."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _log = structlog.get_logger(__name__)
 
 
 class SkippedFiles:
-    """The files that one loop skips; each is tried again after 5 s, or ``retry_max_s`` if that is less."""
+    """The files that one loop skips. Each is retried after 5 s, or after ``retry_max_s`` if that is less."""
 
     def __init__(self, retry_max_s: float) -> None:
         self._retry_s = min(_RETRY_S, retry_max_s)
         self._until_s: dict[FileId, float] = {}
 
     def has(self, file: FileId) -> bool:
-        """Whether a file is not to be tried now."""
+        """Whether a file is skipped now."""
         return self._until_s.get(file, 0.0) > time.monotonic()
 
     def knows(self, file: FileId) -> bool:
-        """Whether a file is skipped, or was before."""
+        """Whether a file is or was skipped."""
         return file in self._until_s
 
     def put(self, shipment: Shipment, file: FileId, error: ReplicationError) -> None:
-        """Skip a file until a retry. The ledger records why each time, the log the first time."""
+        """Skip a file until a retry. The error is written to the ledger each time, and logged the first time."""
         if file not in self._until_s:
             _log.error("file_skipped", file=str(file), error=str(error))
         self._until_s[file] = time.monotonic() + self._retry_s

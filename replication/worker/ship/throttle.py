@@ -1,4 +1,4 @@
-"""The rate of one peer on one worker: shared by all streams to the peer, changed while they run."""
+"""The rate limit of one peer on one worker, shared by all streams to the peer. It may change while they run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replication.core.shipping.throttle import TokenBucket
 
 
 class Throttle:
-    """Lets bytes go to a peer at no more than a rate; no rate at first. Safe for threads.
+    """Limits the bytes per second to a peer; unlimited until ``set_rate``. Safe for threads.
 
     Args:
         clock: monotonic seconds.
@@ -22,7 +22,7 @@ class Throttle:
         self._bucket: TokenBucket | None = None
 
     def set_rate(self, rate: float) -> None:
-        """From now on ``rate`` bytes per second; 0 for no limit. What went too early before is still waited for."""
+        """Set the rate in bytes per second; 0 means no limit. A debt of the earlier rate is kept."""
         with self._lock:
             if rate <= 0:
                 self._bucket = None
@@ -32,12 +32,12 @@ class Throttle:
                 self._bucket = self._bucket.at(self._clock()).at_rate(rate)
 
     def message_bytes(self, at_most: int) -> int:
-        """How large the next message may be."""
+        """Return the maximum size of the next message."""
         bucket = self._bucket
         return at_most if bucket is None else min(at_most, bucket.message_bytes)
 
     def admits(self) -> bool:
-        """Whether a message may go now."""
+        """Whether a message may be sent now."""
         if self._bucket is None:
             return True
         with self._lock:
@@ -47,7 +47,7 @@ class Throttle:
             return self._bucket.wait_s() == 0.0
 
     def spend(self, size: int) -> None:
-        """A message of ``size`` bytes went."""
+        """Note that a message of ``size`` bytes was sent."""
         if self._bucket is None:
             return
         with self._lock:

@@ -1,8 +1,8 @@
-"""Which file begins when, so that a key's versions by one writer reach a peer in order.
+"""Decides when a file may begin to be shipped, so that one writer's versions of a key reach a peer in order.
 
-A writer's WALs keep the order in which they were written. So do landing files of what one host of a peer wrote. A file
-begins to go to a peer when all is there that its order had when its own first bytes were seen: over a roll, a dead
-worker or another receiver nothing of it is registered there before what the writer wrote earlier.
+The WALs of one writer are ordered, and so are the landing files from one host of a peer. When a file's first bytes are
+seen, the lengths of the earlier files of its order are recorded. The file begins once the peer has those bytes. So
+nothing of it is registered there before earlier writes, over rolls, dead workers and changes of receiver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OrderKey = tuple[str, ...]
 
 
 def order_key(row: FileRow) -> _OrderKey | None:
-    """What the files that must keep their order have in common; None for those that need none."""
+    """Return a key that files of one order share; None for a file that needs no order."""
     if row.kind is FileKind.WAL and row.writer:
         return row.host, row.writer
     if row.kind is FileKind.LANDING and row.source is not None:
@@ -32,20 +32,20 @@ def order_key(row: FileRow) -> _OrderKey | None:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What one file waits for: CLOSED files of its order known by ``look``, and ``ahead`` up to where they were."""
+    """What one file waits for: the CLOSED files of its order known at ``look``, and offsets of others in ``ahead``."""
 
     look: int
     ahead: dict[FileId, int]
 
 
 class WriteOrder:
-    """What each waiting file of one stream waits for. For one thread.
+    """Tracks which files each waiting file of one stream waits for. For one thread.
 
-    CLOSED files are kept once for their key, so that a long backlog costs what it has files, not the square of that.
+    CLOSED files are kept once per key, so the cost of a backlog is linear in its files.
 
     Args:
-        look: every file of the host with its durable length of this moment.
-        is_there: whether a file's bytes up to an offset are at the peer, or held back there for their table's sake.
+        look: returns every file of the host with its current durable length.
+        is_there: returns whether a file's bytes up to an offset are at the peer, or withheld from it.
     """
 
     def __init__(self, look: Callable[[], Iterable[Source]], is_there: Callable[[FileId, int], bool]) -> None:
@@ -58,11 +58,11 @@ class WriteOrder:
         self._waiting: dict[FileId, _Waiting] = {}
 
     def begin_pass(self) -> None:
-        """A pass over the host's files begins: the first one that is new in it is looked for anew."""
+        """Begin a pass over the host's files: the first new file in it reads the lengths again."""
         self._is_fresh = False
 
     def may_begin(self, source: Source, begun: Collection[FileId]) -> bool:
-        """Whether a file may begin now; ``begun`` are the files under way, which wait for nothing any more."""
+        """Return whether a file may begin now. ``begun`` are the files that have begun."""
         key = order_key(source.row)
         if key is None:
             return True
@@ -74,7 +74,7 @@ class WriteOrder:
         return self._are_closed_there(source.file, key, waiting.look) and self._are_there(waiting.ahead)
 
     def _first(self, file: FileId, key: _OrderKey, begun: Collection[FileId]) -> _Waiting:
-        """Looked at after the file's first bytes were seen, so nothing that came before is missed."""
+        """Record what a new file waits for. The lengths are read after its first bytes were seen, so none is missed."""
         if not self._is_fresh:
             self._look_around()
         growing, closed = self._growing.get(key, {}), self._closed.get(key, {})
@@ -94,8 +94,8 @@ class WriteOrder:
             if key is None or each.length <= FILE_HEADER_BYTES:
                 continue  # a file without frames may never begin
             if each.closed:
-                found = known.get(key, {}).get(each.file, (each.length, self._looks))
-                self._closed.setdefault(key, {})[each.file] = found
+                entry = known.get(key, {}).get(each.file, (each.length, self._looks))
+                self._closed.setdefault(key, {})[each.file] = entry
             else:
                 self._growing.setdefault(key, {})[each.file] = each.length
         self._waiting = kept
@@ -104,8 +104,8 @@ class WriteOrder:
         closed = self._closed.get(key, {})
         there: list[FileId] = []
         missing = False
-        for each, (end, found) in closed.items():
-            if each < file and found <= look:
+        for each, (end, first_look) in closed.items():
+            if each < file and first_look <= look:
                 if not self._is_there(each, end):
                     missing = True
                     break
@@ -123,7 +123,7 @@ class WriteOrder:
 
 
 class Shipped:
-    """Whether files that others ship are at a peer, by the ledger, which is asked about twice a second."""
+    """Whether files that other workers ship are at a peer, by the ledger, which is read at most twice a second."""
 
     def __init__(self, ledger: Ledger, peer: str) -> None:
         self._ledger = ledger
@@ -132,12 +132,12 @@ class Shipped:
         self._known: dict[FileId, tuple[int, Ranges]] = {}
 
     def is_there(self, file: FileId, end: int) -> bool:
-        """Whether a file is at the peer up to ``end``; one that is not there any more was, or is required no more."""
+        """Return whether a file is at the peer up to ``end``; True for a file without a status: it was retired."""
         if time.monotonic() - self._asked_s >= _ASK_S:
             self._asked_s = time.monotonic()
             self._known = {}
-            for named, _, status in self._ledger.files.statuses(self._peer):
-                begin, shipped = self._known.get(named, (status.begin, Ranges()))
-                self._known[named] = min(begin, status.begin), shipped.union(status.shipped)
+            for other, _, status in self._ledger.files.statuses(self._peer):
+                begin, shipped = self._known.get(other, (status.begin, Ranges()))
+                self._known[other] = min(begin, status.begin), shipped.union(status.shipped)
         begin, shipped = self._known.get(file, (end, Ranges()))
         return begin >= end or shipped.contains(begin, end)
