@@ -1,5 +1,5 @@
 """The tables that users query: latest rows, fold, maintenance, reads and traces.
 
-Guarantees: all readers use one definition of "the newest version" (``latest.py``), in Spark and in DuckDB. A fold is
-one step for readers. Begin at ``read.py`` and ``fold.py``.
+Guarantees: all readers use one definition of "the newest version" (``latest.py``), in Spark and in DuckDB. Readers see
+a fold in one step. Begin at ``read.py`` and ``fold.py``.
 """

@@ -1,4 +1,4 @@
-"""Commit metadata: what a replay snapshot's summary says about the commit that made it."""
+"""Commit metadata: the part of a replay snapshot's summary that describes the replay commit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ REPLAY_SUMMARY = "walship.replay"
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """Commit metadata of a replay snapshot: epoch, number, and the range of each file with rows that it applied.
+    """Replay epoch and number of a commit, and the byte range that it applied of each file.
 
-    A range begins at the first of these rows; what is before it in the file came with earlier commits.
+    A range begins at the first frame whose rows the commit has. Earlier commits have the frames before it.
     """
 
     epoch: int
@@ -24,7 +24,7 @@ class CommitMetadata:
     applied: Mapping[FileId, tuple[int, int]]
 
     def to_summary(self) -> dict[str, str]:
-        """As properties of the snapshot's summary."""
+        """Return it as properties of the snapshot's summary."""
         ranges = {str(file): span for file, span in self.applied.items()}
         return {REPLAY_SUMMARY: json.dumps([self.epoch, self.number, ranges], separators=(",", ":"))}
 

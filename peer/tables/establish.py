@@ -1,4 +1,4 @@
-"""Creating a table's Iceberg tables and view, and making them follow its definition."""
+"""Create a table's Iceberg tables and view, and alter them to its definition."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from replication.tables.base import Tables
 
 
 def establish(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
-    """Create or alter the Iceberg tables of ``spec`` and ``<table>__latest`` to fit it.
+    """Create or alter the Iceberg tables of ``spec`` and the view ``<table>__latest``.
 
-    Those of a dropped table of the same name keep their rows under another name (``base.Catalog``).
+    Iceberg tables of a dropped table with the same name are renamed and keep their rows (``base.Catalog``).
 
     Raises:
-        SchemaError, CommitConflictError: as ``create``.
+        SchemaError, CommitConflictError: as ``Tables.create``.
     """
 
     def was_dropped(table: UUID) -> bool:

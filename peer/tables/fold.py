@@ -1,8 +1,9 @@
-"""Fold: changes at or below the replicated time are merged into ``<table>``, in one step for readers.
+"""Fold: merge the changes up to the replicated time into ``<table>``. Readers see a fold in one step.
 
-Tombstones are written first (one too many changes nothing, since the newest wins), then ``<table>``, in one commit
-that records the position. Only changed keys are touched. When replicated time stands still for longer than ``hold_s``,
-the last consistent snapshot is tagged for consistent reads, and everything received is folded.
+A fold writes tombstones first. Then it commits ``<table>``, with the position in the same commit. A tombstone whose
+fold fails afterwards is harmless, since the newest version wins. Only rows of changed keys are rewritten. When
+replicated time stands still for longer than ``hold_s``, the last consistent snapshot is tagged for consistent reads,
+and all changes are folded.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """What a fold did: versions merged, deletes among them, and the new position of ``<table>``."""
+    """Versions that a fold merged, the deletes among them, and the new position of ``<table>``."""
 
     versions: int
     deletes: int
@@ -41,7 +42,7 @@ class FoldResult:
 
 @dataclass(slots=True)
 class Settled:
-    """Tables that are folded to their end, with their snapshots: until these change there is nothing to fold.
+    """Fully folded tables, with their snapshots. A fold skips a table while its snapshots stay the same.
 
     Tables whose rows expire by age are never noted.
     """
@@ -49,15 +50,15 @@ class Settled:
     _tables: dict[UUID, tuple[TableSpec, int | None, int | None]] = field(default_factory=dict)
 
     def has(self, spec: TableSpec, changes: History, table: History) -> bool:
-        """Whether all of ``changes`` is in ``table``."""
+        """Return whether all of ``changes`` is folded into ``table``."""
         return self._tables.get(spec.uuid) == (spec, changes.current, table.current)
 
     def note(self, spec: TableSpec, changes: History, table: History) -> None:
-        """All of ``changes`` is in ``table``."""
+        """Note that all of ``changes`` is folded into ``table``."""
         self._tables[spec.uuid] = (spec, changes.current, table.current)
 
     def keep(self, known: Container[UUID]) -> None:
-        """Forget all tables but ``known`` ones."""
+        """Forget all tables except ``known``."""
         self._tables = {table: noted for table, noted in self._tables.items() if table in known}
 
 
@@ -68,15 +69,15 @@ def fold(
 
     Args:
         tables: the warehouse.
-        ledger: for replicated time, and to note the fold.
+        ledger: gives the replicated time and records the fold.
         spec: the table.
         now: microseconds since 1970.
-        hold_s: fold past a replicated time that has stood still for longer.
-        settled: tables that this process knows to be folded to their end.
+        hold_s: when replicated time stands still for longer, fold past it.
+        settled: fully folded tables that this process remembers.
 
     Raises:
-        CommitConflictError: maintenance committed meanwhile; try again.
-        StorageError: a file of the tables is gone or damaged.
+        CommitConflictError: another writer committed first; try again.
+        StorageError: a data file is missing or damaged.
     """
     changes = tables.history(spec.name + CHANGES)
     times = ledger.time.replicated(spec.uuid)
@@ -98,15 +99,15 @@ def fold(
 def merge_changes(
     tables: Tables, spec: TableSpec, upto: int | None, settled: Settled | None = None
 ) -> FoldResult | None:
-    """Merge the changes with commit times up to ``upto``; when None, all, with a hold for consistent reads.
+    """Merge the changes with commit times up to ``upto``. None merges all, with a hold for consistent reads.
 
-    Returns None, and commits nothing, when there are no such changes, no hold that may end, and no rows that expired
-    some time ago: a fold removes those, and the view hides them as of the last fold. Errors as ``fold``.
+    Returns None, and commits nothing, when there is nothing to do: no such changes, no hold that may end, and no rows
+    that expired some time ago. A fold removes expired rows. Raises the errors of ``fold``.
     """
     changes, table = tables.history(spec.name + CHANGES), tables.history(spec.name)
     before = Folded.newest(table)
     if not before.holds and table.tags.get(CONSISTENT_TAG, table.current) != table.current:
-        tables.untag(spec.name, CONSISTENT_TAG)  # a hold that is over left it; a hold that begins finds it
+        tables.untag(spec.name, CONSISTENT_TAG)  # left by a hold that is over
     reached = _newest_replay(changes)
     is_level = reached is not None and reached <= before.replay
     if changes.current is None or (is_level and (upto is None or upto <= before.upto)):
@@ -120,7 +121,7 @@ def merge_changes(
         tables.attach(connection, "changes", spec.name + CHANGES, where=before.unfolded)
         if not before.known:
             before = _as_far_as_rows_go(connection, tables, spec, before)
-        limit = None if upto is None else max(upto, before.upto)  # late versions below the last fold are merged here
+        limit = None if upto is None else max(upto, before.upto)  # includes late versions below the last fold
         here = MergeQuery(spec, DUCKDB, "changes", DUCKDB.name("table"), "tombstones", before)
         if reached is None:
             (newest_row,) = connection.execute("select max(_replay) from changes").fetchone() or (None,)
@@ -139,8 +140,8 @@ def merge_changes(
             merged = _merge_here(connection, here, where, late > 0)
         else:
             merged = _merge_there(tables, spec, before, where, late > 0, deletes > 0)
-    if not tables.fits(spec):  # rows that were read may have dropped columns
-        raise CommitConflictError(f"{spec.name} was altered meanwhile")
+    if not tables.fits(spec):  # the rows read may have columns that were dropped since
+        raise CommitConflictError(f"{spec.name} was altered during the fold")
     folded = _next(before, reached, before.upto if newest is None else newest, upto)
     _commit(tables, spec, table.current, merged, before, folded)
     _log.info("folded", table=spec.name, versions=versions, deletes=deletes, upto=folded.upto)
@@ -148,11 +149,11 @@ def merge_changes(
 
 
 def _count(connection: duckdb.DuckDBPyConnection, here: MergeQuery, where: str) -> tuple[int, int | None, int, int]:
-    """How many changes there are, the newest commit, how many deletes, and how many late ones."""
+    """Return the number of changes, their newest commit time, and the numbers of deletes and of late changes."""
     (counted,) = connection.execute(
         "select count(*), max(_commit), count(*) filter (where _op > 0),"
         f" count(*) filter (where {here.is_late}) from changes where {where}"
-    ).fetchall()  # a result not fetched to its end would keep the connection from attaching more
+    ).fetchall()  # DuckDB attaches nothing more while a result is not fetched to its end
     versions, newest, deletes, late = counted
     return versions, newest, deletes, late
 
@@ -160,7 +161,7 @@ def _count(connection: duckdb.DuckDBPyConnection, here: MergeQuery, where: str) 
 def _commit(
     tables: Tables, spec: TableSpec, current: int | None, merged: _Merged, before: Folded, folded: Folded
 ) -> None:
-    """Tombstones first (one too many changes nothing), then the table, in one step for readers."""
+    """Write tombstones first, then the table. Readers see the table change in one step."""
     if folded.holds and not before.holds and current is not None:
         tables.tag(spec.name, CONSISTENT_TAG, current)
         _log.warning("folding_past_replicated_time", table=spec.name, held_from=before.upto)
@@ -182,14 +183,17 @@ class _Merged:
 
 
 def _is_settled(connection: duckdb.DuckDBPyConnection, merge: MergeQuery) -> bool:
-    """Whether nothing waits to be folded, at any replicated time, until the next commit."""
+    """Return whether no change is left to fold, at any replicated time."""
     if merge.folded.holds or not merge.folded.known or horizon(merge.spec, 1 << 62) is not None:
         return False
     return not connection.execute(f"select 1 from changes where {merge.changes_where()} limit 1").fetchall()
 
 
 def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: MergeQuery, upto: int) -> bool:
-    """Whether ``<table>`` has rows that are too old by ``upto``; looks a twentieth of their age after the last fold."""
+    """Return whether ``<table>`` has rows that are too old as of ``upto``.
+
+    The table is scanned only once a twentieth of the maximum age has passed since the last fold.
+    """
     before, old = (horizon(merge.spec, at - REMOVED_LATER_US) for at in (merge.folded.upto, upto))
     if old is None or (before is not None and old - before < (upto - old) // 20):
         return False
@@ -198,7 +202,7 @@ def _grew_old(connection: duckdb.DuckDBPyConnection, tables: Tables, merge: Merg
 
 
 def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: str, versions: int) -> bool:
-    """Whether the changes are few enough, and their texts and bytes small enough, to be merged in memory."""
+    """Return whether the changes are few and small enough to be merged in memory."""
     if versions > _DRIVER_VERSIONS:
         return False
     sizes = ["0"]
@@ -211,7 +215,7 @@ def _fits_here(connection: duckdb.DuckDBPyConnection, spec: TableSpec, where: st
 
 
 def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where: str, late: bool) -> _Merged:
-    """Few changes are merged in this process: a query costs milliseconds, a Spark job much more."""
+    """Merge few changes in this process: a query takes milliseconds, a Spark job much longer."""
     connection.execute(f"create table resolved as {merge.resolved(where, late=late)}")
     gone, rows, tombstone_rows = (
         connection.sql(query).to_arrow_table()
@@ -225,7 +229,7 @@ def _merge_here(connection: duckdb.DuckDBPyConnection, merge: MergeQuery, where:
 
 
 def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, late: bool, deletes: bool) -> _Merged:
-    """Many changes are merged by the warehouse's engine; sorting again is cheaper than keeping so much."""
+    """Merge many changes in the warehouse's engine. It sorts them again for each result, cheaper than storing them."""
     changes, table, tombstones = (tables.ref(spec.name + suffix) for suffix in (CHANGES, "", TOMBSTONES))
     merge = MergeQuery(spec, tables.dialect, changes, table, tombstones, before)
     resolved = f"({merge.resolved(where, late=late)})"
@@ -237,7 +241,7 @@ def _merge_there(tables: Tables, spec: TableSpec, before: Folded, where: str, la
 def _as_far_as_rows_go(
     connection: duckdb.DuckDBPyConnection, tables: Tables, spec: TableSpec, before: Folded
 ) -> Folded:
-    """An unknown fold counts as one up to the newest version in ``<table>``, to which a late version may lose."""
+    """Count an unknown fold as one up to the newest version in ``<table>`` and its tombstones."""
     tables.attach(connection, "table", spec.name)
     tables.attach(connection, "tombstones", spec.name + TOMBSTONES)
     columns = [DUCKDB.name(version_column("_commit", group)) for group in merge_groups(spec)]
@@ -256,5 +260,5 @@ def _next(before: Folded, reached: int, newest: int, upto: int | None) -> Folded
 
 
 def _newest_replay(changes: History) -> int | None:
-    """The number of the newest replay commit; None when its snapshot has expired; then only the rows say it."""
+    """Return the number of the newest replay commit, or None when its snapshot has expired."""
     return next((stamp.number for s in changes.chain() if (stamp := CommitMetadata.of(s)) is not None), None)

@@ -1,9 +1,9 @@
-"""What a table's rows are: one definition in portable SQL, for Spark (view, fold) and DuckDB (reads without Spark).
+"""The rows of a table, defined once in portable SQL for Spark (view, fold) and DuckDB (reads without Spark).
 
-A version's place in the order is (timestamp; at an equal timestamp a delete with a user timestamp first; commit,
-origin, WAL, sequence, row). ``<table>`` holds the winners folded so far; ``__changes`` rows that came after
-(``_replay``) or are newer (``_commit``) than the last fold are merged in. Versions newer than the fold's time win
-over anything folded, so stored rows and tombstones are looked at only for late ones and for user timestamps.
+Versions of a key are ordered by timestamp, delete over put at equal user timestamps, commit time, origin, WAL,
+sequence and row. ``<table>`` holds the winners of the last fold. A read merges in the ``__changes`` rows that came
+after that fold (``_replay``) or are newer (``_commit``). A version newer than the fold wins over every folded one. So
+folded rows and tombstones are compared only with late versions and with user timestamps.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Position of ``<table>``: it has all rows of ``__changes`` with ``_replay`` and ``_commit`` at most these.
+    """Position of ``<table>``: it has all ``__changes`` rows with ``_replay <= replay`` and ``_commit <= upto``.
 
-    ``held_replay`` and ``held_upto`` are those of the tagged consistent snapshot that consistent reads start from;
-    equal to the others without a hold. When ``known`` is False, only that something was folded is known.
+    ``held_replay`` and ``held_upto`` are the position of the tagged snapshot that consistent reads start from. Without
+    a hold they equal ``replay`` and ``upto``. ``known`` is False when a fold happened, but its position is unknown.
     """
 
     replay: int = 0
@@ -45,11 +45,11 @@ class Folded:
 
     @property
     def holds(self) -> bool:
-        """Whether a tagged snapshot is held for consistent reads."""
+        """Return whether a tagged snapshot is held for consistent reads."""
         return (self.held_replay, self.held_upto) != (self.replay, self.upto)
 
     def to_summary(self) -> dict[str, str]:
-        """As properties of a snapshot of ``<table>``."""
+        """Return it as properties of a snapshot of ``<table>``."""
         return {FOLD_SUMMARY: json.dumps([self.replay, self.upto, self.held_replay, self.held_upto])}
 
     @staticmethod
@@ -62,22 +62,22 @@ class Folded:
     def newest(history: History) -> Folded:
         """The position of the newest fold among the current snapshot's ancestors.
 
-        When that has expired, all changes count as unfolded (merging one again changes no row) and as late.
+        When that snapshot has expired, all changes count as unfolded and late. Merging a change again is harmless.
         """
-        found = next((found for s in history.chain() if (found := Folded.of(s.summary)) is not None), None)
-        return found or Folded(known=history.whole)
+        newest = next((folded for s in history.chain() if (folded := Folded.of(s.summary)) is not None), None)
+        return newest or Folded(known=history.whole)
 
     @property
     def unfolded(self) -> str:
-        """The condition on ``__changes`` rows that are not in ``<table>``, as SQL and as an Iceberg filter."""
+        """The condition for ``__changes`` rows that are not in ``<table>``, valid in SQL and as an Iceberg filter."""
         return f"_replay > {self.replay} or _commit > {self.upto}"
 
 
 @dataclass(frozen=True)
 class MergeQuery:
-    """The SQL of one table in one dialect; ``changes``, ``table`` and ``tombstones`` are the names they are read by.
+    """The SQL of one table in one dialect. ``changes``, ``table`` and ``tombstones`` are the names in the queries.
 
-    Live rows are those of versions with a timestamp of ``horizon`` or more (``core/aging.py``), of any when None.
+    Versions with a timestamp below ``horizon`` are expired (``core/definition/aging.py``); None expires nothing.
     """
 
     spec: TableSpec
@@ -114,12 +114,12 @@ class MergeQuery:
         return self._list(self.spec.key)
 
     def changes_where(self, *, upto: int | None = None, replay: int | None = None, late: bool = True) -> str:
-        """The condition on the rows of ``__changes`` that are to be merged into ``<table>``.
+        """The condition for the rows of ``__changes`` to merge into ``<table>``.
 
         Args:
-            upto: only versions with a commit time at or below.
+            upto: only versions with this commit time or an earlier one.
             replay: only versions that came with this replay commit or an earlier one.
-            late: False leaves out changes that came after the last fold and are older.
+            late: False leaves out late changes (``came_late``).
         """
         limits = [f"({self.folded.unfolded})" if late else f"_commit > {self.folded.upto}", "_op >= 0"]
         limits += [f"_commit <= {upto}"] if upto is not None else []
@@ -128,36 +128,40 @@ class MergeQuery:
 
     @property
     def is_late(self) -> str:
-        """The condition on a version that may lose against a folded one."""
+        """The condition for a version that may lose to a folded one."""
         return "true" if self._always_late else f"_commit <= {self.folded.upto}"
 
     @property
     def came_late(self) -> str:
-        """The condition on changes that came after the last fold and are older, as SQL and as an Iceberg filter."""
+        """The condition for changes that came after the last fold but have an older commit time.
+
+        Valid in SQL and as an Iceberg filter.
+        """
         return f"_replay > {self.folded.replay} and _commit <= {self.folded.upto}"
 
     def changed(self, where: str) -> str:
-        """Keys of the changes that ``where`` names, some more than once."""
+        """The keys of the changes that match ``where``, with repetitions."""
         return f"select {self.keys()} from {self.changes} where {where}"
 
     def resolved(self, where: str, *, late: bool = True, upto: int | None = None) -> str:
-        """For every key of the changes that ``where`` names, the newest version of each group, deletes included.
+        """The newest version of each group, deletes included, for every key of the changes that match ``where``.
 
         Args:
-            where: which changes.
-            late: False when it is known that none of them is late.
-            upto: only tombstones with a commit time at or below; those of a fold past a hold exist already.
+            where: the condition for the changes.
+            late: False when none of the changes is late.
+            upto: only tombstones with this commit time or an earlier one; a fold during a hold may have written newer.
         """
         every = f"select {self._columns} from {self.changes} where {where}"
         if self.folded == Folded() or not late:
             return self._newest(every)
-        behind = f"({self.changed(where if self._always_late else f'{where} and {self.is_late}')})"
-        return self._newest(" union all ".join((every, *self._stored(behind), self._tombstone_rows(behind, upto))))
+        keys = f"({self.changed(where if self._always_late else f'{where} and {self.is_late}')})"
+        return self._newest(" union all ".join((every, *self._stored(keys), self._tombstone_rows(keys, upto))))
 
     def kept(self, keys: str) -> str:
-        """Every stored version of the keys that a name or query in parentheses gives, in no order.
+        """Every stored version of ``keys`` (a name, or a query in parentheses), in no order.
 
-        ``_kept`` says where: ``changes`` (with ``_through`` and ``_applied``), ``table`` or ``tombstones``.
+        The column ``_kept`` is ``changes``, ``table`` or ``tombstones``. Only ``changes`` have ``_through`` and
+        ``_applied``.
         """
         logged = ", ".join(("_through", "_applied"))
         none = "null as _through, null as _applied"
@@ -172,11 +176,11 @@ class MergeQuery:
         return " union all ".join(parts)
 
     def live(self, keys: str) -> str:
-        """The rows of ``<table>`` for the keys that a name or query in parentheses gives, as they are now."""
+        """The current rows of ``keys`` (a name, or a query in parentheses)."""
         return self.rows(f"({self._newest(self.kept(keys))})")
 
     def rows(self, merged: str) -> str:
-        """The rows of ``<table>`` that versions (a name or query) make: user columns and groups' versions."""
+        """The rows of ``<table>`` for ``merged`` versions (a name or query): user columns and version columns."""
         young = "" if self.horizon is None else f" and coalesce(_ts, _commit) >= {self.horizon}"
         live = f"select * from {merged} v where _op = 0{young}"
         if len(self.groups) == 1:
@@ -193,13 +197,13 @@ class MergeQuery:
         return f"select {', '.join(made)} from ({live}) m group by {self.keys()}"
 
     def tombstone_rows(self, merged: str) -> str:
-        """The rows of ``__tombstones`` that versions (a name or query) make."""
+        """The rows of ``__tombstones`` for ``merged`` versions (a name or query)."""
         return f"select {self.keys()}, {self._version_columns} from {merged} v where _op > 0"
 
     def every(self) -> str:
-        """The newest version of every key and group, deletes included; for a deleted key an older one may be included.
+        """The newest version of every key and group, deletes included. A deleted key may have an older version, too.
 
-        Columns as the changes have them, less ``_replay``.
+        The columns are those of ``__changes`` without ``_replay``.
         """
         where = self.changes_where()
         changed = f"({self.changed(where)})"
@@ -208,7 +212,7 @@ class MergeQuery:
         return " union all ".join((f"select * from ({self.resolved(where)}) r", *stored, tombstone_rows))
 
     def brought_by(self) -> str:
-        """The frames that brought existing rows: origin, WAL, group, sequence, newest commit time."""
+        """The frames that the existing rows came with: origin, WAL, group, sequence, newest commit time."""
         group = "_group" if self.spec.kind != "cell" else group_of_family(self.spec)
         place = f"_origin, _wal, {group}, _seq, max(_commit)"
         parts = [f"select {place} from {self.changes} where _op >= 0 group by all"]
@@ -228,14 +232,14 @@ class MergeQuery:
         Args:
             upto: the commit time.
             versions: with each group's version columns.
-            late: False, which engines plan and run faster, leaves out what came after the last fold and is older.
+            late: False leaves out late changes (``came_late``); engines run the query faster then.
         """
         names = [c.name for c in self.spec.columns]
         if versions and self.spec.key:
             names += [version_column(f, g) for g in self.groups for f in VERSION]
         columns = self._list(names)
         if not self.spec.key:
-            # rows without a commit time came by no WAL, so they belong to every time
+            # rows without a commit time came by no WAL, so they are read as of any time
             limits = [] if upto is None else [f"_commit <= {upto}"]
             limits += [] if self.horizon is None else [f"_commit >= {self.horizon}"]
             where = f" where (_commit is null or {' and '.join(limits)})" if limits else ""
@@ -259,7 +263,7 @@ class MergeQuery:
         return f"(select {', '.join(made)} from {self.table} o where not ({self.too_old(self.horizon)}))"
 
     def too_old(self, horizon: int) -> str:
-        """The condition on a row of ``<table>`` that no group has a version of ``horizon`` or later.
+        """The condition for a row of ``<table>`` whose groups all have timestamps below ``horizon``.
 
         Rows that came by no WAL have no version and do not expire.
         """
@@ -292,17 +296,18 @@ class MergeQuery:
         return f"exists (select 1 from {late} l where {same})"
 
     def _changed_by(self, where: str) -> str:
-        """The condition on a row ``s`` that its key is among the changes that ``where`` names."""
+        """The condition for a row ``s`` whose key is among the changes that match ``where``."""
         if not self.dialect.hash:
             return self._among(f"({self.changed(where)})")
         keys = [self.dialect.name(key) for key in self.spec.key]
         hashed = f"select {', '.join(keys)}, {self.dialect.hash}({', '.join(keys)}) as _hash"
-        same = " and ".join(f"s.{key} >= l.{key} and s.{key} <= l.{key}" for key in keys)  # "=" would be joined by
+        # Spark would join on "=" between keys instead of on the hash
+        same = " and ".join(f"s.{key} >= l.{key} and s.{key} <= l.{key}" for key in keys)
         by = f"{self.dialect.hash}({', '.join(f's.{key}' for key in keys)}) = l._hash"
         return f"exists (select 1 from ({hashed} from {self.changes} where {where}) l where {by} and {same})"
 
     def _stored(self, late: str, *, among: bool = True) -> list[str]:
-        """Rows of ``<table>`` for the late keys, or for all others, as one version per group."""
+        """Rows of ``<table>`` as one version per group; with ``among`` for the ``late`` keys, else for all others."""
         parts: list[str] = []
         for group in self.groups:
             mine = set(group_columns(self.spec, group))
@@ -326,15 +331,15 @@ class MergeQuery:
 
 
 def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, versions: bool = False) -> str:
-    """The query behind ``<table>__latest`` for a warehouse's own engine; valid as long as ``__changes`` are kept.
+    """Return the query of ``<table>__latest`` for a warehouse's own engine.
+
+    The query is valid until rows of ``__changes`` are deleted. Rows that expire after this call stay in its result.
 
     Args:
         tables: the warehouse, whose engine runs the query.
         spec: the table.
-        upto: only versions with a commit time up to this; not below the last fold's.
+        upto: only versions with commit times up to this; not below the last fold's.
         versions: with each group's version columns.
-
-    Rows that expire after this call are still in the query's result.
     """
     return _latest(tables, spec, tables.ref, now_us() if upto is None else upto, upto, versions)
 
@@ -342,15 +347,15 @@ def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, ve
 def show_latest(tables: Tables, spec: TableSpec) -> None:
     """Make the view ``<table>__latest`` start from the newest fold.
 
-    A view that starts from an earlier fold gives the same rows, slower, as long as ``__changes`` are kept. When a
-    version older than the last fold arrives, ``show_late`` replaces the view, which then shows that one, too.
+    A view that starts from an earlier fold gives the same rows, slower, until rows of ``__changes`` are deleted. When a
+    version older than the last fold arrives, ``show_late`` replaces the view so that it includes that version.
 
     Raises:
-        UnknownTableError, CommitConflictError: the table is not there yet, or was altered; try again.
+        UnknownTableError, CommitConflictError: the table does not exist yet, or was altered; try again.
     """
     now = now_us()
     query = _latest(tables, spec, tables.near, now)
-    for _ in range(_SHOW_TRIES):  # another thread may have shown a newer fold meanwhile
+    for _ in range(_SHOW_TRIES):  # another thread may have replaced the view for a newer fold
         tables.show(spec, query)
         shown, query = query, _latest(tables, spec, tables.near, now)
         if query == shown:
@@ -358,7 +363,7 @@ def show_latest(tables: Tables, spec: TableSpec) -> None:
 
 
 def show_late(tables: Tables, spec: TableSpec, oldest: int) -> None:
-    """Make the view show changes just appended, whose oldest commit time is ``oldest``."""
+    """Make the view include changes that were just appended; ``oldest`` is their oldest commit time."""
     if oldest <= Folded.newest(tables.history(spec.name)).upto:
         show_latest(tables, spec)
 
@@ -384,10 +389,10 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def group_of_family(spec: TableSpec, of: str = "") -> str:
-    """SQL for the locality group that a cell's family belongs to; ``of`` is the prefix of its columns."""
+def group_of_family(spec: TableSpec, prefix: str = "") -> str:
+    """Return SQL for the locality group of a cell's family; ``prefix`` precedes the column name, as ``v.`` does."""
     whens = [
-        f"when {of}family in ({', '.join(_literal(family) for family in group.members)}) then '{group.name}'"
+        f"when {prefix}family in ({', '.join(_literal(family) for family in group.members)}) then '{group.name}'"
         for group in spec.groups
         if group.members
     ]

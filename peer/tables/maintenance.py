@@ -1,7 +1,7 @@
-"""Maintenance: old snapshots expire, small files are merged, unneeded changes and tombstones are deleted.
+"""Maintenance: expire old snapshots, merge small files, and delete unneeded changes and tombstones.
 
-Nothing here adds rows, so replay's compare-and-swap ignores it. Nothing that a fold, a hold or a late version may still
-need is removed.
+Maintenance adds no rows, so replay's compare-and-swap ignores its commits. It keeps everything that a fold, a hold or a
+late version may still need.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 SNAPSHOTS_MAX = 150
 SNAPSHOT_KEEP_US = 300_000_000
 SNAPSHOT_KEEP_BUSY_US = 10_000_000
-#: Prefix of tags that keep files for readers which a later snapshot no longer has; the time follows.
+#: Prefix of tags that keep removed data files for readers of earlier snapshots; the time of removal follows.
 SPARED_TAG = "walship_spared_"
 _WORTH_EXPIRING = 50
 _KEEP = 20
 _FILES_TO_COMPACT = 48
 _CELL_SLACK_US = 3_600_000_000
-#: Prefix of a bootstrap's snapshot tag; the number of its file follows.
+#: Prefix of a bootstrap's snapshot tag; the number of the bootstrap's file follows.
 HOLD = "walship_bootstrap_"
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long ``__changes`` keeps folded rows, in seconds, unless a table's property says otherwise."""
+    """How long ``__changes`` keeps folded rows, in seconds; the table property ``changes_retention_s`` overrides it."""
 
     changes_s: float
 
 
 def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
-    """Compact and expire one walship table's Iceberg tables where that is due; cheap when it is not.
+    """Compact one walship table's Iceberg tables and expire their snapshots, where due; cheap when not.
 
-    Releases snapshots of bootstraps that were killed and whose file nobody writes any more.
+    Also releases the snapshots of killed bootstraps, whose files no process writes any more.
 
     Args:
         tables: the warehouse.
@@ -61,9 +61,7 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
             try:
                 files = tables.compact(layout.name, _FILES_TO_COMPACT // 2)
                 _log.info("compacted", table=layout.name, files=files)
-            except (
-                CommitConflictError
-            ) as error:  # snapshots expire even when compaction fails, or their number would grow
+            except CommitConflictError as error:  # expire snapshots anyway, or their number would grow
                 _log.info("not_compacted", table=layout.name, reason=error.what)
             history = tables.history(layout.name)
         for tag in history.tags:
@@ -74,16 +72,16 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
         named = set(history.tags.values())
         old = sum(1 for s in history.snapshots.values() if s.at < now - keep_us and s.id not in named)
         if min(old, len(history.snapshots) - _KEEP) >= _WORTH_EXPIRING:
-            _duplicates(tables, layout.name, history, now)
+            _spare_files(tables, layout.name, history, now)
             tables.expire(layout.name, now - keep_us, _KEEP)
             left = len(tables.history(layout.name).snapshots)
             _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
 
 
-def _duplicates(tables: Tables, name: str, history: History, now: int) -> None:
-    """Keep files that snapshots of the last minutes removed: the snapshot before each of those is tagged.
+def _spare_files(tables: Tables, name: str, history: History, now: int) -> None:
+    """Keep data files that recent snapshots removed, by tagging the snapshot before each of them.
 
-    Readers have looked up their files already, so the snapshots in between may expire.
+    Running reads have planned their files already, so the snapshots in between may expire.
     """
     for snapshot in history.snapshots.values():
         before, tag = history.snapshots.get(snapshot.parent or 0), f"{SPARED_TAG}{snapshot.at}"
@@ -101,19 +99,18 @@ def _left_behind(ledger: Ledger, history: History) -> list[str]:
     holds = [tag for tag in history.tags if tag.startswith(HOLD)]
     if not holds:
         return []
-    files = [
-        wanted.file for wanted in ledger.bootstraps.wanted()
-    ]  # read after the tags, since each tag's file is created before it
+    # read after the tags, since a bootstrap creates its file before its tag
+    files = [wanted.file for wanted in ledger.bootstraps.wanted()]
     written = {f"{HOLD}{file.file.number}" for file in files if file is not None and not file.closed}
     return [tag for tag in holds if tag not in written]
 
 
 def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: Retention) -> None:
-    """Delete folded changes past their retention, tombstones that no late version can need, and rows that are too old.
+    """Delete folded changes past their retention, tombstones that no late version can need, and expired rows.
 
-    Never removes what is not folded, what a hold keeps, or the rows of the newest replay commit. Tombstones stay for
-    the table's ``history_s``, until they are older than the replicated time of every origin, and while ``__changes``
-    has older rows: those are merged again when foreign maintenance expired the folds.
+    Keeps changes that are not folded, changes and tombstones of a hold, and the rows of the newest replay commit. A
+    tombstone expires after ``history_s``, once every origin's replicated time has passed it and ``__changes`` has no
+    older rows. Such rows are merged again when another engine's maintenance has expired the folds.
     """
     if not spec.key:
         _age_off_keyless(tables, ledger, spec)
@@ -134,7 +131,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
         behind = derivation.source == spec.uuid and derivation.position >= 0
         unseen = f"{gone} and _op >= 0 and _replay > {derivation.position}"
         if behind and _there_is(tables, spec.name + CHANGES, unseen):
-            ledger.derivations.renew(derivation.table)  # changed keys are no longer known, so everything is compared
+            ledger.derivations.renew(derivation.table)  # it compares all rows, since its changed keys are lost
     _delete(tables, spec.name + CHANGES, gone)
     replicated = _replicated(ledger, spec)
     where = forgettable(spec, replicated, now)
@@ -149,7 +146,7 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
 
 
 def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
-    """Remove expired rows, except those of the newest replay commit, which records replay's position."""
+    """Delete expired rows, except those of the newest replay commit, which records replay's position."""
     replicated = min((reached.t for reached in ledger.time.replicated(spec.uuid).values()), default=0)
     old = horizon(spec, replicated - REMOVED_LATER_US)
     found = (CommitMetadata.of(snapshot) for snapshot in tables.history(spec.name).chain())
@@ -159,10 +156,10 @@ def _age_off_keyless(tables: Tables, ledger: Ledger, spec: TableSpec) -> None:
 
 
 def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
-    """The condition on a tombstone that no later arriving version can lose to.
+    """Return the condition for a tombstone that no later arriving version can lose to.
 
-    A version yet to come has a commit time above ``replicated``. On cell tables its own timestamp may be older by
-    ``history_s``, and a little more when its append waited for the disk.
+    A version that has not arrived yet has a commit time above ``replicated``. On cell tables its user timestamp may be
+    older by ``history_s``, and a little more when its append waited for the disk.
 
     Args:
         spec: the table.
@@ -177,9 +174,10 @@ def forgettable(spec: TableSpec, replicated: int, now: int) -> str:
 
 
 def forgotten(ledger: Ledger, spec: TableSpec, now: int) -> Forgotten:
-    """The timestamps of which a snapshot of the table, held before this call, may be missing forgotten deletes.
+    """Return the timestamps for which the table may lack deletes that it has forgotten.
 
-    None where a frame was discarded: its rows are missing, but were not deleted.
+    It holds for snapshots of the table that were tagged before this call. It is empty where a frame was quarantined or
+    discarded: rows of that frame are missing, but were not deleted.
 
     Args:
         ledger: the cluster's.
@@ -193,7 +191,7 @@ def forgotten(ledger: Ledger, spec: TableSpec, now: int) -> Forgotten:
 
 
 def _forgettable_before(spec: TableSpec, replicated: int, now: int) -> int:
-    """Versions that a ``forgettable`` tombstone may have won over have timestamps below this."""
+    """Return the timestamp below which a ``forgettable`` tombstone may have won over versions."""
     history = longest_history_s(spec) * 1_000_000
     slack = history + _CELL_SLACK_US
     newest = min(replicated, now - history) if spec.kind != "cell" else min(replicated, now) - slack
@@ -215,7 +213,7 @@ def _there_is(tables: Tables, name: str, where: str) -> bool:
 
 
 def _small_files(history: History) -> int:
-    """Data files added and delete files left since the last rewrite, from the summaries alone."""
+    """Count the data and delete files added since the last rewrite, from the summaries alone."""
     count = 0
     for snapshot in history.chain():
         if snapshot.operation == "replace":

@@ -1,4 +1,4 @@
-"""Reads without Spark: PyIceberg plans, DuckDB merges and filters, Arrow batches come out."""
+"""Reads without Spark: PyIceberg plans, DuckDB merges and filters, and the result is Arrow batches."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def attach_latest(
     as_of: int | None = None,
     versions: bool = False,
 ) -> None:
-    """Make ``view`` in a DuckDB connection show the rows of a table, now or as of a commit time.
+    """Create ``view`` in a DuckDB connection: the rows of a table, now or as of a commit time.
 
-    With ``versions`` it has each group's version columns too, once the table has been replayed into.
+    With ``versions`` the view also has each group's version columns, once replay has committed to the table.
 
     Raises:
-        RequestError: ``as_of`` lies before the last fold.
+        RequestError: ``as_of`` is before the last fold.
     """
     parts = {name: f"{view} {name}" for name in ("changes", "table", "tombstones")}
     folded, snapshot = Folded(), None
-    if not catalog.has(spec):  # nothing was replayed yet, or its tables are being created
+    if not catalog.has(spec):  # replay has not created its Iceberg tables yet
         empty = pa.schema([pa.field(column.name, column.type) for column in spec.columns]).empty_table()
         connection.register(view, empty)
         return
@@ -71,7 +71,7 @@ def _base(history: History, spec: TableSpec, as_of: int | None) -> tuple[Folded,
     if folded.known and (folded.held_replay, folded.held_upto) == (0, -1):
         return Folded(), None
     if folded.known and folded.held_upto <= as_of and CONSISTENT_TAG in history.tags:
-        # from the newest fold, since the tagged snapshot's own may have expired
+        # position from the newest fold's summary, since the tagged snapshot's fold may have expired
         held = Folded(folded.held_replay, folded.held_upto, folded.held_replay, folded.held_upto)
         return held, history.tags[CONSISTENT_TAG]
     raise RequestError(
@@ -94,11 +94,11 @@ def earliest(catalog: Catalog, spec: TableSpec) -> int | None:
 
 
 class Reader:
-    """Reads of one cluster's tables. Safe for threads; each reading is a snapshot of its own.
+    """Reads one cluster's tables. Safe for threads; each read uses its own snapshot.
 
     Args:
-        config: says where the catalog is.
-        ledger: kept by the caller.
+        config: names the catalog.
+        ledger: the caller closes it.
     """
 
     def __init__(self, config: Config, ledger: Ledger) -> None:
@@ -124,32 +124,31 @@ class Reader:
         limit: int | None = None,
         as_of: int | None = None,
     ) -> pa.RecordBatchReader:
-        """Live rows, the newest version of each key.
+        """Return the live rows: the newest version of each key.
 
         Args:
             spec: the table.
-            where: an SQL condition (DuckDB's) over its columns.
-            columns: which to read, in that order; all when None.
-            limit: at most so many rows.
+            where: a condition in DuckDB's SQL over the table's columns.
+            columns: names of the columns to read, in that order; all when None.
+            limit: the maximum number of rows.
             as_of: only versions with a commit time up to this, in microseconds since 1970.
 
         Raises:
-            RequestError: the condition or a column does not fit the table, ``as_of`` lies before the last fold, or
-                this cluster keeps no tables.
+            RequestError: the condition or a column does not fit the table, ``as_of`` is before the last fold, or this
+                cluster keeps no tables.
         """
         self._check(spec)
         return read(self.catalog, spec, where, columns, limit, as_of)
 
     def sql(self, query: str, specs: Sequence[TableSpec]) -> pa.RecordBatchReader:
-        """Run a DuckDB query in which ``specs`` are tables by their names (``ops.flights``, ``ops.flights__latest``).
+        """Run a DuckDB query over the tables ``specs``, named ``ops.flights`` or ``ops.flights__latest``.
 
-        Tables of the namespace ``default`` are named without it: ``default`` is a keyword of SQL.
-
-        Tables in ``system``, ``temp`` and ``memory`` are named ``walship.system.…``; those in DuckDB's own
-        ``information_schema`` and ``pg_catalog`` by ``read`` alone.
+        Tables of the namespace ``default`` are named without it: ``default`` is a keyword of SQL. Tables in ``system``,
+        ``temp`` and ``memory`` are named ``walship.system.…``. Those in DuckDB's own ``information_schema`` and
+        ``pg_catalog`` can only be read with ``read``.
 
         Raises:
-            RequestError: DuckDB's error about the query.
+            RequestError: DuckDB refuses the query.
         """
         if _SHOW_TABLES.fullmatch(query):
             return pa.table({"name": [spec.name for spec in specs]}).to_reader()
@@ -189,7 +188,7 @@ class Reader:
 
 
 def named_in(query: str, specs: Sequence[TableSpec]) -> list[TableSpec]:
-    """The tables whose names are in a query; all when there are none."""
+    """Return the tables whose names are in a query; all tables when the query has no such name."""
     words = {word.removesuffix(LATEST) for word in re.findall(r"\w+", query.casefold())}
     return [spec for spec in specs if spec.name.rpartition(".")[2].casefold() in words] or list(specs)
 
@@ -202,9 +201,9 @@ def read(
     limit: int | None = None,
     as_of: int | None = None,
 ) -> pa.RecordBatchReader:
-    """Live rows of a table in any catalog, as ``Reader.read`` gives them."""
+    """Return the live rows of a table in any catalog, as ``Reader.read`` does."""
     if isinstance(columns, str):
-        raise RequestError(f"columns={columns!r} is one text", f"Give names of columns: [{columns!r}]")
+        raise RequestError(f"columns={columns!r} is a text, not a list", f"Give a list of names: [{columns!r}]")
     if limit is not None and not (isinstance(limit, SupportsIndex) and limit >= 0):
         raise RequestError(f"limit={limit!r} is not a number of rows", "Give a whole number, 0 or more")
     connection = open_duckdb()
@@ -233,6 +232,6 @@ def _result(connection: duckdb.DuckDBPyConnection, query: str) -> pa.RecordBatch
 def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     try:
         yield from rows
-    except OSError as error:  # found in a file after the first rows
+    except OSError as error:  # damage after the first rows
         refuse_unreadable(error)
         raise

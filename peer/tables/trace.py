@@ -1,9 +1,9 @@
-"""Where the versions of one key came from: origin, WAL and sequence, by which clusters and when, and which one counts.
+"""Trace one key: every version's origin, WAL, sequence, path and time, and which version is current.
 
-It reads the change log with each version's path, the folded winner and tombstone, registered frames that replay has
-not applied yet, and landing files in which the same frame arrived again by another route. The change log is trimmed
-(``changes_retention_s``), and landing files are deleted once every peer has them. So of old versions only the winner is
-known, and of old duplicates nothing; a trace says so.
+A trace reads ``__changes``, the folded winner and tombstone, and registered frames that replay has not applied yet. It
+finds other paths of a frame in the landing files of its duplicates. ``__changes`` is trimmed
+(``changes_retention_s``), and landing files are deleted once every peer has them. So only the winner of old versions is
+known, and no old duplicates. ``Trace.unknown`` lists what is missing.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from replication.tables.base import DUCKDB, LABEL, Catalog, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, shown_columns
 
 PENDING_BYTES_MAX = 256 << 20
-TRIMMED = "the change log was trimmed: of older versions only the newest is known, without its route"
-REPEATS = "a second arrival is known only while its landing file is retained"
+TRIMMED = "the change log was trimmed: only the newest of the older versions is known, without its path"
+REPEATS = "a duplicate is known only while its landing file is retained"
 _NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay were read"
 
 
@@ -36,10 +36,10 @@ _NOT_ALL = f"only the first {PENDING_BYTES_MAX >> 20} MiB that wait for replay w
 class Version:
     """One version of a key's group.
 
-    ``path`` names the clusters it came through, this one last; empty when unknown. ``other_paths`` are those by which
-    the same frame arrived again. ``applied`` is when it became visible here, None while it is not, or when that is
-    unknown by now; times are microseconds since 1970. ``stored_in`` is ``changes``, ``table``, ``tombstones`` or
-    ``landed`` (not applied yet). ``values`` are of the group's own columns; none of a delete.
+    ``path`` names the clusters that it came through, this one last; it is empty when unknown. ``other_paths`` are those
+    of the frame's duplicates. ``applied`` is when the version became visible here, or None when it is not visible or
+    the time is unknown. Times are microseconds since 1970. ``stored_in`` is ``changes``, ``table``, ``tombstones`` or
+    ``landed`` (not applied yet). ``values`` has the group's columns; it is empty for a delete.
     """
 
     group: str
@@ -60,7 +60,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The versions of one key on one cluster, newest first, and what is not known any more."""
+    """The versions of one key on one cluster, newest first, and notes on what is unknown."""
 
     cluster: str
     table: str
@@ -72,7 +72,7 @@ class Trace:
 def trace(
     catalog: Catalog, ledger: Ledger, spec: TableSpec, key: Mapping[str, Any], hosts: Hosts | None = None
 ) -> Trace:
-    """Find all that is known of one key.
+    """Return every known version of one key.
 
     Args:
         catalog: the cluster's.
@@ -82,15 +82,15 @@ def trace(
         hosts: how files of other hosts are read; None when there are no other hosts.
 
     Raises:
-        RequestError: the table has no key, or ``key`` does not name its columns or has values that do not fit them.
+        RequestError: the table has no key, or the names or values of ``key`` do not fit its key columns.
     """
     wanted = key_table(spec, key)
     unknown: list[str] = []
     rows = [*_replayed(catalog, spec, wanted), *_pending(ledger, spec, wanted, unknown, hosts or Hosts())]
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    by_identity: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: _KEPT.index(row["_kept"])):
-        found.setdefault(_identity(spec, row), row)
-    ordered = sorted(found.values(), key=_order, reverse=True)
+        by_identity.setdefault(_identity(spec, row), row)
+    ordered = sorted(by_identity.values(), key=_order, reverse=True)
     groups = {spec.kind if spec.kind == "cell" else group.name: False for group in spec.groups}
     versions = []
     with HostReader(hosts or Hosts()) as reader:
@@ -110,14 +110,14 @@ _KEPT = ("changes", "landed", "table", "tombstones")
 
 
 def key_table(spec: TableSpec, key: Mapping[str, Any]) -> pa.Table:
-    """A key as a table of one row, of its columns' types; RequestError as of ``trace``."""
+    """Return a key as a table of one row with the key columns' types. Raises RequestError as ``trace``."""
     if not spec.key:
         raise RequestError(
             f"{spec.name} has no key, so there are no versions to trace",
             "Its rows have their origin as columns: _origin, _wal, _seq",
         )
     if set(key) != set(spec.key):
-        raise RequestError(f"The key of {spec.name} is {', '.join(spec.key)}", "Give a value for each of them")
+        raise RequestError(f"The key of {spec.name} is {', '.join(spec.key)}", "Give a value for each key column")
     return pa.table({name: _key_value(key[name], spec.by_name[name].type, name) for name in spec.key})
 
 
@@ -147,7 +147,7 @@ def _replayed(catalog: Catalog, spec: TableSpec, wanted: pa.Table) -> list[dict[
 def _pending(
     ledger: Ledger, spec: TableSpec, wanted: pa.Table, unknown: list[str], hosts: Hosts
 ) -> Iterator[dict[str, Any]]:
-    """Versions that have landed and wait for replay."""
+    """Yield the versions that have landed and wait for replay."""
     with HostReader(hosts) as reader:
         selected = Selector(reader, ledger.replay.pending(), PENDING_BYTES_MAX).shared()
     unknown += [f"{file.local} cannot be read: {error.what}" for file, error in selected.broken.items()]
@@ -200,7 +200,7 @@ def _version(
     origin = ClusterId.parse(row["_origin"])
     number = row["_wal"].partition("/")
     stream = StreamId(FileId(origin, number[0], int(number[2])), spec.uuid, row["_group"])
-    again = _again(ledger.landing.repeats(stream, row["_seq"]), stream, row["_seq"], reader)
+    duplicates = _duplicate_paths(ledger.landing.repeats(stream, row["_seq"]), stream, row["_seq"], reader)
     values = {} if row[OP] else {name: row[name] for name in spec.group_columns(row["_group"])}
     return Version(
         group=row["_group"],
@@ -212,7 +212,7 @@ def _version(
         sequence=row["_seq"],
         row=row["_row"],
         path=path,
-        other_paths=tuple(sorted(again - {path})),
+        other_paths=tuple(sorted(duplicates - {path})),
         applied=row["_applied"],
         stored_in=row["_kept"],
         is_winner=is_winner,
@@ -220,10 +220,10 @@ def _version(
     )
 
 
-def _again(
+def _duplicate_paths(
     repeats: Iterable[tuple[FileRow, int, int]], stream: StreamId, sequence: int, reader: HostReader
 ) -> set[tuple[str, ...]]:
-    """The paths of a frame's duplicates; where a file cannot be read, only its sender is known."""
+    """Return the paths of a frame's duplicates. For a file that cannot be read, the path has only origin and sender."""
     found = set()
     for row, begin, end in repeats:
         try:

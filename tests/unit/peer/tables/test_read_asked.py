@@ -20,7 +20,7 @@ from tests.versions import Version, append
         ({"limit": "x"}, "limit='x' is not a number of rows"),
         ({"limit": -1}, "limit=-1 is not a number of rows"),
         ({"limit": 1.5}, r"limit=1\.5 is not a number of rows"),
-        ({"columns": "id"}, "columns='id' is one text"),
+        ({"columns": "id"}, "columns='id' is a text, not a list"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_give(asked: dict[str, Any], told: str) -> None:
