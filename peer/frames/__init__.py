@@ -1,5 +1,5 @@
-"""Registered frames, on any host of the cluster: found by header, decoded into rows, checked, or quarantined.
+"""Registered frames, on any host of the cluster: find them by header, decode them, check them, quarantine them.
 
-Guarantees: only registered bytes are read, and a frame that cannot be decoded is saved and reported, never skipped in
-silence. Begin at ``select.py`` (what a round takes) and ``decode.py`` (frames to rows, in executors).
+Guarantees: only registered bytes are read. A frame that cannot be decoded is saved and reported, never skipped
+silently. Begin at ``select.py`` (the frames of a round) and ``decode.py`` (frames to rows, in executors).
 """

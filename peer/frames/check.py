@@ -1,4 +1,4 @@
-"""WAL and landing files looked at offline: their frames, and whether every byte is what it was when it was sealed."""
+"""Read and check WAL and landing files offline: headers, payloads, hash chains and end records."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ END_TRAILER_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check of one file found; ``problems`` is empty when all is well.
+    """The result of checking one file; ``problems`` is empty when the file is sound.
 
-    ``frames`` and ``rows`` count whole frames up to ``length`` (bytes, file header included); ``closed`` says that an
-    end record follows. ``repeated`` frames are there twice, as a link that was lost leaves them in a landing file.
+    ``frames`` and ``rows`` count whole frames up to ``length`` (bytes, file header included). ``closed`` is True when
+    an end record follows. ``repeated`` counts frames whose sequence occurred before; a lost link leaves such frames in
+    a landing file.
     """
 
     path: str
@@ -61,15 +62,15 @@ class WalView:
         self.length = length
 
     def file(self) -> FileId:
-        """Its own id; CorruptFrameError when the header is damaged."""
+        """Return the file's id. Raises CorruptFrameError when the file header is damaged."""
         return read_file_header(self.content[:FILE_HEADER_BYTES])[0]
 
     def frames(self) -> Iterator[FrameView]:
-        """Every published frame, in order.
+        """Yield every published frame, in order.
 
         Raises:
-            CorruptFrameError: the next one is damaged or cut short.
-            StorageError: the disk does not give it.
+            CorruptFrameError: the next frame is damaged or cut short.
+            StorageError: the disk cannot read it.
         """
         at = FILE_HEADER_BYTES
         while at < self.length:
@@ -85,12 +86,12 @@ class WalView:
             at = frame.end
 
     def payload(self, frame: FrameView) -> memoryview:
-        """A frame's payload; StorageError when the disk does not give it."""
+        """Return a frame's payload. Raises StorageError when the disk cannot read it."""
         _ask(self.path, self.content, frame.payload_begin, frame.end)
         return self.content[frame.payload_begin : frame.end]
 
     def end_record(self) -> EndRecord | None:
-        """What closes the file; None when nothing does. StorageError when the disk does not give it."""
+        """Return the end record, or None without one. Raises StorageError when the disk cannot read it."""
         start = end_start(self.content)
         if start < 0:
             return None
@@ -104,11 +105,11 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
 
     Args:
         path: the file.
-        registered: its length as the ledger has it; None when the ledger does not know the file.
+        registered: its length in the ledger; None when the ledger has no such file.
 
     Raises:
-        MissingFileError: it is not there.
-        StorageError: the disk does not give its beginning or its end.
+        MissingFileError: the file does not exist.
+        StorageError: the disk cannot read the file's beginning or end.
     """
     try:
         opened = path.open("rb")
@@ -117,7 +118,7 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}") from None
     with opened:
-        counted = _counted(path)  # before the mapping, which then has all of it
+        counted = _counted(path)  # before the mapping, which then covers the published length
         if path.stat().st_size == 0:
             yield WalView(path, memoryview(b""), 0)
             return
@@ -130,7 +131,7 @@ def open_wal(path: Path, registered: int | None = None) -> Iterator[WalView]:
             yield view
         finally:
             view.content = memoryview(b"")
-            with suppress(BufferError):  # an error on its way holds pieces of it
+            with suppress(BufferError):  # a raised error may still refer to views of it
                 content.release()
                 mapped.close()
 
@@ -163,7 +164,7 @@ def check_file(path: Path, registered: int | None = None) -> Checked:
         except (CorruptFrameError, StorageError) as error:
             problems.append(error.what)
         if record is not None and not problems and dict(record.streams) != last:
-            problems.append("the end record does not list the streams that are in the file")
+            problems.append("the end record does not match the streams in the file")
         closed = record is not None
         return Checked(str(path), file, view.length, frames, rows, repeated, len(last), closed, tuple(problems))
 
@@ -172,7 +173,7 @@ def _chain_problem(frame: FrameView, before: tuple[int, bytes] | None) -> list[s
     header = frame.header
     if before is None:
         if header.sequence == 0 and header.previous != ZERO_HASH:
-            return [f"the first frame of a stream, at offset {frame.begin}, names a frame before it"]
+            return [f"the first frame of a stream, at offset {frame.begin}, has the hash of a frame before it"]
         return []
     if header.sequence == before[0] + 1 and header.previous != before[1]:
         return [f"the hash chain of {header.stream} breaks at offset {frame.begin}"]
@@ -182,19 +183,19 @@ def _chain_problem(frame: FrameView, before: tuple[int, bytes] | None) -> list[s
 def _repeat_problem(frame: FrameView, before: tuple[int, bytes]) -> list[str]:
     if frame.header.sequence == before[0] and frame.hash != before[1]:
         return [
-            f"sequence {before[0]} of {frame.header.stream} is there twice, with other content at offset {frame.begin}"
+            f"sequence {before[0]} of {frame.header.stream} occurs twice, with other content at offset {frame.begin}"
         ]
     return []
 
 
 def end_start(content: memoryview) -> int:
-    """Where a file's end record begins; -1 when there is none."""
+    """Return the offset of a file's end record, or -1 without one."""
     total = end_record_length(content[-END_TRAILER_BYTES:])
     return len(content) - total if 0 < total <= len(content) - FILE_HEADER_BYTES else -1
 
 
 def _counted(path: Path) -> int | None:
-    """The published length by the live counter; None when there is none."""
+    """Return the published length from the live counter, or None without one."""
     counter = DurableLength.open(str(path), boot_id())
     if counter is None:
         return None
@@ -205,7 +206,7 @@ def _counted(path: Path) -> int | None:
 
 
 def _published(path: Path, content: memoryview, counted: int | None, registered: int | None) -> int:
-    """Where frames end: at the end record, the live counter, where the ledger says, or the last whole frame."""
+    """Return where frames end: by the end record, else the live counter, the ledger, or the last whole frame."""
     end = end_start(content)
     if end >= 0:
         return end
@@ -215,13 +216,13 @@ def _published(path: Path, content: memoryview, counted: int | None, registered:
 
 
 def _ask(path: Path, content: memoryview, begin: int, end: int) -> None:
-    """Before bytes of a mapping are touched: one that the disk does not give would end this process."""
+    """Read bytes of a mapping in advance: touching a page that the disk cannot read would kill this process."""
     mapped = content.obj
     assert isinstance(mapped, mmap.mmap), "the view of a mapping"
     try:
         ask(mapped, max(0, begin), end)
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror}", "Look at the disk") from None
+        raise StorageError(f"{path} cannot be read: {error.strerror}", "Check the disk") from None
 
 
 def _last_whole(path: Path, content: memoryview) -> int:

@@ -1,4 +1,4 @@
-"""Frames become rows, in executors: a pure function of bytes in files, for Spark's mapInArrow."""
+"""Decode frames into rows, in executors: a pure function of bytes in files, for Spark's mapInArrow."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _TASK_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FrameRef:
-    """A registered data frame: where it lies, and what of its header is needed to plan a commit.
+    """A registered data frame: its place, and the header fields that planning a commit needs.
 
-    ``path`` is a place as ``peer/frames/hosts.py`` has them, ``oldest`` the lowest commit time in it.
+    ``path`` is a place (``peer/frames/hosts.py``). ``oldest`` is the frame's lowest commit time.
     """
 
     path: str
@@ -55,7 +55,7 @@ class FrameRef:
 
     @staticmethod
     def of(path: str, file: FileId, frame: FrameView) -> FrameRef:
-        """Of a frame found by a scan."""
+        """Make one from a frame that a scan found."""
         header = frame.header
         return FrameRef(
             path,
@@ -73,18 +73,18 @@ class FrameRef:
 
 
 def through(frame: FrameView) -> str:
-    """The names of the clusters that a frame has been through, as ``_through`` keeps them."""
+    """Return the names of the clusters in a frame's provenance, separated by spaces: the value of ``_through``."""
     return " ".join(hop.name for hop in frame.provenance)
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """What executors get besides the ranges.
+    """Decodes frames into rows, in executors.
 
-    Schema versions by hash, the label of each (WAL, group, way), and how other hosts' files are read.
+    ``versions`` are schema versions by hash. ``labels`` has a number for each (WAL, group, path).
 
-    The user columns of ``schema`` carry their uuids: a frame's values go to the column of their uuid, whatever it was
-    called when they were written; those of dropped columns are left out.
+    The user columns of ``schema`` carry their uuids. A frame's column goes to the column with the same uuid, so renames
+    do not matter; dropped columns are left out.
     """
 
     versions: Mapping[bytes, SchemaVersion]
@@ -97,7 +97,7 @@ class Decoder:
         return carried_uuids(self.schema)
 
     def user_columns(self, log: pa.RecordBatch, version: SchemaVersion) -> dict[str, pa.Array]:
-        """The user columns that a frame has, as ``schema`` names them."""
+        """Return the user columns of a frame, by their names in ``schema``."""
         wanted = self._wanted
         return {
             wanted[uuid]: log.column(version.arrow.field(at).name)
@@ -106,7 +106,7 @@ class Decoder:
         }
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of all frames that the task rows name, in batches of about 32,768."""
+        """Yield the rows of all frames of the tasks, in batches of about 32,768 rows."""
         waiting: list[pa.RecordBatch] = []
         rows = size = 0
         with HostReader(self.hosts) as reader:
@@ -114,9 +114,9 @@ class Decoder:
                 for path, ranges in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
                     spans = [(span["begin"], span["end"]) for span in ranges]
                     for (begin, _), content in zip(spans, reader.read(path, spans), strict=True):
-                        made = self._guarded(path, content, begin)
-                        waiting.append(made)
-                        rows, size = rows + made.num_rows, size + made.nbytes
+                        decoded = self._guarded(path, content, begin)
+                        waiting.append(decoded)
+                        rows, size = rows + decoded.num_rows, size + decoded.nbytes
                         if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
                             yield _joined(waiting)
                             waiting, rows, size = [], 0, 0
@@ -131,28 +131,29 @@ class Decoder:
             raise PoisonFrameError(path, begin, what) from None
 
     def rows(self, raw: Buffer, begin: int = 0) -> pa.RecordBatch:
-        """The rows of one frame, given as its own bytes.
+        """Decode one frame; ``raw`` has its bytes, ``begin`` is its offset in the file.
 
         Raises:
             CorruptFrameError: a checksum or hash is wrong.
-            SchemaError: the payload is not of its schema version, or that is unknown.
+            SchemaError: the payload does not fit its schema version.
+            ReplicationError: the schema version is unknown here, or the row count is wrong.
         """
         frame, payload, version = self.checked(raw, begin)
         log = decode_payload(payload, version)
         count = log.num_rows
         if count != frame.header.row_count:
-            raise ReplicationError(f"it has {count} rows, but its header says {frame.header.row_count}")
+            raise ReplicationError(f"the frame has {count} rows, but its header says {frame.header.row_count}")
         label = self.labels[(frame.header.wal, frame.header.group, through(frame))]
-        made = self.user_columns(log, version) | {
+        columns = self.user_columns(log, version) | {
             "_commit": pa.repeat(pa.scalar(frame.header.commit_hi, pa.int64()), count),
             "_seq": pa.repeat(pa.scalar(frame.header.sequence, pa.int64()), count),
             "_row": row_numbers(count),
             LABEL: constant(label, pa.int32(), count),
         }
-        return self.shaped(log, made)
+        return self.shaped(log, columns)
 
     def checked(self, raw: Buffer, begin: int) -> tuple[FrameView, memoryview, SchemaVersion]:
-        """A frame that is whole, its payload, and what that decodes with."""
+        """Check one frame; return it, its payload and its schema version."""
         frame = read_frame(raw, 0, begin)
         if frame is None:
             raise CorruptFrameError(f"the frame at offset {begin} is cut short", offset=begin)
@@ -160,19 +161,19 @@ class Decoder:
         check_payload(frame, payload)
         version = self.versions.get(frame.header.schema)
         if version is None:
-            raise ReplicationError(f"its schema version {frame.header.schema.hex()[:12]} is unknown here")
+            raise ReplicationError(f"the frame's schema version {frame.header.schema.hex()[:12]} is unknown here")
         return frame, payload, version
 
-    def shaped(self, log: pa.RecordBatch, made: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        """Rows as ``schema``: columns of ``made``, else walship's own ones of ``log``, else NULL."""
-        columns: list[pa.Array] = []
+    def shaped(self, log: pa.RecordBatch, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Return rows with the columns of ``schema``: from ``columns``, else walship's of ``log``, else NULL."""
+        arrays: list[pa.Array] = []
         for wanted in self.schema:
-            array = made.get(wanted.name)
+            array = columns.get(wanted.name)
             if array is None:
                 at = -1 if column_uuid(wanted) else log.schema.get_field_index(wanted.name)
                 array = log.column(at) if at >= 0 else pa.nulls(log.num_rows, wanted.type)
-            columns.append(array if array.type == wanted.type else array.cast(wanted.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            arrays.append(array if array.type == wanted.type else array.cast(wanted.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def plan_decode(
@@ -184,25 +185,25 @@ def plan_decode(
     now: int,
     hosts: Hosts | None = None,
 ) -> Decode:
-    """The work of one replay commit: frames binned into at most ``tasks`` tasks by bytes, in file order.
+    """Plan the decoding of one replay commit: frames in file order, in at most ``tasks`` tasks of similar bytes.
 
     Args:
         spec: the table.
-        versions: its schema versions; frames of others fail to decode.
-        frames: what to decode.
+        versions: its schema versions; a frame of another version fails to decode.
+        frames: the frames to decode.
         number: the replay commit's number, the ``_replay`` of its rows.
-        tasks: how many executors' tasks at most.
-        now: when, in microseconds since 1970; the ``_applied`` of its rows.
-        hosts: how executors read files of other hosts; None where there are none.
+        tasks: the maximum number of tasks.
+        now: microseconds since 1970, the ``_applied`` of its rows.
+        hosts: how executors read files of other hosts; None when there are no other hosts.
 
     Raises:
-        SchemaError: a frame has a column that ``spec`` does not know yet, or knows as a narrower type.
+        SchemaError: a frame has a column that ``spec`` does not have yet, or has with a narrower type.
     """
     known = {version.hash: version for version in versions}
     check_known(spec, [known[name] for name in {frame.schema for frame in frames} if name in known])
     paths = sorted({(frame.wal, frame.group, frame.through) for frame in frames})
     schema = pa.schema(row_fields(spec))
-    decoder = Decoder(known, {way: at for at, way in enumerate(paths)}, schema, hosts or Hosts())
+    decoder = Decoder(known, {path: at for at, path in enumerate(paths)}, schema, hosts or Hosts())
     width = 4 if spec.key else 2
     columns = ("_origin", "_wal", "_group", "_through")[:width]
     labels = [(str(wal.cluster), wal.local, group, hops)[:width] for wal, group, hops in paths]
@@ -211,7 +212,7 @@ def plan_decode(
 
 
 def row_fields(spec: TableSpec) -> list[pa.Field]:
-    """The columns that executors make, the label among them."""
+    """Return the columns that executors make, including the label."""
     fields = [user_field(column) for column in spec.columns]
     if spec.key:
         fields.append(pa.field(OP, pa.int32()))
@@ -222,18 +223,18 @@ def row_fields(spec: TableSpec) -> list[pa.Field]:
 
 
 def check_known(spec: TableSpec, versions: Iterable[SchemaVersion]) -> None:
-    """SchemaError when frames of these versions have what ``spec`` does not know yet."""
+    """Raise SchemaError when frames of these versions have columns or types that ``spec`` does not have yet."""
     for version in versions:
         if ahead := missing_columns(spec, version):
             raise SchemaError(
                 f"frames of table {spec.name} have {', '.join(ahead)}, which its definition here does not have yet",
-                "It comes with the next stream from the cluster that has it; see walship status there",
+                "The definition comes with the next stream from a cluster that has it; run walship status there",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A frame that cannot be decoded, and why; ``is_damaged`` when its bytes are not what they were."""
+    """A frame that cannot be decoded, and the reason; ``is_damaged`` when its checksums do not match."""
 
     frame: FrameRef
     reason: str
@@ -241,11 +242,11 @@ class Poison:
 
 
 def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[Poison]:
-    """Which of ``frames`` cannot be decoded; slow, for when an executor has found that there is one.
+    """Return those of ``frames`` that cannot be decoded. Slow; used after a commit failed on such a frame.
 
     Raises:
-        HostAwayError: some cannot be looked at now.
-        StorageError: as HostAwayError, on this host.
+        HostAwayError: the host of a frame does not answer.
+        StorageError: this host's disk cannot read a frame.
     """
     assert isinstance(decode.run, Decoder)
     found: list[Poison] = []
@@ -264,7 +265,10 @@ def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[Poison]:
 
 
 def bins(frames: Sequence[FrameRef], tasks: int) -> pa.Table:
-    """Frames as rows for at most ``tasks`` tasks, by bytes, in order; a task has one file."""
+    """Return frames as rows of ``TASKS``: at most ``tasks`` of similar bytes plus one per file, in order.
+
+    A task reads one file.
+    """
     total = sum(frame.end - frame.begin for frame in frames)
     wanted = max(1, min(tasks, -(-total // _TASK_BYTES)))
     share = total / wanted

@@ -1,7 +1,7 @@
-"""Which other hosts of the cluster give their files now: their receivers as ZooKeeper has them, less silent ones.
+"""Which other hosts of the cluster serve their files now: the receivers in ZooKeeper, except those that do not answer.
 
-A host that did not answer is asked in the background until it does, so that replay waits for it once and not in every
-round; what lies on other hosts goes on meanwhile.
+A host that did not answer is tried again in the background. So replay waits for it once, not in every round, and goes
+on with the files of other hosts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _log = structlog.get_logger(__name__)
 
 
 class HostWatch:
-    """Keeps ``Hosts`` fresh from a thread of its own, from ``start`` to ``close``. Safe for threads.
+    """Keeps ``Hosts`` current in a thread of its own, from ``start`` to ``close``. Safe for threads.
 
     Args:
         config: this host's.
-        cluster: whose hosts.
-        coordination: of the cluster; stays open.
+        cluster: the cluster of the hosts.
+        coordination: the cluster's; the caller closes it.
     """
 
     def __init__(self, config: Config, cluster: ClusterId, coordination: Coordination) -> None:
@@ -42,7 +42,7 @@ class HostWatch:
         self._thread = threading.Thread(target=self._run, name="hosts", daemon=True)
 
     def start(self) -> HostWatch:
-        """Look once, then go on looking."""
+        """Look once, then start the thread."""
         self.look()
         self._thread.start()
         return self
@@ -54,13 +54,13 @@ class HostWatch:
             self._thread.join()
 
     def hosts(self) -> Hosts:
-        """As they are now."""
+        """Return the hosts as last seen."""
         with self._lock:
             answering = {host: at for host, at in self._known.items() if host not in self._away}
             return Hosts(self._config.cluster.host, self._cluster, answering, dict(self._away), self._config.tls)
 
     def failed(self, host: str, why: str) -> None:
-        """A host did not answer."""
+        """Note that a host did not answer."""
         with self._lock:
             is_news = host not in self._away
             self._away[host] = why
@@ -72,8 +72,8 @@ class HostWatch:
             self.look()
 
     def look(self) -> None:
-        """Read the receivers, and ask again those that were silent."""
-        with contextlib.suppress(CoordinationError):  # as they were, until it answers
+        """Read the receivers from ZooKeeper, and try those again that did not answer."""
+        with contextlib.suppress(CoordinationError):  # keep the known ones until ZooKeeper answers
             members = self._coordination.members(MemberKind.RECEIVERS)
             found = {m.name: str(m.fields["address"]) for m in members if "address" in m.fields}
             with self._lock:
@@ -84,15 +84,15 @@ class HostWatch:
             self._ask(host)
 
     def _ask(self, host: str) -> None:
-        """Have a silent host answer again, when it does; one whose receiver is gone is no longer asked."""
+        """Try a host that did not answer. A host whose receiver is no longer in ZooKeeper is dropped."""
         with self._lock:
             address = self._known.get(host)
             if address is None:
                 self._away.pop(host)
                 return
-            asked = Hosts(self._config.cluster.host, self._cluster, {host: address}, {}, self._config.tls)
+            hosts = Hosts(self._config.cluster.host, self._cluster, {host: address}, {}, self._config.tls)
         try:
-            link = asked.link(host)
+            link = hosts.link(host)
         except ReplicationError:
             return
         try:
@@ -110,7 +110,10 @@ class HostWatch:
 
 
 def hosts_now(config: Config, cluster: ClusterId, coordination: Coordination | None) -> Hosts:
-    """How to read other hosts' files for one question; none are read when ``coordination`` is None or silent."""
+    """Return how to read other hosts' files, as of now.
+
+    Without ``coordination``, or when ZooKeeper does not answer, no other hosts are read.
+    """
     if coordination is None or not config.shares_ledger:
         return Hosts()
     watch = HostWatch(config, cluster, coordination)

@@ -1,7 +1,7 @@
-"""Where registered bytes lie: on this host's disk, or on another host of the cluster, whose receiver gives them.
+"""Read registered bytes from this host's disk, or from another host of the cluster through its receiver.
 
 A *place* is the path of a file here, or ``walship://host/file``. Executors get ``Hosts``, small and picklable, and
-read whole frames by it; the driver reads headers alone, and keeps account of hosts that do not answer.
+read whole frames. The driver reads headers only, and remembers hosts that do not answer.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Hosts:
     """How the files of this cluster's hosts are read.
 
     Attributes:
-        here: this host's slot; None when there are no others.
-        cluster: whose they are.
-        addresses: receivers, ``host:port`` by slot, of the other hosts that answer.
-        away: why the others do not.
-        tls: where every host, executors' too, has its PEM files.
+        here: this host's slot; None when there are no other hosts.
+        cluster: the cluster of the hosts.
+        addresses: ``host:port`` of the receivers of other hosts that answer, by slot.
+        away: why the other hosts do not answer, by slot.
+        tls: the paths of the PEM files, the same on every host, including executors'.
     """
 
     here: str | None = None
@@ -52,21 +52,21 @@ class Hosts:
     tls: TlsSection = field(default_factory=TlsSection)
 
     def place(self, row: FileRow) -> str:
-        """Where a file lies."""
+        """Return the place of a file."""
         if self.here is None or row.host == self.here or row.is_stored:
             return row.path
         return f"{_SCHEME}{row.host}/{row.file}"
 
     def link(self, host: str) -> PeerLink:
-        """A link to a host's receiver.
+        """Connect to a host's receiver.
 
         Raises:
-            HostAwayError: it does not answer.
+            HostAwayError: the host has no address.
         """
         address = self.addresses.get(host)
         if address is None:
-            raise HostAwayError(host, self.away.get(host, "it has no receiver that is up"))
-        from replication.link import tls  # deferred: gRPC takes time and memory that few executors need
+            raise HostAwayError(host, self.away.get(host, "its receiver is not running"))
+        from replication.link import tls  # deferred: gRPC takes time and memory, and few executors need it
         from replication.link.grpc_client import connect
 
         return connect(
@@ -78,8 +78,8 @@ class HostReader:
     """Reads files by their places; for one thread. Close it, or use it as a context.
 
     Args:
-        hosts: where to read.
-        failed: called with a host that did not answer, and why.
+        hosts: the hosts of the files.
+        failed: called with the slot of a host that did not answer, and the reason.
     """
 
     def __init__(self, hosts: Hosts, failed: Callable[[str, str], None] = lambda host, why: None) -> None:
@@ -105,12 +105,12 @@ class HostReader:
         self._links.clear()
 
     def read(self, place: str, spans: Sequence[Span]) -> Iterator[Buffer]:
-        """The bytes of each span, in order; those of a file of this host are not copied.
+        """Yield the bytes of each span, in order. Bytes of this host's files are mapped, not copied.
 
         Raises:
-            HostAwayError: they lie on a host that does not answer; it is not asked again by this reader.
-            MissingFileError: the file is not there, or that host cannot read it; says why.
-            StorageError: this host's disk does not give it.
+            HostAwayError: the file's host does not answer; this reader does not try it again.
+            MissingFileError: the file does not exist, or its host cannot read it.
+            StorageError: this host's disk cannot read it.
         """
         if not spans:
             return
@@ -122,10 +122,11 @@ class HostReader:
         yield from self._asked(host, place, lambda link: link.read(self.hosts.cluster, file, spans))
 
     def frames(self, place: str, begin: int, end: int) -> Iterator[FrameView]:
-        """All whole frames in ``[begin, end)``, by their headers; payloads are not looked at. Errors as ``read``.
+        """Yield all whole frames in ``[begin, end)`` by their headers; payloads are not read.
 
         Raises:
-            CorruptFrameError: something else lies there.
+            CorruptFrameError: the range has bytes that are not a frame.
+            HostAwayError, MissingFileError, StorageError: as ``read``.
         """
         if not place.startswith(_SCHEME):
             with _naming(place):
@@ -143,7 +144,7 @@ class HostReader:
                 yield frame
             pending = pending[used:]
         if pending:
-            raise CorruptFrameError(f"{place} gives something else than frames before {begin}", offset=begin)
+            raise CorruptFrameError(f"{place} has bytes that are not a frame at offset {begin}", offset=begin)
 
     def _asked(self, host: str, place: str, ask: Callable[[PeerLink], Iterator[bytes]]) -> Iterator[bytes]:
         if host in self._away:
@@ -186,10 +187,10 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise MissingFileError(
-            f"{path} is gone, but not all of it has been applied",
+            f"{path} is missing, but not all of it has been applied",
             "Restore it, or salvage it: walship wal salvage",
         ) from None
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be read: {error.strerror}", "Look at the disk; walship wal verify shows more"
+            f"{path} cannot be read: {error.strerror}", "Check the disk; walship wal verify shows more"
         ) from None

@@ -1,4 +1,4 @@
-"""Frames that cannot be applied: saved with the reason and a copy, so that nothing waits for them."""
+"""Quarantine frames that cannot be applied: save a copy and the reason, so that replay goes on without them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Quarantine:
-    """A cluster's quarantined frames. Copies lie in ``directory``, one file a frame, byte for byte as landed.
+    """A cluster's quarantined frames. ``directory`` has a copy of each, one file per frame, with the bytes as landed.
 
     Args:
-        directory: made when missing.
-        ledger: where the frames and reasons are recorded.
+        directory: created when missing.
+        ledger: records the frames and the reasons.
     """
 
     def __init__(self, directory: Path, ledger: Replay) -> None:
@@ -30,11 +30,11 @@ class Quarantine:
         self._held = {(frame.file, frame.begin) for frame in ledger.quarantined()}
 
     def holds(self, file: FileId, begin: int) -> bool:
-        """Whether the frame that begins there is quarantined."""
+        """Return whether the frame of ``file`` at offset ``begin`` is quarantined."""
         return (file, begin) in self._held
 
     def add(self, frame: FrameRef, reason: str, reader: HostReader) -> None:
-        """Copy a frame (durably), then record it; from then on it counts as applied and is passed over."""
+        """Copy a frame durably, then record it in the ledger. It counts as applied, and replay skips it."""
         copy = self._directory / f"{frame.file.slot}-{frame.file.number:012d}-{frame.begin}.frame"
         self._directory.mkdir(parents=True, exist_ok=True)
         (content,) = reader.read(frame.path, [(frame.begin, frame.end)])

@@ -1,7 +1,7 @@
-"""What the next replay round takes: registered bytes, read by header only, as frames per table.
+"""Select the frames of the next replay round, by table. Only headers of registered bytes are read.
 
-Level tables share one pass over the files; a table that is held back (refused, or in conflict) is left out of it and
-gets a pass of its own over what the others have passed already.
+Most tables share one pass over the files. A held table (refused, or in conflict) is left out of the shared pass. It
+gets a pass of its own over the bytes that the shared pass has passed already.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class ReplaySelection:
-    """Frames to apply, by table, and the range of each file in which these are all that tables wait for.
+    """Frames to apply, by table, and the range of each file that they were selected from.
 
-    ``broken`` says of files that cannot be read why; they hold nothing else up.
+    ``broken`` has the error of each file that cannot be read; other files go on. ``more`` is True when the limit ended
+    the pass.
     """
 
     frames: dict[UUID, list[FrameRef]] = field(default_factory=dict)
@@ -44,14 +45,14 @@ def _never(file: FileId, begin: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """What passes choose from, and how much of it.
+    """Selects frames for one pass.
 
     Attributes:
-        reader: reads files wherever they lie.
-        pending: what the ledger says is registered and not applied.
-        limit_bytes: a pass stops after about so many bytes of frames.
-        passed: how far earlier shared passes of this process came, per file.
-        skip: whether a frame (file, begin) is quarantined.
+        reader: reads files of any host.
+        pending: what is registered in the ledger and not applied.
+        limit_bytes: a pass ends after about this many bytes of frames.
+        passed: the offset that shared passes of this process have reached, by file.
+        skip: returns whether a frame (file, begin) is quarantined.
     """
 
     reader: HostReader
@@ -61,23 +62,23 @@ class Selector:
     skip: Callable[[FileId, int], bool] = _never
 
     def shared(self, held: frozenset[UUID] = frozenset()) -> ReplaySelection:
-        """The shared pass: frames of all tables but ``held`` ones, from where the last pass ended."""
-        made = ReplaySelection()
+        """The shared pass: frames of all tables except ``held``, from where the last pass ended."""
+        selection = ReplaySelection()
         for part in self.pending:
             begin = max(part.begin, self.passed.get(part.row.file, 0))
-            self._gather(made, part, begin, part.end, lambda table: table not in held)
-        return made
+            self._gather(selection, part, begin, part.end, lambda table: table not in held)
+        return selection
 
     def own(self, table: UUID) -> ReplaySelection:
-        """One held table's own pass: its frames in what the shared passes have left behind."""
-        made = ReplaySelection()
+        """The pass of one held table: its frames in the bytes that the shared passes have passed."""
+        selection = ReplaySelection()
         for part in self.pending:
             begin, end = part.behind.get(table, part.begin), min(part.end, self.passed.get(part.row.file, 0))
-            self._gather(made, part, begin, end, lambda found: found == table)
-        return made
+            self._gather(selection, part, begin, end, lambda other: other == table)
+        return selection
 
     def readable(self, table: UUID, failed: ReplaySelection) -> ReplaySelection:
-        """``own`` less the files with frames in ``failed`` that cannot be read; nothing when all of them can."""
+        """``own`` without the files whose frames in ``failed`` cannot be read. Empty when all can be read."""
         unread: set[FileId] = set()
         for frame in failed.frames[table]:
             if frame.file not in unread:
@@ -90,29 +91,31 @@ class Selector:
         return replace(self, pending=[part for part in self.pending if part.row.file not in unread]).own(table)
 
     def _gather(
-        self, made: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]
+        self, selection: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]
     ) -> None:
         if begin >= end:
             return
-        if made.payload_bytes >= self.limit_bytes:
-            made.more = True
+        if selection.payload_bytes >= self.limit_bytes:
+            selection.more = True
             return
-        made.ranges[part.row.file] = (begin, begin)
+        selection.ranges[part.row.file] = (begin, begin)
         try:
-            self._scan(made, part, begin, end, wanted)
+            self._scan(selection, part, begin, end, wanted)
         except ReplicationError as error:
-            made.broken[part.row.file] = error
+            selection.broken[part.row.file] = error
 
-    def _scan(self, made: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]) -> None:
+    def _scan(
+        self, selection: ReplaySelection, part: Pending, begin: int, end: int, wanted: Callable[[UUID], bool]
+    ) -> None:
         file, place = part.row.file, self.reader.hosts.place(part.row)
-        size = made.payload_bytes
+        size = selection.payload_bytes
         reached = begin
         for frame in self.reader.frames(place, max(begin, FILE_HEADER_BYTES), end):
             if size >= self.limit_bytes:
-                made.more = True
+                selection.more = True
                 break
             reached = frame.end
-            made.ranges[file] = (begin, reached)
+            selection.ranges[file] = (begin, reached)
             table = frame.header.table
             if (
                 frame.header.kind is not FrameKind.DATA
@@ -122,20 +125,19 @@ class Selector:
                 or self.skip(file, frame.begin)
             ):
                 continue
-            made.frames.setdefault(table, []).append(FrameRef.of(place, file, frame))
+            selection.frames.setdefault(table, []).append(FrameRef.of(place, file, frame))
             size += frame.end - frame.begin
         else:
             if reached < end and max(begin, FILE_HEADER_BYTES) < end:
                 raise GapError(
                     f"{place} has no whole frame at offset {reached}, but is registered up to {end}",
-                    "It was damaged or cut after it was registered. Restore it, or save what is whole: "
-                    "walship wal salvage",
+                    "It was damaged or cut after it was registered. Restore it, or salvage it: walship wal salvage",
                 )
             reached = max(reached, end)
-        made.ranges[file] = (begin, reached)
+        selection.ranges[file] = (begin, reached)
 
 
 def split_by_kind(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
-    """Ordinary files, and received bootstraps."""
+    """Return ordinary files and received bootstraps, separately."""
     bootstraps = [part for part in pending if part.row.kind is FileKind.BOOTSTRAP]
     return [part for part in pending if part.row.kind is not FileKind.BOOTSTRAP], bootstraps

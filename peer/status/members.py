@@ -164,7 +164,7 @@ def _away(hosts: Iterable[Host], waits: Mapping[str, int], report: ReplayReport 
     for host in hosts:
         gives = any(role.startswith("receiver") for role in host.roles)
         if here and waits.get(host.slot) and host.slot != replays and not gives:
-            away.setdefault(host.slot, "it has no receiver that is up")
+            away.setdefault(host.slot, "its receiver is not running")
     return away
 
 

@@ -72,13 +72,13 @@ def tidy(tables: Tables, ledger: Ledger, spec: TableSpec, now: int) -> None:
         named = set(history.tags.values())
         old = sum(1 for s in history.snapshots.values() if s.at < now - keep_us and s.id not in named)
         if min(old, len(history.snapshots) - _KEEP) >= _WORTH_EXPIRING:
-            _spare_files(tables, layout.name, history, now)
+            _keep_removed_files(tables, layout.name, history, now)
             tables.expire(layout.name, now - keep_us, _KEEP)
             left = len(tables.history(layout.name).snapshots)
             _log.info("expired", table=layout.name, snapshots=len(history.snapshots) - left)
 
 
-def _spare_files(tables: Tables, name: str, history: History, now: int) -> None:
+def _keep_removed_files(tables: Tables, name: str, history: History, now: int) -> None:
     """Keep data files that recent snapshots removed, by tagging the snapshot before each of them.
 
     Running reads have planned their files already, so the snapshots in between may expire.

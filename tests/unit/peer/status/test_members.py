@@ -28,7 +28,7 @@ def test_what_lies_on_each_host_is_told_and_what_cannot_be_had() -> None:
     report = ReplayReport(host="w1", pid=0)
     w1, w2, w3 = with_files(Members(hosts=hosts), rows, pending, report, "w1", 0.0).hosts
     assert (w1.wal_bytes, w1.landing_bytes, w1.unapplied_bytes, w1.away) == (300, 1000, 600, "")
-    assert (w2.unapplied_bytes, w2.away) == (600, "it has no receiver that is up")
+    assert (w2.unapplied_bytes, w2.away) == (600, "its receiver is not running")
     assert (w3.slot, w3.roles, w3.unapplied_bytes, w3.away) == ("w3", (), 0, "")
     told = ReplayReport(host="w1", away={"w2": "silent"})
     assert with_files(Members(hosts=hosts), rows, pending, told, "w2", 0.0).hosts[1].away == "silent"
