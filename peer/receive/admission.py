@@ -1,7 +1,7 @@
-"""Whether a message may land: sender, lengths, checksums, hashes, tables, schemas and loops.
+"""Check whether a message may land: sender, lengths, checksums, hashes, tables, schemas and loops.
 
-Each refusal has its own reason. The checks run in the thread that reads a stream, while the disk works: hashing
-costs most, and other threads run meanwhile.
+Each refusal has its own reason. The checks run in the thread that reads a stream, in parallel to the landing thread's
+writes. Hashing takes most of the time, and releases the GIL.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replication.errors import CorruptFrameError, FormatError, PeerRefusedError,
 from replication.ledger.base import Ledger
 from replication.link.base import Data, Reason, Refusal
 
-_AGAIN = "It is sent again; if it stays, run `walship wal verify` on the sender's file"
+_AGAIN = "It is sent again. If the error repeats, run `walship wal verify` on the sender's file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Arrival:
 
     @property
     def is_bootstrap(self) -> bool:
-        """Whether it brings rows from before, which replay takes all at once."""
+        """Whether it is part of a bootstrap, which replay applies as a whole."""
         return any(frame.header.kind in (FrameKind.BOOTSTRAP, FrameKind.COVERAGE) for frame in self.frames)
 
 
@@ -47,12 +47,12 @@ class RefusedData(PeerRefusedError):
 
 
 class Admission:
-    """The checks of one receiver. Safe for threads; ``definitions`` are what it knows of tables and schemas.
+    """The checks of one receiver. Safe for threads.
 
     Args:
-        ledger: of the cluster.
-        definitions: which tables and schema versions are known.
-        message_bytes_max: how long a message of several frames may be.
+        ledger: the cluster's.
+        definitions: the tables and schema versions of this cluster.
+        message_bytes_max: the maximum size of a message with several frames.
     """
 
     def __init__(self, ledger: Ledger, definitions: Definitions, message_bytes_max: int) -> None:
@@ -68,22 +68,23 @@ class Admission:
             raise RefusedData(
                 data,
                 Reason.WRONG_CLUSTER,
-                f"{data.file} is no file of {source_name}",
-                "A cluster ships its own files",
+                f"{data.file} is not a file of {source_name}",
+                "A cluster ships only its own files",
             )
         if not self._terms.accept(data.file, data.term):
             raise RefusedData(
                 data,
                 Reason.STALE_TERM,
                 f"{data.file} was assigned under a newer term than {data.term}",
-                "This worker's assignment is old: it stops, and the newer one goes on",
+                "This worker's assignment is old: the worker stops, and the newer one goes on",
             )
 
     def check_frames(self, data: Data) -> Arrival:
-        """Check what a message holds; commit times that are far ahead raise an alarm.
+        """Check the frames of a message. A commit time far ahead is logged as an alarm.
 
         Raises:
-            RefusedData: CORRUPT, VERSION, TOO_LARGE, LOOP, UNKNOWN_TABLE or UNKNOWN_SCHEMA; nothing of it may land.
+            RefusedData: CORRUPT, VERSION, TOO_LARGE, LOOP, UNKNOWN_TABLE or UNKNOWN_SCHEMA; no frame of the message
+                may land.
         """
         size = len(data.frames)
         if data.begin > data.end:
@@ -110,7 +111,7 @@ class Admission:
             raise _refused(
                 Reason.TOO_LARGE,
                 data,
-                f"a message of {size} bytes in {len(frames)} frames is more than {bytes_max}",
+                f"a message of {size} bytes in {len(frames)} frames exceeds the limit of {bytes_max} bytes",
                 "Set worker.message_bytes_max on the sender to no more than receiver.message_bytes_max here",
             )
         self._clocks.look(frames)
@@ -123,7 +124,7 @@ class Admission:
                 Reason.LOOP,
                 data,
                 f"a frame of {header.wal} has been through {here.name} already",
-                "The sender must leave it out: check that its version and its peers' ids are current",
+                "The sender must leave the frame out: check that its version and its peers' ids are current",
             )
         if header.table == NIL_UUID:
             return
@@ -131,7 +132,7 @@ class Admission:
             raise _refused(
                 Reason.UNKNOWN_TABLE,
                 data,
-                f"table {header.table} is not known to {here.name}, or was dropped there",
+                f"{here.name} has no table {header.table}, or it was dropped there",
                 "Open the route again (enablereplication), or stop sending it (disablereplication)",
                 header.table,
             )
@@ -139,8 +140,8 @@ class Admission:
             raise _refused(
                 Reason.UNKNOWN_SCHEMA,
                 data,
-                f"schema version {header.schema.hex()[:12]} of table {header.table} is not known to {here.name}",
-                "The sender sends it first",
+                f"{here.name} does not have schema version {header.schema.hex()[:12]} of table {header.table}",
+                "The sender must send the schema version first",
                 header.table,
             )
 

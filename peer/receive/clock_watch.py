@@ -1,7 +1,7 @@
-"""Commit times far ahead of the clock here are an alarm: somebody should look at the clocks.
+"""Raise an alarm for commit times far ahead of this host's clock: the clocks need correction.
 
-They land like others (all clusters must end equal), and every cluster's writers follow them; the log and
-``walship status`` name their origin.
+Such frames land like others, since all clusters must converge, and every cluster's writers follow their commit times.
+The log and ``walship status`` name the origin.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def _now_us() -> int:
 
 
 class ClockWatch:
-    """Looks at the commit times of arriving frames. Safe for threads.
+    """Checks the commit times of arriving frames. Safe for threads.
 
     Args:
-        ledger: where alarms are kept for ``status``.
+        ledger: stores alarms for ``status``.
         now: the wall clock in microseconds since 1970.
     """
 
@@ -38,10 +38,10 @@ class ClockWatch:
         self._ledger = ledger
         self._now = now
         self._lock = threading.Lock()
-        self._alarmed: dict[ClusterId, int] = {}  # when, per origin
+        self._alarmed: dict[ClusterId, int] = {}  # time of the last alarm, by origin
 
     def look(self, frames: Sequence[FrameView]) -> None:
-        """Raise an alarm for each origin that is far ahead; of one origin at most once a minute."""
+        """Raise an alarm for each origin that is far ahead, at most once a minute per origin."""
         now = self._now()
         ahead: dict[ClusterId, int] = {}
         for frame in frames:

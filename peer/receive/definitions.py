@@ -1,6 +1,6 @@
-"""The tables and schema versions that are known here; what senders declare joins them.
+"""The tables and schema versions of this cluster. Definitions that senders declare are joined into them.
 
-What is remembered only saves questions to the ledger, which decides.
+The memory is a cache of the ledger, which decides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Definitions:
-    """Those of one cluster. Safe for threads."""
+    """The tables and schema versions of one cluster. Safe for threads."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -30,37 +30,37 @@ class Definitions:
         self._joined: dict[UUID, TableSpec] = {}
 
     def refresh(self) -> None:
-        """Read again which tables are live, so that dropped ones are refused; called every few seconds, too."""
+        """Read the live tables again, so that dropped ones are refused. Also called every few seconds."""
         self._tables = frozenset(spec.uuid for spec in self._ledger.tables.all())
 
     def has_table(self, table: UUID) -> bool:
-        """Whether a table is live here."""
+        """Return whether a table is live here."""
         if table not in self._tables:
             self.refresh()
         return table in self._tables
 
     def has_schema(self, name: bytes) -> bool:
-        """Whether the schema version of that hash is known."""
+        """Return whether the ledger has the schema version of this hash."""
         if name not in self._schemas and self._ledger.tables.schema(name) is not None:
             self._schemas.add(name)
         return name in self._schemas
 
     def create(self, source: ClusterId, spec: TableSpec) -> None:
-        """Create a table, with the sender's uuid, unless it is there.
+        """Create a table with the sender's uuid, unless it exists.
 
         Raises:
-            PeerRefusedError: UNKNOWN_TABLE, it was dropped here; TABLE_CONFLICT, another one has its name.
+            PeerRefusedError: UNKNOWN_TABLE when it was dropped here; TABLE_CONFLICT when another table has its name.
         """
         if spec.uuid in self._tables:
             return
         if (known := self._ledger.tables.by_uuid(spec.uuid)) is not None:
             if self.has_table(spec.uuid):
-                return  # another stream created it meanwhile
+                return  # another stream has just created it
             raise Refusal(
                 Reason.UNKNOWN_TABLE,
                 f"table {known.name} was dropped on {self._ledger.cluster.name}",
-                "It does not come back there: if its rows are wanted there, write them to a new table of another name."
-                f" Stop sending this one (disablereplication), or drop it on {source.name}, too, with"
+                "A dropped table is not created again. If its rows are wanted there, write them to a table of another"
+                f" name. Stop sending this one (disablereplication), or drop it on {source.name}, too, with"
                 " dropped_tables = skip",
             ).error()
         try:
@@ -69,19 +69,19 @@ class Definitions:
             raise Refusal(
                 Reason.TABLE_CONFLICT,
                 f"{self._ledger.cluster.name} has another table named {spec.name}",
-                f"droptable {spec.name} there, then enablereplication again if that was refused; or send it under"
-                " another name (enablereplication --remote-table)",
+                f"droptable {spec.name} there, then run enablereplication again if it was refused; or send the table"
+                " under another name (enablereplication --remote-table)",
             ).error() from None
         _log.info("table_created", table=spec.name, uuid=str(spec.uuid), source=str(source))
         self._tables |= {spec.uuid}
 
     def learn(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
-        """Definitions join those here. A version is remembered when the table's definition has its columns.
+        """Join definitions into those here. Store a schema version once the table's definition has its columns.
 
-        So whatever has landed can be replayed into the table as it is defined by then.
+        So every landed frame can be replayed into the table.
 
         Raises:
-            PeerRefusedError: TABLE_CONFLICT, a definition does not go together with the one here.
+            PeerRefusedError: TABLE_CONFLICT when a definition conflicts with the one here.
         """
         for each in known:
             if isinstance(each, TableSpec):

@@ -1,4 +1,4 @@
-"""Frames of a second history of a stream: landed, never claimed nor applied; quarantine keeps a copy and the reason."""
+"""Quarantine frames of a second history of a stream. They are landed, but never claimed or applied."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""From a message that arrives to its ack: checked, landed, made durable and registered in groups, and only then acked.
+"""Land messages: check, append, sync and register them in groups, then ack.
 
-A stream's thread checks each message and queues it. One thread takes all that has arrived and appends it to a landing
-file per source file. It syncs each file once, registers all in one ledger transaction, and then answers. What could not
-be registered is cut or abandoned, so a file never has more than the ledger knows plus the group in work.
+A stream's thread checks each message and queues it. The landing thread takes all queued messages as a group and appends
+them to a landing file per source file. It syncs each file once, registers the group in one ledger transaction, and then
+acks. Bytes that could not be registered are cut, or their file is abandoned. So a file never has more than its
+registered bytes and the current group.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _log = structlog.get_logger(__name__)
 
 
 class InboundStream:
-    """One sender's open stream; its messages come in the order of its files' bytes.
+    """One sender's open stream. Messages of a file arrive in the order of its bytes.
 
     Attributes:
-        unanswered: ranges that were queued for landing and are not answered yet.
+        unanswered: queued ranges that were not acked or refused yet, by source file.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class InboundStream:
         self._lock = threading.Lock()
 
     def data(self, message: Data) -> None:
-        """Check a message and queue it for landing, which answers; a refusal is answered at once."""
+        """Check a message and queue it for landing, which acks or refuses it later. Send a refusal at once."""
         try:
             self._admission.check_sender(message, self._source_name)
             self._check_order(message)
@@ -71,14 +72,14 @@ class InboundStream:
         self._landing.submit(Item(arrival, self._generation, self._answer))
 
     def schemas(self, known: Sequence[SchemaVersion | TableSpec]) -> None:
-        """Take in schema versions and table definitions."""
+        """Join schema versions and table definitions into those here."""
         try:
             self._admission.definitions.learn(known)
         except PeerRefusedError as error:
             self._answer(Refusal.of(error))
 
     def close(self) -> None:
-        """Answers go nowhere from now on."""
+        """Drop later acks and refusals."""
         self._reply = None
 
     def _check_order(self, data: Data) -> None:
@@ -90,12 +91,12 @@ class InboundStream:
                 data,
                 Reason.HOLE,
                 f"{data.file}: bytes [{expected}, {data.begin}) are missing before this message",
-                "The sender goes on from the expected offset",
+                "The sender continues from the expected offset",
                 expected=expected,
             )
 
     def _expected(self, data: Data, *, fresh: bool) -> int:
-        with self._lock:  # before what is registered is read: what is answered meanwhile is among that
+        with self._lock:  # read before the registered ranges: an item acked in between is then in those
             unanswered = self.unanswered.get(data.file, Ranges())
         return self._landing.received.of(data.file, fresh=fresh).union(unanswered).prefix(data.chunk_begin)
 
@@ -115,8 +116,8 @@ class Landing:
     """The thread that writes this host's landing files.
 
     Attributes:
-        received: what is registered, as far as it is remembered.
-        room: whether there is room for more.
+        received: registered ranges, as far as they are remembered.
+        room: free space on this host.
     """
 
     def __init__(self, ledger: Ledger, files: Files, limits: LandingLimits) -> None:
@@ -132,32 +133,32 @@ class Landing:
         self._thread = threading.Thread(target=self._run, name="landing", daemon=True)
 
     def start(self) -> None:
-        """As ``recover``, then start the thread."""
+        """Run ``recover``, then start the thread."""
         self.recover()
         self._thread.start()
 
     def recover(self) -> None:
-        """Cut and close what an earlier process left open."""
+        """Cut and close the landing files that an earlier process left OPEN."""
         self._open.recover()
 
     def stop(self) -> None:
-        """Land what has arrived, close the files and join the thread."""
+        """Land the queued messages, close the files and join the thread."""
         self._queue.stop()
         if self._thread.ident is not None:
             self._thread.join()
 
     def check(self) -> None:
-        """Raise StorageError when the thread ended on an error of its own; only a new process helps."""
+        """Raise StorageError when the thread has failed; the process must be restarted."""
         if self._failure is not None:
-            raise StorageError("landing has failed", "Look at the log; the receiver starts again") from self._failure
+            raise StorageError("landing has failed", "See the log; the receiver starts again") from self._failure
 
     def submit(self, item: Item) -> None:
-        """Queue an arrival; blocks while ``queue_bytes_max`` wait."""
+        """Queue an arrival. Blocks while ``queue_bytes_max`` bytes are queued."""
         self.check()
         self._queue.put(item)
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until what has been submitted is answered, but no longer than ``timeout_s``."""
+        """Wait until all submitted items are acked or refused, for at most ``timeout_s``."""
         self._queue.settle(timeout_s)
 
     def _run(self) -> None:
@@ -171,7 +172,7 @@ class Landing:
             self._queue.stop()
 
     def turn(self, group: Sequence[Item]) -> None:
-        """Land one group (it may be empty), and look after what is open."""
+        """Land one group, which may be empty, and close files that are due."""
         if group:
             try:
                 self._land(group)
@@ -184,7 +185,7 @@ class Landing:
             _log.warning("landing_sweep_delayed", error=str(error))
 
     def _land(self, group: Sequence[Item]) -> None:
-        """Write, sync, register, ack. What is here already is acked without effect."""
+        """Write, sync, register and ack a group. Bytes that are registered already are acked without effect."""
         fresh, repeated = self._split(group)
         durable = self._sync([item for item in fresh if self._write(item)])
         registered = self._register(durable)
@@ -200,7 +201,7 @@ class Landing:
             self._answer_repeated(item)
 
     def _split(self, group: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-        """What is to be written; and what repeats it within the group, or only closes its source."""
+        """Return the items to write, and those that repeat one of the group or only close their source file."""
         fresh: list[Item] = []
         repeated: list[Item] = []
         taken: dict[FileId, Ranges] = {}
@@ -222,7 +223,7 @@ class Landing:
         return self.received.complete(data.file, item.generation).contains(data.begin, data.end)
 
     def _write(self, item: Item) -> bool:
-        """Append an arrival to its file, not yet durably; False when it was refused."""
+        """Append an arrival to its file, not yet durably. Return False when it was refused."""
         arrival = item.arrival
         full = self.room.shortage() if arrival.frames else ""
         if full:
@@ -231,7 +232,7 @@ class Landing:
         held = self.room.held
         table = next((frame.header.table for frame in arrival.frames if frame.header.table in held), None)
         if table is not None:
-            item.refuse(Reason.DISK_FULL, held[table], "See there what holds the table: walship status", table)
+            item.refuse(Reason.DISK_FULL, held[table], "Run walship status there: it shows why it is held", table)
             return False
         try:
             item.landed = self._open.take(arrival).write(arrival, self._ledger.cluster)
@@ -241,11 +242,11 @@ class Landing:
         except StorageError as error:
             _log.error("landing_write_failed", file=str(arrival.data.file), error=str(error))
             self._open.abandon(arrival.data.file, cut=False)
-            item.refuse(Reason.NOT_READY, error.what, "Look at the disk there")
+            item.refuse(Reason.NOT_READY, error.what, "Check the disk there")
         return False
 
     def _sync(self, items: Sequence[Item]) -> list[Item]:
-        """Make written items durable. Those whose file failed, then or since, are refused and left out."""
+        """Make written items durable and return them. Items whose file failed are refused."""
         for source in dict.fromkeys(item.arrival.data.file for item in items if item.arrival.frames):
             landing = self._open.get(source)
             try:
@@ -260,15 +261,15 @@ class Landing:
             if landing is not None and item.landed is not None and landing.row.file == item.landed.file:
                 durable.append(item)
             else:
-                item.refuse(Reason.NOT_READY, "the landing file failed", "Look at the disk there")
+                item.refuse(Reason.NOT_READY, "the landing file failed", "Check the disk there")
         return durable
 
     def _register(self, items: Sequence[Item]) -> list[tuple[Item, list[Divergence]]]:
-        """Register and claim all in one ledger transaction; returns each with the divergences found in it."""
+        """Register and claim all items in one ledger transaction. Return each item with its divergences."""
         try:
             found = self._ledger.registration.register([item.landed for item in items if item.landed is not None])
         except CoordinationError as error:
-            self._abandon(items, error.what, "The ledger is asked again when it is sent again")
+            self._abandon(items, error.what, "It is sent again, and then registered")
             return []
         by_frame = {(divergence.file, divergence.claim.begin): divergence for divergence in found}
         registered: list[tuple[Item, list[Divergence]]] = []
@@ -285,15 +286,16 @@ class Landing:
         for divergence in divergences:
             self._quarantine(item, divergence)
         data = item.arrival.data
-        self.received.add(data.file, data.begin, data.end, item.generation)  # with its copies: it never comes again
+        # also after a divergence: its copies are saved, so the range need not be sent again
+        self.received.add(data.file, data.begin, data.end, item.generation)
         if not divergences:
             item.ack()
             return
         claim = divergences[0].claim
         item.refuse(
             Reason.DIVERGENCE,
-            f"{claim.stream} sequence {claim.sequence} is here already with another content",
-            "Two histories of one stream: find out which is right; it is withheld",
+            f"{claim.stream} sequence {claim.sequence} is here already with other content",
+            "The stream has two histories: find out which is right. The frame is quarantined",
         )
 
     def _quarantine(self, item: Item, divergence: Divergence) -> None:
@@ -312,7 +314,7 @@ class Landing:
         self._open.close_when_done(item.arrival.data.file, item.arrival.data.closed_length)
 
     def _abandon(self, items: Sequence[Item], what: str, remedy: str) -> None:
-        """Abandon the files of what was written and could not be registered, and have it sent again."""
+        """Abandon the files of items that could not be registered, and refuse the items, so they are sent again."""
         for item in items:
             self._open.abandon(item.arrival.data.file, cut=True)
         for item in items:

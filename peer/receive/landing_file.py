@@ -1,6 +1,6 @@
-"""One landing file: frames of one source file as they came; envelopes are rewritten, sealed bytes stay as they are.
+"""One landing file: the frames of one source file. Envelopes are rewritten, sealed bytes are unchanged.
 
-Not safe for threads; ``open_files.py`` owns it. Offsets are bytes of this file, not of the source's.
+Not safe for threads; ``open_files.py`` owns it. Offsets are those of the landing file, not of the source file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INDEX_BYTES = 1 << 20
 
 
 class LandingFile:
-    """An open landing file. What lies between ``registered`` and ``written`` is cut when it cannot be registered."""
+    """An open landing file. Bytes from ``registered`` to ``written`` are cut when they cannot be registered."""
 
     def __init__(self, row: FileRow, source: FileId, handle: AppendFile, now_s: float) -> None:
         self.row = row
@@ -42,10 +42,10 @@ class LandingFile:
 
     @staticmethod
     def create(files: Files, row: FileRow, source: FileId, now_s: float) -> LandingFile:
-        """Make the file of a row that was just allocated, durably, with its header.
+        """Create the file of a row that was just allocated. The file and its header are durable on return.
 
         Raises:
-            StorageError: it could not be made, or another file is there.
+            StorageError: the file could not be created, or another file has its path.
         """
         refuse_occupied(files, row.path, row.file)
         files.remove(row.path)
@@ -60,10 +60,10 @@ class LandingFile:
         return LandingFile(row, source, handle, now_s)
 
     def write(self, arrival: Arrival, own: ClusterId) -> Landed:
-        """Append a message's frames, not yet durably; what to register once they are.
+        """Append a message's frames, not yet durably. Return what to register after ``sync``.
 
         Raises:
-            NoSpaceError: the disk is full; the file is as before.
+            NoSpaceError: the disk is full; the file is unchanged.
             StorageError: the file must be abandoned.
         """
         view = memoryview(arrival.data.frames)
@@ -96,11 +96,11 @@ class LandingFile:
             raise
 
     def sync(self) -> None:
-        """Everything written is durable when this returns; after StorageError the file must be abandoned."""
+        """Make all written bytes durable. After StorageError the file must be abandoned."""
         self._handle.sync()
 
     def register(self, landed: Landed) -> None:
-        """Note that ``landed`` is in the ledger."""
+        """Note that ``landed`` is registered in the ledger."""
         self.registered = max(self.registered, landed.end)
         for claim in landed.claims:
             if not self._index or claim.begin - self._index[-1] >= _INDEX_BYTES:
@@ -110,7 +110,7 @@ class LandingFile:
                 self._streams[claim.stream] = (claim.sequence, claim.hash)
 
     def finish(self, ledger: Ledger) -> None:
-        """Cut what is not registered, write the end record and close, in the ledger too."""
+        """Cut unregistered bytes, write the end record and close the file, also in the ledger."""
         self._handle.truncate(self.registered)
         append(self._handle, [encode_end_record(EndRecord(self._streams, tuple(self._index)))])
         self._handle.sync()
@@ -118,16 +118,16 @@ class LandingFile:
         self._handle.close()
 
     def abandon(self) -> None:
-        """Close the file without touching it."""
+        """Close the file without changing it."""
         self._handle.close()
 
 
 def cut_and_close(ledger: Ledger, files: Files, row: FileRow) -> Span:
-    """Close a landing file that an earlier process left OPEN, at its registered length; returns what was cut from it.
+    """Close a landing file that an earlier process left OPEN, at its registered length; return the span that was cut.
 
-    It is closed before it is cut: a registration that still lands is waited for, and counts. After a crash in between,
-    what was not cut lies past the closed length, where nobody reads, and goes with the file. It gets no end record: its
-    readers then look at every frame.
+    The file is closed in the ledger before it is cut, so that a registration still in progress counts. After a crash in
+    between, uncut bytes stay past the closed length, where nothing reads them. The file gets no end record, so its
+    readers scan every frame.
     """
     row = _closed(ledger, row)
     cut = (row.length, row.length)
@@ -153,4 +153,4 @@ def _closed(ledger: Ledger, row: FileRow) -> FileRow:
             now = ledger.files.get(row.file)
             if now is None or now.length <= row.length:
                 raise
-            row = now  # an earlier connection's commit landed since it was read
+            row = now  # an earlier connection has registered more since ``row`` was read

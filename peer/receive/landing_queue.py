@@ -1,4 +1,4 @@
-"""What has arrived and waits for the disk: bounded in bytes, taken in groups that one sync makes durable together."""
+"""The queue of checked messages before the disk: bounded in bytes, taken in groups that share one sync."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GROUP_COUNT = 512
 
 @dataclass(slots=True)
 class Item:
-    """An arrival waiting to land, and where its answer goes."""
+    """An arrival in the queue, and the callback for its ack or refusal."""
 
     arrival: Arrival
     generation: int
@@ -26,21 +26,21 @@ class Item:
     landed: Landed | None = field(default=None)
 
     def ack(self) -> None:
-        """It is durable and registered."""
+        """Ack the message: it is durable and registered."""
         data = self.arrival.data
         self.reply(Ack(data.file, ((data.begin, data.end),)))
 
     def refuse(self, reason: Reason, what: str, remedy: str, table: UUID | None = None) -> None:
-        """It did not land; because of ``table`` alone, when one is named."""
+        """Refuse the message: it did not land. ``table`` names the only table that the reason applies to."""
         data = self.arrival.data
         self.reply(Refusal(reason, what, remedy, data.file, data.begin, data.end, table=table))
 
 
 class LandingQueue:
-    """Filled by the streams' threads, emptied by landing's.
+    """Filled by the streams' threads, emptied by the landing thread.
 
     Args:
-        bytes_max: what may wait; ``put`` blocks beyond it.
+        bytes_max: the maximum of queued bytes; ``put`` blocks beyond it.
         delay_s: how long a group waits for more arrivals.
     """
 
@@ -54,11 +54,11 @@ class LandingQueue:
         self._stopping = False
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of queued items."""
         return len(self._items)
 
     def put(self, item: Item) -> None:
-        """Queue an arrival; blocks while ``bytes_max`` wait. After ``stop`` it is dropped, and so never acked."""
+        """Queue an arrival. Blocks while ``bytes_max`` bytes are queued. After ``stop`` the arrival is dropped."""
         size = len(item.arrival.data.frames)
         with self._changed:
             while self._items and self._bytes + size > self._bytes_max and not self._stopping:
@@ -70,7 +70,10 @@ class LandingQueue:
                 self._changed.notify_all()
 
     def take(self) -> list[Item] | None:
-        """What to land together; empty after an idle second, None once stopped and empty. What was taken has landed."""
+        """Return the next group; empty after an idle second, None once stopped and empty.
+
+        A call tells the queue that the group of the call before has landed.
+        """
         with self._changed:
             self._landed = self._taken
             self._changed.notify_all()
@@ -90,13 +93,13 @@ class LandingQueue:
             return group if group or not self._stopping else None
 
     def settle(self, timeout_s: float) -> None:
-        """Wait until all that is in it now has landed or was refused, but no longer than ``timeout_s``."""
+        """Wait until all items queued by now have landed or were refused, for at most ``timeout_s``."""
         with self._changed:
             last = self._put
             self._changed.wait_for(lambda: self._landed >= last or self._stopping, timeout_s)
 
     def stop(self) -> None:
-        """Take no more in; what waits can still be taken."""
+        """Accept no more items; queued ones can still be taken."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Where landing happens, and what bounds it."""
+"""The directories and limits of landing."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LandingLimits:
-    """Where landing happens and what bounds it.
+    """The directories and limits of landing on one host.
 
-    ``file_bytes_max`` and ``idle_s`` close a landing file. ``queue_bytes_max`` is what may wait for the disk,
-    ``waiting_bytes_max`` what may wait for replay. ``group_delay_s`` is how long a group waits for more arrivals.
+    A landing file is closed at ``file_bytes_max``, or after ``idle_s`` without bytes. ``queue_bytes_max`` limits the
+    bytes queued for the disk, ``waiting_bytes_max`` the landed bytes that wait for replay. ``group_delay_s`` is how
+    long a group waits for more arrivals.
     """
 
     directory: str

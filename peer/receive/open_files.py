@@ -1,7 +1,7 @@
-"""This host's open landing files, one per source file: made at the first frame, closed when there is no more to come.
+"""This host's open landing files, one per source file: created at the first message, closed when complete or idle.
 
-A file that failed is abandoned: nothing more is written to it. It is closed at its registered length as soon as the
-ledger can be reached. Not safe for threads; landing's thread owns it.
+A file that failed is abandoned: it is not written again, and is closed at its registered length once the ledger can be
+reached. Not safe for threads; the landing thread owns it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class OpenFiles:
         self._limits = limits
         self._received = received
         self._open: dict[FileId, LandingFile] = {}
-        self._ends: dict[FileId, int] = {}  # where CLOSED sources end of which something is to come yet
+        self._ends: dict[FileId, int] = {}  # closed lengths of CLOSED sources that have not arrived completely
         self._abandoned: dict[FileId, bool] = {}  # to close in the ledger; True: also cut past the registered length
 
     def recover(self) -> None:
-        """Cut and close what an earlier process left open."""
+        """Cut and close the landing files that an earlier process left OPEN."""
         self._files.make_directory(self._limits.directory)
         for row in self._ledger.files.all(self._limits.host, open_only=True):
             if row.source is not None:
@@ -44,35 +44,38 @@ class OpenFiles:
                 _log.info("landing_closed", file=str(row.file), length=row.length, cut_bytes=end - begin)
 
     def get(self, source: FileId) -> LandingFile | None:
-        """The open file of a source."""
+        """Return the open file of a source, or None."""
         return self._open.get(source)
 
     def take(self, arrival: Arrival) -> LandingFile:
-        """The file that an arrival goes to, made when there is none."""
+        """Return the file for an arrival, created when none is open."""
         source = arrival.data.file
         kind = FileKind.BOOTSTRAP if arrival.is_bootstrap else FileKind.LANDING
         landing = self._open.get(source)
         if landing is not None and arrival.frames and landing.row.kind is not kind:
             assert landing.written == FILE_HEADER_BYTES, f"{source} has frames of two kinds"
-            self._close(landing)  # what was skipped before its first frame
+            self._close(landing)  # it has no frames: only skipped bytes came before this one
             landing = None
         if landing is None:
-            landing = self._open[source] = self._made(source, kind)
+            landing = self._open[source] = self._create(source, kind)
             _log.info("landing_opened", file=str(landing.row.file), source=str(source))
         return landing
 
-    def _made(self, source: FileId, kind: FileKind) -> LandingFile:
+    def _create(self, source: FileId, kind: FileKind) -> LandingFile:
         limits = self._limits
         self._files.make_directory(limits.directory)
         row = self._ledger.files.allocate(limits.host, kind, limits.directory, limits.boot, source=source)
         try:
             return LandingFile.create(self._files, row, source, time.monotonic())
         except BaseException:
-            self._abandoned[row.file] = False  # what is there may be another ledger's
+            self._abandoned[row.file] = False  # a file with its path may belong to another ledger
             raise
 
     def close_when_done(self, source: FileId, closed_length: int) -> None:
-        """Close a file that is long enough, or whose source is wholly here; ``closed_length`` is 0 while it is OPEN."""
+        """Close a file that is full, or whose source has arrived completely.
+
+        ``closed_length`` is the source's length once it is CLOSED, else 0.
+        """
         landing = self._open.get(source)
         if landing is None:
             return
@@ -87,14 +90,14 @@ class OpenFiles:
             self._close(landing)
 
     def close_idle(self) -> None:
-        """Close files that have got nothing for ``idle_s``."""
+        """Close files that were not written for ``idle_s``."""
         now = time.monotonic()
         for landing in [f for f in self._open.values() if now - f.used_s > self._limits.idle_s]:
             self._ends.pop(landing.source, None)  # the rest may never come
             self._close(landing)
 
     def close_all(self) -> None:
-        """Close every file, those that were abandoned too."""
+        """Close every file, including abandoned ones."""
         for landing in list(self._open.values()):
             self._close(landing)
         self.close_abandoned()
@@ -118,7 +121,7 @@ class OpenFiles:
         self._received.forget(source)
 
     def close_abandoned(self) -> None:
-        """Close abandoned files in the ledger; those that it does not take now wait for the next time."""
+        """Close abandoned files in the ledger. A file that fails stays listed for the next call."""
         for file, cut in list(self._abandoned.items()):
             try:
                 row = self._ledger.files.get(file)

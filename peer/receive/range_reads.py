@@ -1,6 +1,6 @@
-"""The receiver's end of reads by other hosts of its own cluster: registered bytes of this host's files, and no others.
+"""Serve registered bytes of this host's files to other hosts of the same cluster.
 
-Replay runs on one host at a time; what landed on others, and their own WALs, it reads through here.
+Replay runs on one host at a time. It reads the landing files and WALs of other hosts through their receivers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _HEADS_BYTES = 256 << 10
 
 
 class RangeReads:
-    """Answers ReadRequests. Safe for threads; a few are answered at once, and each holds a piece at a time.
+    """Serves ReadRequests, at most ``OPEN_MAX`` at a time, each with one piece in memory. Safe for threads.
 
     Args:
-        ledger: of the cluster; knows what is registered.
+        ledger: the cluster's; has the registered lengths.
         host: this host's slot.
     """
 
@@ -35,9 +35,9 @@ class RangeReads:
         self._open = threading.BoundedSemaphore(OPEN_MAX)
 
     def read(self, raw: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
-        """ReadReplies to a ReadRequest. ``caller`` holds the names of the caller's certificate; None without TLS."""
+        """Yield the ReadReplies to a ReadRequest. ``caller`` has the caller's certificate names; None without TLS."""
         if not self._open.acquire(blocking=False):
-            refusal = Refusal(Reason.NOT_READY, f"host {self._host} answers {OPEN_MAX} reads already", "Ask later")
+            refusal = Refusal(Reason.NOT_READY, f"host {self._host} serves {OPEN_MAX} reads already", "Try again later")
             yield from ranges.encode_pieces(lambda: _refuse(refusal))
             return
         try:
@@ -84,7 +84,7 @@ class RangeReads:
         last = max((end for _, end in ask.spans), default=0)
         if last > row.length or min((begin for begin, _ in ask.spans), default=FILE_HEADER_BYTES) < FILE_HEADER_BYTES:
             raise Refusal(
-                Reason.NOT_READY, f"{ask.file} is registered up to {row.length}, not {last}", "Ask for less"
+                Reason.NOT_READY, f"{ask.file} is registered up to {row.length}, not {last}", "Read a shorter range"
             ).error()
         return row
 
@@ -95,7 +95,7 @@ def _refuse(refusal: Refusal) -> Iterator[Buffer]:
 
 
 def _heads(path: str, begin: int, end: int) -> Iterator[Buffer]:
-    """Envelopes and sealed headers, gathered into pieces."""
+    """Yield envelopes and sealed headers, in pieces."""
     with open(path, "rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # unmapped with its last view
     gathered = bytearray()

@@ -1,4 +1,4 @@
-"""What this receiver remembers to have received of each source file; it only saves questions to the ledger."""
+"""The receiver's memory of received ranges and terms by source file: a cache of the ledger."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.ledger.base import Ledger
 
-#: Sources; those that come at one time are fewer, since each has an open file.
+#: The maximum number of remembered sources. Fewer arrive at one time, since each has an open file.
 REMEMBERED = 8192
 
 _Value = TypeVar("_Value")
 
 
 class AcceptedTerms:
-    """The term that each source file was last shipped under, of those that came last. Safe for threads."""
+    """The term that each recent source file was last shipped under. Safe for threads."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -25,11 +25,11 @@ class AcceptedTerms:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Of how many files a term is remembered."""
+        """The number of files with a remembered term."""
         return len(self._terms)
 
     def accept(self, source: FileId, term: int) -> bool:
-        """False when the file was shipped under a newer term before."""
+        """Return False when the file was shipped under a newer term before."""
         if self._terms.get(source) == term:
             return True
         accepted = self._ledger.landing.accept_term(source, term)
@@ -42,38 +42,39 @@ class AcceptedTerms:
 
 
 class Received:
-    """Ranges of source files that are registered here, of those that came last. Safe for threads."""
+    """Registered ranges of recent source files. Safe for threads."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._received: dict[FileId, Ranges] = {}
-        self._complete: dict[FileId, tuple[int, Ranges]] = {}  # with the generation, as for ``complete``
+        self._complete: dict[FileId, tuple[int, Ranges]] = {}  # generation and ranges, see ``complete``
         self._losses: dict[FileId, int] = {}
         self._lock = threading.Lock()
 
     def of(self, source: FileId, *, fresh: bool = False) -> Ranges:
-        """Registered ranges of a source file; ``fresh`` asks the ledger, where other receivers register too."""
+        """Return the registered ranges of a source file. ``fresh`` reads them from the ledger again."""
         with self._lock:
             known = self._received.get(source)
         if known is None or fresh:
             found = self._ledger.landing.received(source)
-            with self._lock:  # a group may have been registered meanwhile
+            with self._lock:  # a group may have been registered in between
                 known = found.union(self._received.get(source, Ranges()))
                 _remember(self._received, source, known)
         return known
 
     def complete(self, source: FileId, generation: int) -> Ranges:
-        """Ranges that arrived here under this generation of the sender's rules, or a newer one.
+        """Return the ranges that arrived here under this generation of the sender's rules, or a newer one.
 
-        What arrived under an older one may lack what newer rules name, so it comes again; claims find what is new.
-        After a restart, or very many other sources, nothing is known here and the sender's own ledger decides.
+        Ranges of an older generation may lack tables of newer rules, so they are sent again. Claims tell new frames
+        from duplicates. After a restart, or very many other sources, the result is empty and the sender's ledger
+        decides.
         """
         with self._lock:
             known, ranges = self._complete.get(source, (generation, Ranges()))
         return ranges if known >= generation else Ranges()
 
     def add(self, source: FileId, begin: int, end: int, generation: int) -> None:
-        """``[begin, end)`` is registered, and arrived under this generation."""
+        """Note that ``[begin, end)`` arrived under this generation and is registered."""
         with self._lock:
             _remember(self._received, source, self._received.get(source, Ranges()).add(begin, end))
             known, ranges = self._complete.get(source, (generation, Ranges()))
@@ -83,24 +84,24 @@ class Received:
                 _remember(self._complete, source, (known, ranges.add(begin, end)))
 
     def forget(self, source: FileId) -> None:
-        """What is registered of it is uncertain, or hardly of use any more; the ledger is asked again."""
+        """Forget the registered ranges of a source; the next ``of`` reads the ledger."""
         with self._lock:
             self._received.pop(source, None)
 
     def forget_former(self, former: Collection[ClusterId]) -> None:
-        """Forget the files of ids that a sender had before it was restored; it may have others of the same names.
+        """Forget the files of a sender's former ids; other files may have the same file ids.
 
-        A backup that ran for a while under its old id has made those. Its ledger knows what it sent, and claims find
-        what is new.
+        A backup that ran for a while under the old id has written such files. Its ledger has what it sent, and claims
+        tell new frames from duplicates.
         """
         with self._lock:
             for source in [source for source in self._complete if source.cluster in former]:
                 del self._complete[source]
 
     def forget_lost(self, losses: Mapping[FileId, int]) -> None:
-        """Landing files of these sources were salvaged so many times; what is remembered from before is void.
+        """Forget sources whose landing files were salvaged again; ``losses`` counts salvages by source.
 
-        A sender learns of it when it opens a stream, so what comes again comes after this.
+        It is called when a sender opens a stream. The sender gets the counts then, so lost ranges come again later.
         """
         with self._lock:
             for source, count in losses.items():
@@ -111,7 +112,7 @@ class Received:
 
 
 def _remember(known: dict[FileId, _Value], source: FileId, value: _Value) -> None:
-    """Put it last, and drop the one that has not changed for longest."""
+    """Set a value, and drop the least recently set one beyond ``REMEMBERED``."""
     known.pop(source, None)
     known[source] = value
     if len(known) > REMEMBERED:

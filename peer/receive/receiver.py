@@ -33,10 +33,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Receiver:
-    """Binds when made, so that ``port`` is known; works in ``run`` until ``stop`` is set.
+    """Binds its port in the constructor, and serves in ``run`` until ``stop`` is set.
 
     Raises:
-        ConfigError: the port is taken, or plain text off loopback.
+        ConfigError: the port is taken, or plain text is configured off loopback.
         LockedFileError: another receiver runs on this data directory.
     """
 
@@ -86,14 +86,14 @@ class Receiver:
 
     @property
     def address(self) -> str:
-        """host:port that peers use."""
+        """The ``host:port`` that peers connect to."""
         listen = self._config.receiver.listen
         host, port = split_address(self._config.receiver.advertise or listen)
         host = f"[{host}]" if ":" in host else host
         return f"{host}:{port or self.port}"
 
     def run(self) -> None:
-        """Serve until ``stop``; what has arrived by then is landed."""
+        """Serve until ``stop`` is set, then land the queued messages."""
         try:
             self._landing.start()
             self._server.start()
@@ -117,7 +117,7 @@ class Receiver:
             _log.info("receiver_stopped", address=self.address)
 
     def _announce(self) -> None:
-        """Announce where this cluster's receivers listen; receiving goes on when ZooKeeper cannot be reached."""
+        """Announce the addresses of this cluster's receivers. Receiving goes on when ZooKeeper cannot be reached."""
         try:
             if self._member is None:
                 fields = {"address": self.address, "version": __version__}

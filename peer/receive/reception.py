@@ -1,6 +1,6 @@
-"""What a cluster answers to others: who it is, whether a sender may ship, which routes are open, what is applied.
+"""Serve requests of other clusters: describe this one, open routes and streams, report applied files.
 
-Every refusal has a type and names the remedy.
+Every refusal has a reason and a remedy.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Reception:
-    """``ReceiverService`` over a ledger and a landing. Safe for threads."""
+    """Implements ``ReceiverService`` with a ledger and a landing. Safe for threads."""
 
     def __init__(
         self,
@@ -69,30 +69,30 @@ class Reception:
         self._admission = Admission(ledger, self._definitions, message_bytes_max)
 
     def refresh(self) -> None:
-        """Read again which tables are live; called every few seconds."""
+        """Read the live tables again; called every few seconds."""
         self._definitions.refresh()
 
     def describe(self) -> Description:
-        """Who this is."""
+        """Describe this cluster: id, version, role, replicated times and peers."""
         role = self._role()
         replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
         return Description(self._ledger.cluster, __version__, role.role.value, role.epoch, replicated, peers=peers)
 
     def get_schema(self, name: bytes) -> SchemaVersion | None:
-        """The schema version of that hash."""
+        """Return the schema version of this hash, or None."""
         return self._ledger.tables.schema(name)
 
     def get_table(self, name: str) -> TableSpec | None:
-        """The definition of the table of that name; None when there is none."""
+        """Return the definition of the table with this name, or None."""
         try:
             return self._ledger.tables.get(name)
         except UnknownTableError:
             return None
 
     def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
-        """How far each source file is applied here, and what is left of those that lost bytes."""
-        lost = self._ledger.salvage.losses(files)  # before what is applied: a loss in between may take some of it back
+        """Return how far each source file is applied here, and the remaining ranges of files that lost bytes."""
+        lost = self._ledger.salvage.losses(files)  # read first: a loss in between may shorten the applied prefix
         applied = self._ledger.landing.applied_prefix(files, keeps_tables=self._keeps_tables())
         found = {}
         for file, end in applied.items():
@@ -101,7 +101,7 @@ class Reception:
         return found
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything up to these sequences is here, by whatever route it came; and whether replay is silent."""
+        """Return whether this cluster has everything up to these sequences, and what holds up the rest."""
         found = self._ledger.time.reached(sequences)
         if all(each.applied or not each.durable for each in found.values()):
             return found
@@ -114,14 +114,14 @@ class Reception:
         }
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
-        """Make a table ready: create it when missing, with the sender's uuid; learn schemas; note what is required."""
+        """Open a route: create the table when missing, with the sender's uuid, and store its schemas and the route."""
         self._check_caller(source, expected, caller)
         full = self._landing.room.shortage_for(route.bootstrap_bytes)
         if full:
             raise Refusal(
                 Reason.DISK_FULL,
                 full,
-                "Free disk space there, or send only what is written from now on: enablereplication --from-now, after"
+                "Free disk space there, or send only rows written from now on: enablereplication --from-now, after"
                 " disablereplication if it is sent",
             ).error()
         self._definitions.refresh()
@@ -130,7 +130,7 @@ class Reception:
     def ship(
         self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
     ) -> tuple[OpenReply, InboundStream]:
-        """Open a stream; routes that cannot be opened are named in the answer and hold up no other."""
+        """Open a stream. The reply lists routes that could not be opened; the other routes go on."""
         self._check_caller(hello.source, hello.expected, caller)
         self._check_hello(hello)
         self._definitions.refresh()  # a table dropped just now is refused, not landed
@@ -148,18 +148,18 @@ class Reception:
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 
     def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:
-        """Begin to answer about tables."""
+        """Begin a comparison of tables with the caller."""
         self._check_caller(source, expected, caller)
         if self._answer is None or not self._keeps_tables():
             raise Refusal(
                 Reason.NOT_READY,
                 f"{self._ledger.cluster.name} keeps no tables to compare with",
-                "Compare with a cluster that replays what it lands",
+                "Compare with a cluster that replays into tables",
             ).error()
         return self._answer(source)
 
     def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
-        """Give registered bytes of this host's files to another host of the cluster."""
+        """Yield registered bytes of this host's files to another host of the cluster."""
         return self._reads.read(ask, caller)
 
     def _check_caller(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> None:
@@ -168,11 +168,12 @@ class Reception:
             raise Refusal(
                 Reason.WRONG_CLUSTER,
                 f"this is {own}, not {expected}",
-                "The peer was restored or another listens there: define it again (deletecluster, definecluster)",
+                "The peer was restored, or another cluster has its address: define it again (deletecluster,"
+                " definecluster)",
             ).error()
         if source == own:
             raise Refusal(
-                Reason.WRONG_CLUSTER, f"{own.name} ships to itself", "Remove the peer that points to its own cluster"
+                Reason.WRONG_CLUSTER, f"{own.name} ships to itself", "Delete the peer that is the cluster itself"
             ).error()
         if source.name == own.name:
             raise Refusal(
@@ -188,7 +189,7 @@ class Reception:
             ).error()
 
     def _check_hello(self, hello: Hello) -> None:
-        """Refuse another protocol, a copy of the sender's cluster, and a role epoch that is over."""
+        """Refuse another protocol version, a copy of the sender's cluster, and an old role epoch."""
         source = hello.source
         if hello.protocol != PROTOCOL:
             older = "this cluster" if hello.protocol > PROTOCOL else source.name
@@ -205,16 +206,16 @@ class Reception:
         if highest > hello.role_epoch:
             raise Refusal(
                 Reason.STALE_EPOCH,
-                f"{source.name} had role epoch {highest} already and says {hello.role_epoch}",
-                "That worker has not seen a role change yet; it reads its role again and comes back",
+                f"role epoch {hello.role_epoch} of {source.name} is older than {highest}",
+                "The worker has not seen a role change yet; it reads its role and opens the stream again",
             ).error()
 
     def _declared(self, source: ClusterId) -> dict[tuple[UUID, str], InboundRoute]:
-        """The open routes of a source, as the ledger has them."""
+        """Return the open routes of a source in the ledger, by (table, group)."""
         return {(route.table, route.group): route for route in self._ledger.landing.routes() if route.source == source}
 
     def _close_ended(self, hello: Hello, declared: dict[tuple[UUID, str], InboundRoute]) -> None:
-        """Close the routes that the sender names no more, but for ones that are newer than what it knows of."""
+        """Close the routes that are not in ``hello``, except those newer than its generation."""
         named = {(route.spec.uuid, route.group) for route in hello.routes}
         newest = max((route.generation for route in hello.routes), default=0)
         newest = max(newest, hello.generation)
@@ -225,7 +226,7 @@ class Reception:
                 _log.info("route_closed", source=str(hello.source), table=str(route.table), group=route.group)
 
     def _forget_former(self, hello: Hello) -> None:
-        """The sender's ids from before it was restored send nothing more: replicated time need not wait for them."""
+        """Forget the sender's former ids: they send nothing more, so replicated time does not wait for them."""
         if not hello.former:
             return
         for gone in {route.source for route in self._ledger.landing.routes()} & set(hello.former):
@@ -245,12 +246,12 @@ class Reception:
         return refused
 
     def _resume(self, hello: Hello, lost: Mapping[FileId, FileStatus], generation: int) -> dict[FileId, FileStatus]:
-        """What need not come again of the files that were asked about."""
+        """Return the ranges of the files in ``hello`` that need not be sent again."""
         received = self._landing.received
         received.forget_former(hello.former)
         received.forget_lost({file: left.losses for file, left in lost.items()})
         if hello.files:
-            self._landing.settle(_SETTLE_S)  # what came by the stream before need not come again
+            self._landing.settle(_SETTLE_S)  # messages of the stream before need not be sent again
         return {file: FileStatus(reported(received.complete(file, generation))) for file, _ in hello.files}
 
     def _open_route(self, source: ClusterId, route: Route, declared: Mapping[tuple[UUID, str], InboundRoute]) -> None:
@@ -274,12 +275,12 @@ class Reception:
             self._ledger.landing.declare_route(source, spec.uuid, route.group, *wanted)
 
     def _check_names(self, source: ClusterId, route: Route) -> None:
-        """Names become folders, and tables in a catalog: a sender is not trusted to have checked them."""
+        """Check table names again: they become folders and catalog names, and the sender is not trusted."""
         for name in (route.remote_table, route.spec.name):
             if unusable := unusable_name(name):
                 raise Refusal(
                     Reason.TABLE_CONFLICT,
-                    f"{self._ledger.cluster.name} takes no table of that name: {unusable}",
-                    f"Send it under a name it can have: on {source.name}, disablereplication, then"
+                    f"{self._ledger.cluster.name} refuses this table name: {unusable}",
+                    f"Send the table under another name: on {source.name}, disablereplication, then"
                     " enablereplication --remote-table namespace.name",
                 ).error()

@@ -1,4 +1,4 @@
-"""Whether there is room for more: free disk space, and landed bytes that wait for replay."""
+"""Limits on landing: free disk space, and landed bytes that wait for replay."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from peer.status.replay_report import ReplayReport
 from replication.ledger.base import FileKind, Ledger
 
 _LOOK_S = 1.0
-_PAUSE = 10  # so many times as long as a look takes, until the next one
+_PAUSE = 10  # the pause between two looks, as a multiple of the time that a look takes
 _log = structlog.get_logger(__name__)
 
 
 class LandingRoom:
-    """Room on this host.
+    """Free space on this host.
 
-    ``held``: while too much waits, tables that replay holds, and why no more of them is taken; others do not wait.
+    ``held`` has a reason for each table that is refused because replay holds it. It is empty unless
+    ``waiting_bytes_max`` is exceeded.
     """
 
     def __init__(self, ledger: Ledger, limits: LandingLimits) -> None:
@@ -31,18 +32,18 @@ class LandingRoom:
         self._look_at_s = 0.0
 
     def shortage_for(self, size: int) -> str:
-        """Why ``size`` bytes more cannot land and be kept in tables here, in figures; "" when they can."""
+        """Return why ``size`` more bytes do not fit here, landed and in tables; "" when they do."""
         free = shutil.disk_usage(self._limits.directory).free if size else 0
         needed = 2 * size + self._limits.disk_free_min_bytes
         if not size or free >= needed:
             return ""
         return (
-            f"rows from before need about {2 * size >> 20} MiB at {self._ledger.cluster.name},"
-            f" where {free >> 20} MiB are free and {self._limits.disk_free_min_bytes >> 20} MiB are to stay free"
+            f"a bootstrap needs about {2 * size >> 20} MiB at {self._ledger.cluster.name}, where {free >> 20} MiB are"
+            f" free and {self._limits.disk_free_min_bytes >> 20} MiB must stay free"
         )
 
     def shortage(self, *, between_groups: bool = False) -> str:
-        """Why no more bytes are taken; "" when they are. Looked at once a second, between groups if possible."""
+        """Return why no more bytes are accepted, or "". Checks at most once a second, if possible between groups."""
         begun_s = time.monotonic()
         if begun_s >= self._look_at_s + (0 if between_groups else _LOOK_S):
             limits = self._limits
@@ -54,11 +55,11 @@ class LandingRoom:
                 waiting = self._leave_out_held(waiting)
             if free < limits.disk_free_min_bytes:
                 self._shortage = (
-                    f"only {free >> 20} MiB are free, {limits.disk_free_min_bytes >> 20} MiB are to stay free"
+                    f"only {free >> 20} MiB are free, and {limits.disk_free_min_bytes >> 20} MiB must stay free"
                 )
             elif waiting > limits.waiting_bytes_max:
                 self._shortage = (
-                    f"{waiting >> 20} MiB wait for replay, {limits.waiting_bytes_max >> 20} MiB are allowed"
+                    f"{waiting >> 20} MiB wait for replay, more than the {limits.waiting_bytes_max >> 20} MiB allowed"
                 )
             if self._shortage:
                 _log.error("landing_refused", host=limits.host, reason=self._shortage)
@@ -67,14 +68,14 @@ class LandingRoom:
         return self._shortage
 
     def _leave_out_held(self, waiting: int) -> int:
-        """Note the tables that replay holds, if any, and return how many bytes wait for others."""
+        """Set ``held`` to the tables that replay holds; return the bytes that wait for other tables."""
         report = ReplayReport.load(self._ledger.replay)
         held = report.held if report is not None else {}
         names = {spec.uuid: spec.name for spec in self._ledger.tables.all() if spec.name in held}
         if not names:
             return waiting
-        allowed = f"{waiting >> 20} MiB wait for replay, {self._limits.waiting_bytes_max >> 20} MiB are allowed"
-        self.held = {table: f"{allowed}, and {name} is held there: {held[name]}" for table, name in names.items()}
+        limit = f"{waiting >> 20} MiB wait for replay, more than the {self._limits.waiting_bytes_max >> 20} MiB allowed"
+        self.held = {table: f"{limit}, and {name} is held there: {held[name]}" for table, name in names.items()}
         for table, why in self.held.items():
             _log.error("landing_refused", host=self._limits.host, table=str(table), reason=why)
         return self._ledger.replay.waiting_bytes(self._limits.host, names.keys())

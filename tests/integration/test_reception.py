@@ -167,7 +167,7 @@ def test_a_route_to_a_name_that_no_table_can_have_is_refused_by_its_type(
     pair: Pair, receiver: Receiver, name: str
 ) -> None:
     for route in (replace(pair.route(), remote_table=name), replace(pair.route(), spec=replace(pair.spec, name=name))):
-        with pytest.raises(PeerRefusedError, match="west takes no table of that name") as caught:
+        with pytest.raises(PeerRefusedError, match="west refuses this table name") as caught:
             pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, route)
         assert caught.value.reason == Reason.TABLE_CONFLICT.value and "--remote-table" in caught.value.hint
         opened = pair.ship(receiver, pair.hello(route)).opened
@@ -177,7 +177,7 @@ def test_a_route_to_a_name_that_no_table_can_have_is_refused_by_its_type(
 
 def test_a_bootstrap_without_room_is_refused_with_remedies_that_there_are(pair: Pair, receiver: Receiver) -> None:
     route = replace(pair.route(), bootstrap_bytes=1 << 60)
-    with pytest.raises(PeerRefusedError, match="rows from before need") as refused:
+    with pytest.raises(PeerRefusedError, match="a bootstrap needs about") as refused:
         pair.link(receiver).open_route(pair.east.cluster, pair.west.cluster, route)
     assert "enablereplication --from-now, after disablereplication if it is sent" in refused.value.hint
 
