@@ -1,4 +1,4 @@
-"""Steps of appends that wait for the commit thread: bounded in bytes, taken in groups that one sync makes durable."""
+"""The queue of append steps before the commit thread: bounded in bytes, taken in groups that share one sync."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GROUP_STEPS = 4096
 
 
 class QueueState(Enum):
-    """What the queue still does."""
+    """The state of the queue."""
 
     OPEN = auto()
-    CLOSING = auto()  # takes no more steps; those that wait are written
-    ENDED = auto()  # the commit thread has taken the last one
-    FAILED = auto()  # the commit thread ended on an error of its own
+    CLOSING = auto()  # refuses new steps; queued steps are written
+    ENDED = auto()  # the commit thread has taken the last step
+    FAILED = auto()  # the commit thread ended by an unexpected error
 
 
 _NEXT = {
@@ -33,11 +33,11 @@ _NEXT = {
 
 
 class AppendQueue:
-    """Filled by callers' threads, emptied by the commit thread.
+    """A queue that callers' threads fill and the commit thread empties.
 
     Args:
-        bytes_max: what may wait or be on its way to the disk; ``put`` blocks beyond it.
-        timeout_s: how long ``put`` blocks.
+        bytes_max: the maximum bytes queued or being written; ``put`` blocks beyond it.
+        timeout_s: how long ``put`` blocks at most.
     """
 
     def __init__(self, bytes_max: int, timeout_s: float) -> None:
@@ -53,16 +53,16 @@ class AppendQueue:
         self._failure = ""
 
     def __len__(self) -> int:
-        """How many steps wait."""
+        """The number of queued steps."""
         return len(self._steps)
 
     def put(self, step: AppendStep) -> None:
         """Queue a step.
 
         Raises:
-            BackpressureError: the queue stayed full for ``timeout_s``; the step was not taken.
+            BackpressureError: the queue stayed full for ``timeout_s``; the step was not queued.
             RequestError: the writer is closed.
-            StorageError: the commit thread has ended on an error of its own.
+            StorageError: the commit thread has ended by an unexpected error.
         """
         with self._lock:
             if not self._fits(step):
@@ -77,7 +77,7 @@ class AppendQueue:
                 self._work.notify()
 
     def put_end(self, append: PendingAppend) -> bool:
-        """Queue the end of an append that was cut short, without waiting; False when the commit thread has ended."""
+        """Queue the last step of an aborted append, without blocking; return False if the commit thread has ended."""
         with self._lock:
             if self._state in (QueueState.ENDED, QueueState.FAILED):
                 return False
@@ -86,10 +86,10 @@ class AppendQueue:
             return True
 
     def take(self, idle_s: float) -> list[AppendStep] | None:
-        """What is to be written together; None when the queue is closed and empty.
+        """Take the next group of steps; None when the queue is closed and empty.
 
         Args:
-            idle_s: how long to wait while there is nothing; 0 when something that was taken waits for its ack.
+            idle_s: how long to wait for a step; 0 while steps taken before are not acked.
         """
         with self._lock:
             if idle_s and not self._steps and self._state is QueueState.OPEN:
@@ -110,14 +110,14 @@ class AppendQueue:
             return taken
 
     def release(self, steps: Sequence[AppendStep]) -> None:
-        """The bytes of steps that were taken are on the disk, or were refused."""
+        """Free the space of taken steps, after they were written or refused."""
         with self._lock:
             self._bytes -= sum(step.size for step in steps)
             if self._blocked:
                 self._space.notify_all()
 
     def close(self) -> None:
-        """Take no more steps. Idempotent."""
+        """Refuse new steps from now on. Idempotent."""
         with self._lock:
             if self._state is QueueState.OPEN:
                 self._become(QueueState.CLOSING)
@@ -125,20 +125,20 @@ class AppendQueue:
             self._space.notify_all()
 
     def fail(self, error: BaseException) -> list[AppendStep]:
-        """Refuse all that comes from now on; returns what waited."""
+        """Refuse new steps because of ``error``; return the queued steps."""
         with self._lock:
             self._become(QueueState.FAILED)
             self._failure = repr(error)
-            left = list(self._steps)
+            queued = list(self._steps)
             self._steps.clear()
             self._bytes = 0
             self._space.notify_all()
-            return left
+            return queued
 
     def failure(self) -> ReplicationError:
-        """What ``fail`` means to callers."""
+        """Return the error for callers after ``fail``."""
         return StorageError(
-            f"the writer has failed: {self._failure}; what was on its way may be durable or not", "Connect again"
+            f"the writer has failed: {self._failure}; appends under way may or may not be durable", "Connect again"
         )
 
     def _become(self, state: QueueState) -> None:
@@ -156,8 +156,8 @@ class AppendQueue:
                 if not self._space.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
                     raise BackpressureError(
                         f"{self._bytes} bytes wait for the disk and none were written for {self._timeout_s:g} s",
-                        "The disk is slow, stuck or full; append again later. Of a large append some may be there: with"
-                        " a batch id repeating it is harmless",
+                        "The disk is slow, stuck or full; append again later. Parts of a large append may be written;"
+                        " repeat it with a batch id to avoid duplicates",
                     )
         finally:
             self._blocked -= 1

@@ -1,4 +1,4 @@
-"""The commit thread: takes what waits, writes it as one group, syncs once, and acks. Callers encode while it syncs."""
+"""The commit thread: takes queued steps, writes them as one group, syncs once, and acks. Callers encode meanwhile."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _log = structlog.get_logger(__name__)
 
 
 class GroupCommit:
-    """Owns the commit thread and, with it, the writer's WALs; ``close`` joins it.
+    """Owns the commit thread and the writer's WALs; ``close`` joins the thread.
 
     Args:
-        cluster: for positions.
+        cluster: the cluster of positions.
         series: the WALs.
-        codec: how frames of merged rows are compressed.
-        queue: where steps wait for the disk; closed with this.
-        idle_tick_s: how often WALs are looked after while nothing is appended.
+        codec: the compression of merged frames.
+        queue: the queue of steps; ``close`` closes it.
+        idle_tick_s: how often the series ticks while nothing is appended.
     """
 
     def __init__(
@@ -40,20 +40,20 @@ class GroupCommit:
         self._codec = codec
         self._queue = queue
         self._idle_tick_s = idle_tick_s
-        self._unacked: deque[AppendStep] = deque()  # taken from the queue, and neither acked nor failed
+        self._unacked: deque[AppendStep] = deque()  # taken from the queue, neither acked nor failed yet
         self._is_clean = False
         self._idle_failed = False
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
         self._thread.start()
 
     def submit(self, step: AppendStep) -> None:
-        """Queue one step of an append, as ``AppendQueue.put``; steps of one caller are written in their order."""
+        """Queue one step of an append, as ``AppendQueue.put``. Steps are written in queue order."""
         self._queue.put(step)
 
     def cut_short(self, append: PendingAppend, error: ReplicationError) -> None:
-        """The rest of an append cannot be queued; it fails once what is queued of it is dealt with.
+        """Fail an append whose remaining steps cannot be queued, after its queued steps are processed.
 
-        What is not written yet is left out. The last step has no bytes, so the bound of the queue does not hold it up.
+        Steps that are not written yet are dropped. The final step has no bytes, so it never waits for space.
         """
         append.error = error
         if not self._queue.put_end(append):
@@ -61,11 +61,11 @@ class GroupCommit:
 
     @property
     def waiting(self) -> int:
-        """How many steps wait for the commit thread."""
+        """The number of steps that wait for the commit thread."""
         return len(self._queue)
 
     def close(self) -> bool:
-        """Write what waits, close the WAL, stop; returns whether the ledger has every WAL closed. Idempotent."""
+        """Write queued steps, close the WAL and stop. Return whether every WAL is CLOSED in the ledger. Idempotent."""
         self._queue.close()
         self._thread.join()
         return self._is_clean
@@ -74,7 +74,7 @@ class GroupCommit:
         try:
             self._write_groups()
             self._is_clean = self._series.close()
-        except BaseException as error:  # a defect: who waits, or appends later, gets the error
+        except BaseException as error:  # a defect: waiting and later callers get the error
             _log.exception("commit_thread_broken")
             self._break_off(error)
 
@@ -84,8 +84,8 @@ class GroupCommit:
             self._unacked += steps
             if not steps and not synced:
                 self._tick()
-            # Callers that wake take the interpreter from this thread again and again, so a small next group is made
-            # ready first; they then run while it syncs.
+            # Acked callers compete with this thread for the interpreter lock. So a small next group is merged before
+            # the ack; the callers then run while it syncs.
             if sum(step.size for step in steps) > SMALL_GROUP_BYTES:
                 synced = self._ack(synced)
             merged = self._merge(steps)
@@ -98,21 +98,21 @@ class GroupCommit:
     def _merge(self, steps: list[AppendStep]) -> list[MergedBatch]:
         try:
             return FrameMerge.frames(steps, self._codec)
-        except Exception as error:  # a defect: this group's callers get the error, others go on
+        except Exception as error:  # a defect: only this group's callers get the error
             _log.exception("merge_failed")
             _fail(steps, ReplicationError(f"the append could not be encoded: {error!r}; nothing was written"))
             return []
 
     def _write(self, steps: list[AppendStep], merged: list[MergedBatch]) -> None:
         try:
-            self._note(merged, self._series.write([each.encoded for each in merged]))
+            self._set_positions(merged, self._series.write([each.encoded for each in merged]))
         except ReplicationError as error:
             _fail(steps, error)
-        except Exception as error:  # a defect: nothing is known of the file any more
+        except Exception as error:  # a defect: the state of the file is unknown
             _log.exception("group_commit_failed")
             _fail(steps, self._series.poison_current(error))
 
-    def _note(self, merged: list[MergedBatch], written: WrittenGroup) -> None:
+    def _set_positions(self, merged: list[MergedBatch], written: WrittenGroup) -> None:
         for each, placed in zip(merged, written.placed, strict=True):
             position = Position(
                 self._cluster, {written.file: placed.end}, {placed.stream: placed.sequence}, written.commit
@@ -140,13 +140,13 @@ class GroupCommit:
 
     def _break_off(self, error: BaseException) -> None:
         self._unacked += self._queue.fail(error)
-        left = list(self._unacked)
-        _fail(left, self._queue.failure())
-        self._ack(left)
+        unacked = list(self._unacked)
+        _fail(unacked, self._queue.failure())
+        self._ack(unacked)
         with suppress(Exception):
             self._series.poison_current(error)
         with suppress(Exception):
-            self._series.close()  # a lock that stayed would hide the files from recovery
+            self._series.close()  # releases the locks, which would keep recovery out
 
 
 def _fail(steps: list[AppendStep], error: ReplicationError) -> None:

@@ -1,4 +1,4 @@
-"""Small appends to the same stream become one frame. They keep the order they came in."""
+"""Merges small appends to the same stream into one frame, in their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from replication.core.rows.convert import deletes, upserts_from_rows
 from replication.errors import ReplicationError, SchemaError
 from replication.writer.pending import AppendStep, FewRows, PendingAppend
 
-UNCOMPRESSED_BYTES = 4096  # below this compressing costs more than it saves
+UNCOMPRESSED_BYTES = 4096  # below this size, compression costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class MergedBatch:
 
 @dataclass(slots=True)
 class _Rows:
-    """Few rows of one table that are converted together."""
+    """Small sets of rows of one table that are converted together."""
 
     first: FewRows
     steps: list[tuple[PendingAppend, FewRows]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class _Rows:
 
 @dataclass(slots=True)
 class _Open:
-    """Log batches of one stream that become one payload."""
+    """Log batches of one stream that are encoded as one payload."""
 
     version: SchemaVersion
     batches: list[pa.RecordBatch] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Open:
 
 
 class FrameMerge:
-    """One group of steps on its way to frames. Rows that cannot be converted fail their append; the others go on."""
+    """Turns one group of steps into frames. Rows that cannot be converted fail only their own append."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -95,10 +95,10 @@ class FrameMerge:
 
     def _convert(self, rows: _Rows) -> None:
         spec = rows.first.spec
-        given = [row for _, few in rows.steps for row in few.rows]
+        combined = [row for _, few in rows.steps for row in few.rows]
         try:
-            logs = deletes(given, spec) if rows.first.delete else upserts_from_rows(given, spec)
-        except Exception as error:  # of one append's rows: whatever they raise, the others go on
+            logs = deletes(combined, spec) if rows.first.delete else upserts_from_rows(combined, spec)
+        except Exception as error:  # caused by one append's rows: convert each append alone
             if len(rows.steps) == 1:
                 rows.steps[0][0].error = _refused(error)
                 return
@@ -132,4 +132,4 @@ class FrameMerge:
 def _refused(error: Exception) -> ReplicationError:
     if isinstance(error, ReplicationError):
         return error
-    return SchemaError(f"the rows could not be encoded: {error!r}; nothing of them was written")
+    return SchemaError(f"the rows could not be encoded: {error!r}; none of them was written")

@@ -1,4 +1,4 @@
-"""Appends on their way to the disk, and the steps that they are queued in."""
+"""Pending appends, and the steps in which they are queued."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from replication.errors import ReplicationError, WaitTimeoutError
 
 
 class PendingAppend:
-    """One append. The commit thread acks or fails it, once, when its last step is dealt with.
+    """One append. The commit thread acks or fails it once, after its last step.
 
-    A future costs much more than a lock, so there is one only for callers that do not wait.
+    A future costs much more than a lock, so only asynchronous appends have one.
     """
 
     __slots__ = ("_done", "_is_finished", "error", "future", "on_done", "position")
@@ -33,18 +33,18 @@ class PendingAppend:
         self.error: ReplicationError | None = None
 
     def reached(self, position: Position) -> None:
-        """A step of the append is durable at ``position``."""
+        """Note that a step of the append is durable at ``position``."""
         self.position = position if self.position is None else self.position.join(position)
 
     def finish(self) -> None:
-        """Ack, or fail with ``error`` when any step did. Idempotent: one cut short as it was queued may end twice."""
+        """Ack, or fail with ``error`` when any step failed. Idempotent: an aborted append may end twice."""
         if self._is_finished:
             return
         self._is_finished = True
         if self.on_done is not None:
             self.on_done()
         if self.future is not None:
-            with contextlib.suppress(InvalidStateError):  # the caller has set it
+            with contextlib.suppress(InvalidStateError):  # the caller has set the future
                 if self.error is not None:
                     self.future.set_exception(self.error)
                 else:
@@ -56,12 +56,12 @@ class PendingAppend:
 
         Raises:
             WaitTimeoutError: no ack came; the append may still become durable.
-            ReplicationError: what it failed with.
+            ReplicationError: the append failed.
         """
         if not self._done.acquire(timeout=timeout_s):
             raise WaitTimeoutError(
                 f"no ack within {timeout_s:g} s: the disk is slow or stuck; the append may still become durable",
-                "Append with a batch id to make repeating it harmless",
+                "Use a batch id: an append with one can be repeated safely",
             )
         if self.error is not None:
             raise self.error
@@ -74,7 +74,7 @@ class PendingAppend:
 
 @dataclass(frozen=True, slots=True)
 class FewRows:
-    """A few rows as given. The commit thread converts them together with those of other callers."""
+    """A few rows, not converted. The commit thread converts them together with the rows of other callers."""
 
     spec: TableSpec
     rows: Sequence[Mapping[str, Any]]
@@ -83,10 +83,10 @@ class FewRows:
 
 @dataclass(frozen=True, slots=True)
 class AppendStep:
-    """One step of an append in the queue; ``size`` is about its bytes.
+    """One step of an append in the queue; ``size`` is its approximate size in bytes.
 
-    Its content is rows or a small log batch to merge with others, or an encoded batch, maybe still being encoded. A
-    flush, and the end of an append that was cut short, have no content.
+    The content is rows or a small log batch to merge with others, or an encoded batch, or a future of one. A flush
+    and the end of an aborted append have no content.
     """
 
     append: PendingAppend
@@ -96,5 +96,5 @@ class AppendStep:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be merged without waiting for an encoder."""
+        """Whether the step can be merged without waiting for an encoder."""
         return not isinstance(self.content, Future) or self.content.done()

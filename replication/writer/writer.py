@@ -1,7 +1,7 @@
 """The writer: from rows to acked positions.
 
-Callers' threads convert, encode and hash (for those that wait only for futures, a few encoder threads do); the commit
-thread (``group_commit.py``) writes, syncs and acks.
+Callers' threads convert rows. They also encode and hash them, except for asynchronous appends, where a few encoder
+threads do. The commit thread (``group_commit.py``) writes, syncs and acks.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _CODECS = {"lz4": Codec.LZ4, "zstd": Codec.ZSTD, "none": Codec.NONE}
 class Writer:
     """Appends to this host's WALs. Safe for threads; close it, or use it as a context.
 
-    A position that is returned is durable on this host's disk, not yet at any peer. Rows of one caller are written in
-    the order of its calls. An append larger than one frame (65,536 rows, about 8 MiB) is not one atomic step: when it
-    fails half-way, what was written stays; with a batch id, repeating it adds what is missing.
+    A returned position is durable on this host's disk, not yet at any peer. Rows of one caller are written in the
+    order of its calls. An append larger than one frame (65,536 rows, about 8 MiB) is not atomic: when it fails
+    half-way, the frames written so far stay. With a batch id, repeating it adds only the missing rows.
 
     Args:
-        directory: where the WALs lie.
+        directory: the directory of the WALs.
         host: this host's slot.
         settings: sizes, ages and time-outs.
-        times: its clock, and how often it looks and tries again.
+        times: the clock and the intervals.
 
     Raises:
         ReadOnlyClusterError: the cluster is STANDBY.
@@ -109,38 +109,38 @@ class Writer:
 
     @property
     def name(self) -> str:
-        """The id under which the writer is registered."""
+        """The writer's registered id."""
         return self._registration.place.writer
 
     @property
     def waiting(self) -> int:
-        """How many steps of appends wait for the disk; for metrics."""
+        """The number of append steps that wait for the disk; for metrics."""
         return self._commit.waiting
 
     def upsert(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Position:
-        """Append rows (see ``core/rows/input.py`` for what they may be) and wait until they are durable here.
+        """Append rows (see ``core/rows/input.py`` for their types) and wait until they are durable here.
 
         Columns left out of a touched group become NULL; untouched groups keep their values. A repeated ``batch_id``
-        adds only what is missing; such a batch is held in memory, and may be ``BATCH_BYTES_MAX`` large (256 MiB).
+        adds only the missing rows. A batch with an id is held in memory, and has at most ``BATCH_BYTES_MAX`` (256 MiB).
+
+        After an error, earlier frames of an append of several frames may be written. Its other rows never will be,
+        except after WaitTimeoutError.
 
         Raises:
-            SchemaError, NullKeyError: a value or column does not fit; nothing was written of rows that did not stream
-                in before.
-            BatchConflictError: the batch id was used for other rows.
+            SchemaError, NullKeyError: a value or column does not fit the table.
+            BatchConflictError: the batch id was used for other rows; nothing was written.
             RequestError: the batch is too large for a batch id; nothing was written.
-            BackpressureError: what waits for the disk filled the buffer for ``append_timeout_s``; earlier frames of an
-                append of several may have been written.
-            ReadOnlyClusterError, CoordinationError, LeaseLostError, StorageError: nothing that was not acked is
-                published, but earlier frames of an append of several may have been.
+            BackpressureError: the buffer stayed full for ``append_timeout_s``.
+            ReadOnlyClusterError, CoordinationError, LeaseLostError, StorageError: the frame was not published.
             WaitTimeoutError: no ack within ``append_timeout_s``; the outcome is unknown.
         """
         return self._upsert(PendingAppend(), spec, rows, batch_id).result(self._timeout_s)
 
     def upsert_async(self, spec: TableSpec, rows: object, batch_id: str | None = None) -> Future[Position]:
-        """The same, but return as soon as the rows are queued; the future has the position or the error.
+        """As ``upsert``, but return when the rows are queued; the future gets the position or the error.
 
-        It cannot be cancelled: what is queued is written. The rows are the caller's again at once. Callbacks of the
-        future run in the commit thread: one that waits, as for an append, holds everybody up.
+        The future cannot be cancelled: queued rows are written. The caller may change ``rows`` after the call. The
+        future's callbacks run in the commit thread: a callback that blocks delays all appends.
         """
         future = _future()
         self._upsert(PendingAppend(future), spec, copied(rows), batch_id)
@@ -150,12 +150,13 @@ class Writer:
         """Append row deletes, in every group, and wait until they are durable here.
 
         Raises:
-            SchemaError: the table has no key, or ``keys`` does not name exactly the key; otherwise as ``upsert``.
+            SchemaError: the table has no key, or ``keys`` does not have exactly the key columns; otherwise as
+                ``upsert``.
         """
         return self._delete(PendingAppend(), spec, keys).result(self._timeout_s)
 
     def delete_async(self, spec: TableSpec, keys: object) -> Future[Position]:
-        """The same, with a future as of ``upsert_async``."""
+        """As ``delete``, with a future as of ``upsert_async``."""
         future = _future()
         self._delete(PendingAppend(future), spec, copied(keys))
         return future
@@ -166,26 +167,26 @@ class Writer:
         Raises:
             ConditionalMutationError: a mutation has a condition.
             HistoryError: a timestamp is older than the table's ``history_s``.
-            SchemaError: it is not a cell table; otherwise as ``upsert``.
+            SchemaError: the table is not a cell table; otherwise as ``upsert``.
         """
         return self._apply(PendingAppend(), spec, mutations).result(self._timeout_s)
 
     def apply_async(self, spec: TableSpec, mutations: Mutation | Iterable[Mutation]) -> Future[Position]:
-        """The same, with a future as of ``upsert_async``."""
+        """As ``apply``, with a future as of ``upsert_async``."""
         future = _future()
         self._apply(PendingAppend(future), spec, mutations)
         return future
 
     def derive(self, spec: TableSpec, logs: Iterable[LogBatch], batch_id: str) -> Position:
-        """Write a derived table's batch, whole or not at all; when one of that id is there it is left as it is.
+        """Write a batch of a derived table, whole or not at all. Do nothing when the batch id exists.
 
         Args:
-            spec: the table.
-            logs: of its only group; no key twice.
-            batch_id: only to be used by who derives the table.
+            spec: the derived table.
+            logs: the rows of its only group; no key twice.
+            batch_id: an id that only the deriving process uses.
 
         Raises:
-            RequestError: another writer has been at that batch for ``append_timeout_s``; otherwise as ``upsert``.
+            RequestError: another writer has held the batch id for ``append_timeout_s``; otherwise as ``upsert``.
         """
         self._batch_ids.hold(spec.uuid, batch_id, self._timeout_s)
         with ExitStack() as held:
@@ -204,28 +205,30 @@ class Writer:
             return self._bulk.publish_all(batches, batch_id)
 
     def derived(self, spec: TableSpec, batch_id: str) -> Position | None:
-        """Where a derived table's batch is; None: it is not there, and by nobody else will it ever be.
+        """Return the position of a derived table's batch.
+
+        None when the batch does not exist; this writer then holds its id, so no other writer can add it.
 
         Raises:
-            RequestError: another writer has been at it for ``append_timeout_s``.
+            RequestError: another writer has held the batch id for ``append_timeout_s``.
         """
         return self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
 
     def import_file(
         self, spec: TableSpec, path: str | Path, form: str, report: Report, *, again: bool = False
     ) -> Imported:
-        """Import a Parquet, Arrow, ORC or CSV file whole, under one commit time; as ``Importer.run``."""
+        """Import a whole Parquet, Arrow, ORC or CSV file, under one commit time; see ``Importer.run``."""
         refuse_derived(spec)
         return self._importer.run(spec, path, form, report, again=again)
 
     def flush(self) -> None:
-        """Wait until everything appended before, by any thread, is durable or has failed."""
+        """Wait until every earlier append, of any thread, is durable or has failed."""
         append = PendingAppend()
         self._commit.submit(AppendStep(append, 0, None, is_last=True))
         append.result(self._timeout_s)
 
     def close(self) -> None:
-        """Write what waits, refuse imports that are not done, close the WAL, leave. Idempotent."""
+        """Write queued appends, abort imports under way, close the WAL and unregister the writer. Idempotent."""
         self._bulk.close()
         clean = self._commit.close()
         self._encoders.shutdown()
@@ -260,7 +263,7 @@ class Writer:
             yield from cells(rows, spec)
 
     def _upsert_once(self, append: PendingAppend, spec: TableSpec, rows: object, batch_id: str) -> PendingAppend:
-        """Queue what is missing of a batch. Its id is held from before the look until the ack."""
+        """Queue the missing parts of a batch. Its id is held from before the lookup until the ack."""
         logs: list[LogBatch] = []
         size = 0
         for log in log_batches(rows, spec):
@@ -279,7 +282,7 @@ class Writer:
         return self._queue(append, [AppendStep(append, encoded.size, encoded) for encoded in missing])
 
     def _encoded(self, append: PendingAppend, logs: Iterable[LogBatch]) -> Iterator[AppendStep]:
-        """Steps of an append: small log batches as they are, others encoded, ahead where nobody waits."""
+        """Yield the steps of an append. Large log batches are encoded here, or by encoder threads if asynchronous."""
         for log in logs:
             for piece in split(log):
                 size = int(piece.batch.nbytes)
@@ -298,7 +301,7 @@ class Writer:
             raise RequestError("the writer is closed", "Connect again") from None
 
     def _queue(self, append: PendingAppend, steps: Iterable[AppendStep]) -> PendingAppend:
-        """Queue the steps of one append; the last one lets it finish."""
+        """Queue the steps of one append; the last step finishes it."""
         try:
             last: AppendStep | None = None
             for step in steps:
@@ -309,8 +312,8 @@ class Writer:
         except ReplicationError as error:
             self._commit.cut_short(append, error)
             raise
-        except BaseException as error:  # Ctrl-C while it waits for room, too
-            self._commit.cut_short(append, StorageError(f"the append was cut short: {error!r}"))
+        except BaseException as error:  # also Ctrl-C while the queue is full
+            self._commit.cut_short(append, StorageError(f"the append was aborted: {error!r}"))
             raise
         return append
 
@@ -322,16 +325,16 @@ def _future() -> Future[Position]:
 
 
 def refuse_derived(spec: TableSpec) -> None:
-    """Raise RequestError for a table that only a hook writes to."""
+    """Raise RequestError for a derived table: only its hook writes to it."""
     if spec.derived:
         raise RequestError(
-            f"{spec.name} is derived from another table at cluster {spec.derived}, so nobody else writes to it",
-            f"Write to the table it is derived from (walship status at {spec.derived} says which)",
+            f"{spec.name} is derived from another table at cluster {spec.derived}; only its hook writes to it",
+            f"Write to the table it is derived from (walship status at {spec.derived} shows which)",
         )
 
 
 def _few_rows(append: PendingAppend, spec: TableSpec, rows: object, *, delete: bool) -> AppendStep | None:
-    """The only step of an append of a few rows, which are converted together with others; None when they are more."""
+    """Return an append of a few rows as one step, which is converted together with others; None for more rows."""
     if isinstance(rows, list) and 0 < len(rows) <= SMALL_ROWS and all(type(row) is dict for row in rows):
         size = _size(rows)
         if size <= SMALL_BYTES:
@@ -340,7 +343,7 @@ def _few_rows(append: PendingAppend, spec: TableSpec, rows: object, *, delete: b
 
 
 def _size(rows: Sequence[Mapping[str, Any]]) -> int:
-    """About how many bytes a few rows take; more than ``SMALL_BYTES`` where only Arrow can tell."""
+    """Estimate the bytes of a few rows; more than ``SMALL_BYTES`` when a value has another type."""
     size = 0
     for row in rows:
         for value in row.values():

@@ -1,1 +1,1 @@
-"""Importing a file whole: it becomes visible under one commit time, or not at all."""
+"""Imports whole files: a file becomes visible under one commit time, or not at all."""

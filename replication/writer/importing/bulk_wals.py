@@ -1,4 +1,4 @@
-"""WALs that become visible whole: begun, then published or dropped, then closed in the ledger."""
+"""Bulk WALs: each becomes visible as a whole or not at all. Begin one, publish or drop it, then close it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _log = structlog.get_logger(__name__)
 
 
 class BulkWals:
-    """Those of one writer. Safe for threads.
+    """The bulk WALs of one writer. Safe for threads.
 
     Args:
-        ledger: gives their numbers.
-        files: of this host.
-        registration: of the writer.
-        clock: gives commit times, the same as for the writer's appends.
-        ended: takes a WAL that the ledger could not close yet.
-        heartbeat_s: how often the watermark of one in the making rises.
+        ledger: allocates file numbers.
+        files: the host's file system.
+        registration: the writer's registration.
+        clock: the commit clock, shared with the writer's appends.
+        ended: closes WALs that could not be closed in the ledger at once.
+        heartbeat_s: how often the watermark of an unfinished bulk WAL rises.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class BulkWals:
         self._is_closed = False
 
     def close(self) -> None:
-        """Let none be begun any more."""
+        """Refuse ``begin`` from now on."""
         with self._beginning:
             self._is_closed = True
 
@@ -62,17 +62,18 @@ class BulkWals:
             raise RequestError("the writer is closed", "Connect again")
 
     def check_role(self) -> None:
-        """Raise ReadOnlyClusterError or CoordinationError where nothing may be written now."""
+        """Raise ReadOnlyClusterError or CoordinationError when nothing may be written now."""
         self._registration.epoch()
 
     def begin(self) -> BulkFile:
-        """Make the file, durably.
+        """Create the file; its name and header are durable on return.
 
         Raises:
-            RequestError: the writer is closed. CoordinationError, StorageError: there is no file.
+            RequestError: the writer is closed.
+            CoordinationError, StorageError: the file was not created.
         """
         place = self._registration.place
-        with self._beginning:  # what closes the writer looks for files afterwards
+        with self._beginning:  # closing the writer lists its open files afterwards
             self.check_open()
             row = self._ledger.files.allocate(place.host, FileKind.WAL, place.directory, place.boot, place.writer)
         handle, counters = make(self._files, row, self._clock.wall(), self._clock.last)
@@ -80,18 +81,18 @@ class BulkWals:
         return BulkFile(row, handle, counters, self._clock, self._heartbeat_s)
 
     def publish(self, bulk: BulkFile, batch_id: str, path: str, rows: int) -> Position:
-        """As ``BulkFile.publish``, then close it in the ledger; ``path`` and ``rows`` are for the log."""
+        """As ``BulkFile.publish``, then close the file in the ledger; ``path`` and ``rows`` are for the log."""
         position = bulk.publish(batch_id, self._registration)
         _log.info("file_imported", file=str(bulk.file), path=path, rows=rows, end=bulk.published)
         self._end(bulk)
         return position
 
     def publish_all(self, batches: Iterable[EncodedBatch], batch_id: str) -> Position:
-        """Write batches, in order, as a file of their own under one commit time: all or none; the id is held.
+        """Write batches, in order, as one file under one commit time, all or none. The caller holds the batch id.
 
         Raises:
-            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: and whatever ``batches`` raises;
-                nothing is visible then.
+            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: nothing is visible. The same holds
+                for any error that ``batches`` raises.
         """
         self.check_role()
         bulk = self.begin()
@@ -110,11 +111,11 @@ class BulkWals:
         if bulk.ended:
             return
         _log.warning("import_refused", file=str(bulk.file), error=str(error))
-        failed = isinstance(error, StorageError) and not isinstance(error, NoSpaceError)  # a full disk wants its room
+        failed = isinstance(error, StorageError) and not isinstance(error, NoSpaceError)  # a full disk needs the space
         self.drop(bulk, keep=failed)
 
     def drop(self, bulk: BulkFile, *, keep: bool = False) -> None:
-        """Nothing of a file counts; its bytes stay with ``keep``."""
+        """Refuse and close a file that is not published; ``keep`` leaves its bytes on the disk."""
         try:
             bulk.refuse(keep=keep)
         except StorageError as error:

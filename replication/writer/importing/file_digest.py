@@ -1,4 +1,4 @@
-"""What identifies a file while it is imported: the SHA-256 of its bytes, and a fingerprint that shows a change."""
+"""Identifies a file during its import: the SHA-256 of its bytes, and a fingerprint that detects a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileFingerprint:
-    """A file's size in bytes and what else changes when it is written to or replaced."""
+    """A file's size in bytes, and the attributes that change when it is written or replaced."""
 
     size: int
     modified_ns: int
@@ -24,24 +24,24 @@ class FileFingerprint:
 
     @staticmethod
     def of(opened: int) -> FileFingerprint:
-        """Of the file that a descriptor has, as it is now."""
-        found = os.fstat(opened)
-        return FileFingerprint(found.st_size, found.st_mtime_ns, found.st_ino)
+        """Return the current fingerprint of the file open as descriptor ``opened``."""
+        stat = os.fstat(opened)
+        return FileFingerprint(stat.st_size, stat.st_mtime_ns, stat.st_ino)
 
     def check(self, path: Path) -> None:
-        """RequestError when the file at ``path`` is another one, or not what it was."""
+        """Raise RequestError when the file at ``path`` was changed or replaced."""
         try:
             now = os.stat(path)
         except OSError as error:
             raise RequestError(f"{path} cannot be read: {error.strerror}", "Check the path") from None
         if FileFingerprint(now.st_size, now.st_mtime_ns, now.st_ino) != self:
             raise RequestError(
-                f"{path} changed while it was being imported; nothing of it was kept", "Import it when it is finished"
+                f"{path} changed during its import; none of it was kept", "Import it when it no longer changes"
             )
 
 
 class FileDigest:
-    """Hashes a file in a thread of its own. A context; leaving it stops and joins the thread."""
+    """Hashes a file in its own thread. A context manager; leaving it stops and joins the thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,11 +60,11 @@ class FileDigest:
 
     @property
     def is_ready(self) -> bool:
-        """Whether ``batch_id`` would not wait."""
+        """Whether ``batch_id`` returns without waiting."""
         return self._batch_id.done()
 
     def batch_id(self) -> str:
-        """The batch id of the file's content: ``sha256:`` and 64 hexadecimal digits; waits until it is known.
+        """Wait for the hash; return the batch id: ``sha256:`` and 64 hexadecimal digits.
 
         Raises:
             RequestError: the file could not be read to its end.
@@ -72,11 +72,11 @@ class FileDigest:
         return self._batch_id.result()
 
     def _hash(self) -> str:
-        found = sha256()
+        digest = sha256()
         try:
             with open(self._path, "rb", buffering=0) as file:
                 while (piece := file.read(_READ_BYTES)) and not self._leaving.is_set():
-                    found.update(piece)
+                    digest.update(piece)
         except OSError as error:
             raise RequestError(f"{self._path} cannot be read: {error.strerror or error}", "Check the file") from None
-        return f"sha256:{found.hexdigest()}"
+        return f"sha256:{digest.hexdigest()}"

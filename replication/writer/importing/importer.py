@@ -1,7 +1,7 @@
-"""Importing a file: read, checked and encoded by a few threads into a WAL of its own, then published whole.
+"""Imports a file: a few threads read, check and encode it into its own WAL, which is then published as a whole.
 
-A file that is refused, or fails, leaves nothing that anybody sees. The batch id is the SHA-256 of the file's bytes, so
-that the same content is there once however often it is imported, by whomever, and after a kill at any moment.
+A refused or failed import leaves nothing visible. The batch id is the SHA-256 of the file's bytes. So the same content
+is imported once, even when several writers import it, or a process is killed and the import repeated.
 """
 
 from __future__ import annotations
@@ -39,9 +39,14 @@ _CELL_FIELDS = (pa.field("timestamp", pa.int64()), pa.field("delete", pa.bool_()
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """How far one file is: ``rows`` and ``wal_bytes`` are in the WAL, of ``rows_total`` where the file says that.
+    """The progress of one import.
 
-    With a ``position`` it is done, all of it durable here; ``repeated``: this very content had been imported before.
+    Attributes:
+        rows: rows written to the WAL.
+        rows_total: rows of the file; None when its format does not give the count.
+        wal_bytes: bytes written to the WAL.
+        position: set when the import is done and durable here.
+        repeated: whether the same content had been imported before.
     """
 
     path: str
@@ -58,10 +63,7 @@ Report = Callable[[Imported], None]
 
 @dataclass(slots=True)
 class _Import:
-    """One import as it goes on.
-
-    ``oldest`` is the cell of each batch that has the oldest user timestamp.
-    """
+    """The state of one import. ``oldest`` has, per batch, the cell with the oldest user timestamp."""
 
     spec: TableSpec
     source: RowFile
@@ -71,12 +73,12 @@ class _Import:
     bulk: BulkFile | None = None
     oldest: list[dict[str, Any]] = field(default_factory=list)
 
-    def ends(self, position: Position, *, repeated: bool = False) -> Imported:
-        """Report that it is done."""
-        return self.goes_on(replace(self.done, position=position, repeated=repeated))
+    def finish(self, position: Position, *, repeated: bool = False) -> Imported:
+        """Report that the import is done."""
+        return self.progress(replace(self.done, position=position, repeated=repeated))
 
-    def goes_on(self, done: Imported) -> Imported:
-        """Report how far it is."""
+    def progress(self, done: Imported) -> Imported:
+        """Report the progress."""
         self.done = done
         self.report(done)
         return done
@@ -86,11 +88,11 @@ class Importer:
     """Imports files for one writer. Safe for threads.
 
     Args:
-        ledger: knows the tables.
+        ledger: has the table definitions.
         bulk: the WALs that files are imported into.
-        batch_ids: what has been imported before.
-        clock: gives commit times.
-        codec: how frames are compressed.
+        batch_ids: the batch ids that exist.
+        clock: the commit clock.
+        codec: the compression of frames.
         timeout_s: how long to wait while another writer imports the same content.
     """
 
@@ -111,23 +113,23 @@ class Importer:
         self._timeout_s = timeout_s
 
     def run(self, spec: TableSpec, path: str | Path, form: str, report: Report, *, again: bool) -> Imported:
-        """Import one file; when this returns all its rows are durable here, and other clusters follow.
+        """Import one file. All its rows are durable here on return. After any error none of them ever becomes visible.
 
         Args:
             spec: the table; columns are matched by name.
             path: a Parquet, Arrow, ORC or CSV file.
             form: its format; by suffix when empty.
-            report: called from this thread as rows are written, and with what is returned.
-            again: import it though the same content was imported before.
+            report: called in this thread as rows are written, and with the result.
+            again: import the file even when the same content was imported before.
 
         Raises:
-            RequestError: no such file, its format cannot be told, it changed while it was read, another writer has
-                been importing the same content for ``timeout_s``, or this writer is closed.
-            FormatError: it is damaged or not of its format. SchemaError, NullKeyError: a column or value does not fit.
-            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: it could not be written.
-            After any of them nothing of the file is visible anywhere, nor will be.
+            RequestError: the file does not exist, its format is unknown, it changed during the import, another writer
+                has been importing the same content for ``timeout_s``, or this writer is closed.
+            FormatError: the file is damaged or has another format.
+            SchemaError, NullKeyError: a column or value does not fit the table.
+            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: the rows could not be written.
         """
-        self._bulk.check_role()  # refuses before any work where nothing may be written
+        self._bulk.check_role()  # fail before any work when nothing may be written
         with RowFile(path, form, file_schema(spec)) as source, ExitStack() as stack:
             fingerprint = FileFingerprint.of(source.fileno())
             digest = None if again else stack.enter_context(FileDigest(source.path))
@@ -138,7 +140,7 @@ class Importer:
                 if there is not None:
                     return self._repeated(one, there)
                 if one.bulk is None:  # a file without rows
-                    return one.ends(Position(self._ledger.cluster))
+                    return one.finish(Position(self._ledger.cluster))
                 return self._publish(one, one.bulk, digest)
             except BaseException as error:
                 if one.bulk is not None:
@@ -146,11 +148,11 @@ class Importer:
                 raise
 
     def _write(self, one: _Import, digest: FileDigest | None) -> Position | None:
-        """Write the rows, not yet visibly; where they are, as soon as it shows that they were imported before."""
-        looked = digest is None
+        """Write the rows, not yet visibly. Return early with a position when the content was imported before."""
+        is_checked = digest is None
         for rows, batches in self._encoded(one):
-            if digest is not None and not looked and digest.is_ready:
-                looked = True
+            if digest is not None and not is_checked and digest.is_ready:
+                is_checked = True
                 there = self._batch_ids.whole(one.spec.uuid, digest.batch_id())
                 if there is not None:
                     return there
@@ -160,14 +162,14 @@ class Importer:
             for batch in batches:
                 one.bulk.add(batch)
             size = sum(batch.size for batch in batches)
-            one.goes_on(replace(one.done, rows=one.done.rows + rows, wal_bytes=one.done.wal_bytes + size))
+            one.progress(replace(one.done, rows=one.done.rows + rows, wal_bytes=one.done.wal_bytes + size))
         return None
 
     def _publish(self, one: _Import, bulk: BulkFile, digest: FileDigest | None) -> Imported:
-        """Make it visible, unless somebody else has imported the same content meanwhile."""
+        """Make the file visible, unless another writer has imported the same content meanwhile."""
         if digest is None:
             self._check(one)
-            return one.ends(self._bulk.publish(bulk, "", one.done.path, one.done.rows))
+            return one.finish(self._bulk.publish(bulk, "", one.done.path, one.done.rows))
         table, batch_id = one.spec.uuid, digest.batch_id()
         self._batch_ids.hold(table, batch_id, self._timeout_s)
         try:
@@ -175,32 +177,34 @@ class Importer:
             self._check(one)
             if there is not None:
                 return self._repeated(one, there)
-            return one.ends(self._bulk.publish(bulk, batch_id, one.done.path, one.done.rows))
+            return one.finish(self._bulk.publish(bulk, batch_id, one.done.path, one.done.rows))
         finally:
             self._batch_ids.release(table, batch_id)
 
     def _check(self, one: _Import) -> None:
-        """What must hold at the end of what may have taken hours: file, table and timestamps are still good."""
+        """Check file, table and timestamps again before publishing: an import may take hours."""
         spec = one.spec
         one.fingerprint.check(one.source.path)
         check_history(one.oldest, spec, self._clock.now())
         if self._ledger.tables.get(spec.name).uuid != spec.uuid:
-            raise RequestError(f"{spec.name} was dropped and made anew meanwhile", "Import into the new one")
+            raise RequestError(
+                f"{spec.name} was dropped and created again during the import", "Import into the new table"
+            )
 
     def _repeated(self, one: _Import, there: Position) -> Imported:
         if one.bulk is not None:
             self._bulk.drop(one.bulk)
-        return one.ends(there, repeated=True)
+        return one.finish(there, repeated=True)
 
     def _encoded(self, one: _Import) -> Iterator[tuple[int, Sequence[EncodedBatch]]]:
-        """Row counts and encoded batches, in the file's order, encoded ahead by a few threads."""
+        """Yield row counts and encoded batches, in the file's order. A few threads encode ahead."""
         waiting: deque[tuple[int, Future[list[EncodedBatch]]]] = deque()
         first, path = 0, one.source.path
         encoders = ThreadPoolExecutor(ENCODERS, "import")
         try:
             for batch in one.source.batches(empty=True):
                 if not batch.num_rows:
-                    self._encode(one, batch, str(path))  # for its columns, which must be the table's
+                    self._encode(one, batch, str(path))  # checks the columns of an empty file
                     continue
                 encoded = encoders.submit(self._encode, one, batch, f"{path}, from row {first:,}")
                 waiting.append((batch.num_rows, encoded))
@@ -226,17 +230,19 @@ class Importer:
         unknown = [name for name in batch.schema.names if name not in known]
         missing = [name for name in ("row", "family", "qualifier") if name not in batch.schema.names]
         if unknown or missing:
-            odd = f"has a column {unknown[0]!r}" if unknown else f"has no column {missing[0]!r}"
-            raise SchemaError(f"the file {odd}, and {spec.name} is a cell table", f"Columns may be {', '.join(known)}")
+            defect = f"has a column {unknown[0]!r}" if unknown else f"has no column {missing[0]!r}"
+            raise SchemaError(
+                f"the file {defect}, and {spec.name} is a cell table", f"Columns may be {', '.join(known)}"
+            )
         rows = [{**cell, "visibility": cell.get("visibility") or ""} for cell in batch.to_pylist()]
         dated = [cell for cell in rows if cell.get("timestamp") is not None]
-        first = sorted(dated, key=itemgetter("timestamp"))[:1]
-        check_history(first, spec, self._clock.now())
-        one.oldest += first
+        oldest = sorted(dated, key=itemgetter("timestamp"))[:1]
+        check_history(oldest, spec, self._clock.now())
+        one.oldest += oldest
         return cells(rows, spec)
 
 
 def file_schema(spec: TableSpec) -> pa.Schema:
-    """The columns that a file for a table may have, with their types."""
+    """Return the columns that a file for a table may have, with their types."""
     fields = [pa.field(column.name, column.type) for column in spec.columns]
     return pa.schema([*fields, *_CELL_FIELDS] if spec.kind == "cell" else fields)

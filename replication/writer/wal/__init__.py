@@ -1,1 +1,1 @@
-"""WALs of one writer: their files, their order on the disk, who holds them, and what is done when their writer died."""
+"""The WALs of one writer: files, rolling, commit times, registration and lease, batch ids, and recovery."""

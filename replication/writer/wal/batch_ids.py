@@ -1,7 +1,7 @@
-"""Idempotent batches: an append that has a batch id may be repeated, and only what is missing is written again.
+"""Idempotent batches: repeating an append that has a batch id writes only its missing parts.
 
-What is there already is known from the ledger and, for frames that no worker has registered yet, from the published
-bytes of this host's WALs, each of which is read once. While parts are added, the ledger keeps the id for one writer.
+The existing parts are listed in the ledger. Parts that no worker has registered yet are found in the published bytes
+of this host's WALs, each read once. While parts are added, the ledger reserves the id for one writer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replication.writer.wal.recovery import Recovery
 from replication.writer.wal.wal_series import Place
 
 BATCH_ID_BYTES_MAX = 255
-BATCH_BYTES_MAX = 256 << 20  # of rows: all of a batch is in memory, to be compared with what is there
+BATCH_BYTES_MAX = 256 << 20  # of rows: a batch is held in memory, to compare it with the existing parts
 _POLL_S = 0.02
 
 
@@ -34,9 +34,9 @@ def check_batch_size(batch_id: str, size: int) -> None:
     """Raise RequestError when a batch of ``size`` bytes of rows, or more, is too large for a batch id."""
     if size > BATCH_BYTES_MAX:
         raise RequestError(
-            f"batch {batch_id!r} is more than {BATCH_BYTES_MAX >> 20} MiB of rows, too large for a batch id; nothing of"
+            f"batch {batch_id!r} has more than {BATCH_BYTES_MAX >> 20} MiB of rows, too large for a batch id; none of"
             " it was written",
-            "walship import takes a file of any size, and the same one only once; or give smaller batches an id each",
+            "Write smaller batches with an id each, or use walship import: it takes a file of any size, and only once",
         )
 
 
@@ -48,7 +48,7 @@ class IdempotentBatch:
     logs: Sequence[LogBatch]
 
     def encodings(self, codec: Codec) -> Iterator[list[EncodedBatch]]:
-        """As it is written now, then as it was with another codec or by an earlier version.
+        """Yield the current encoding of the batch, then those with other codecs and of earlier versions.
 
         Raises:
             SchemaError: as ``split``.
@@ -71,7 +71,7 @@ class _Unregistered:
 
 
 class BatchIds:
-    """Which batches are there, and whose turn it is to add to one. Safe for threads, processes and hosts."""
+    """The existing batches, and the right to add to one. Safe for threads, processes and hosts."""
 
     def __init__(self, ledger: Ledger, files: Files, place: Place) -> None:
         self._cluster = ledger.cluster
@@ -85,7 +85,7 @@ class BatchIds:
         self._unregistered: dict[FileId, _Unregistered] = {}
 
     def hold(self, table: UUID, batch_id: str, timeout_s: float) -> None:
-        """Keep an id from other threads, from before the look until ``release`` after the ack.
+        """Reserve an id for the calling thread: from before the lookup until ``release`` after the ack.
 
         Raises:
             RequestError: the id is too long, or another thread has been appending under it for ``timeout_s``.
@@ -95,7 +95,7 @@ class BatchIds:
         try:
             size = len(batch_id.encode())
         except UnicodeEncodeError:
-            raise RequestError(f"batch id {batch_id!r} has half a surrogate pair, which no UTF-8 can hold") from None
+            raise RequestError(f"batch id {batch_id!r} has half a surrogate pair, which UTF-8 cannot encode") from None
         if not 0 < size <= BATCH_ID_BYTES_MAX:
             raise RequestError(f"batch id {batch_id[:40]!r} is empty or longer than {BATCH_ID_BYTES_MAX} bytes")
         with self._changed:
@@ -104,7 +104,7 @@ class BatchIds:
             self._busy.add((table, batch_id))
 
     def release(self, table: UUID, batch_id: str) -> None:
-        """Let the next thread have the id."""
+        """Release the id for other threads."""
         with self._changed:
             self._busy.discard((table, batch_id))
             self._changed.notify_all()
@@ -112,14 +112,14 @@ class BatchIds:
     def missing(
         self, table: UUID, batch: IdempotentBatch, codec: Codec, timeout_s: float
     ) -> tuple[list[EncodedBatch], Position]:
-        """The parts of a batch that are not there yet, and a position that includes those that are.
+        """Return the missing parts of a batch, and a position that includes the existing ones.
 
-        They are encoded with ``codec``, or as those are that are there. When some are missing, the id is this writer's
-        until all of them are registered.
+        The parts are encoded as the existing ones, otherwise with ``codec``. When some are missing, this writer holds
+        the id until all parts are registered.
 
         Raises:
             BatchConflictError: the id was used for other content.
-            RequestError: another writer has been appending under the id for ``timeout_s``.
+            RequestError: another writer has held the id for ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         conflict: BatchConflictError | None = None
@@ -137,22 +137,22 @@ class BatchIds:
         missing, position = self._compare(table, batch_id, parts)
         while missing:
             if self._holds(table, batch_id, deadline):
-                return self._compare(table, batch_id, parts)  # nobody else adds to it any more
+                return self._compare(table, batch_id, parts)  # again: another writer may have added parts before
             missing, position = self._compare(table, batch_id, parts)
         return missing, position
 
     def whole(self, table: UUID, batch_id: str) -> Position | None:
-        """Where a batch that is published whole or not at all is; None when it is not there.
+        """Return the position of a batch that is published whole or not at all; None when it does not exist.
 
         Raises:
-            BatchConflictError: the id was used for an append that is only partly there.
+            BatchConflictError: the id was used for an append, and only some of its parts exist.
         """
         there = self._find(table, batch_id)
         if not there:
             return None
         if len({(part.group, part.part) for part in there}) < there[0].parts:
             raise BatchConflictError(
-                f"batch id {batch_id!r} was used for another append, of which only some is there",
+                f"batch id {batch_id!r} was used for another append, which is only partly written",
                 "Repeat that append first",
             )
         position = Position(self._cluster)
@@ -161,27 +161,27 @@ class BatchIds:
         return position
 
     def take(self, table: UUID, batch_id: str, timeout_s: float) -> Position | None:
-        """As ``whole``; when it is not there the id is this writer's until it is registered.
+        """As ``whole``. When the batch does not exist, this writer gets the id until the batch is registered.
 
         Raises:
             BatchConflictError: as ``whole``.
-            RequestError: another writer has been at it for ``timeout_s``.
+            RequestError: another writer has held the id for ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
         while (there := self.whole(table, batch_id)) is None:
             if self._holds(table, batch_id, deadline):
-                return self.whole(table, batch_id)  # nobody else adds to it any more
+                return self.whole(table, batch_id)  # again: another writer may have added the batch before
         return there
 
     def _holds(self, table: UUID, batch_id: str, deadline: float) -> bool:
-        """Whether the id is this writer's now; False after a short wait when it is another's."""
+        """Return whether this writer holds the id; False, after a short wait, when another writer does."""
         holder = self._ledger.batches.hold(table, batch_id, self._place.writer, self._place.host)
         if holder == self._place.writer:
             return True
         if holder and time.monotonic() > deadline:
             raise RequestError(
                 f"batch id {batch_id!r} is still being appended by writer {holder}",
-                "Repeat it when that writer has closed; if its host is gone for good: walship wal salvage",
+                "Repeat the append when that writer has closed; if its host is gone for good: walship wal salvage",
             )
         time.sleep(_POLL_S)
         return False
@@ -194,8 +194,8 @@ class BatchIds:
         if any(wanted.get((part.group, part.part)) != part.content for part in there):
             raise BatchConflictError(
                 f"batch id {batch_id!r} was used for other content in this table",
-                "Give each batch its own id, and repeat a batch with exactly the same rows in the same order; one begun"
-                " before the table was altered needs a new id, under which a keyed table's rows replace themselves",
+                "Give each batch its own id, and repeat a batch with exactly the same rows in the same order. If the"
+                " table was altered since, use a new id; a keyed table's rows then replace the earlier ones",
             )
         position = Position(self._cluster)
         for part in there:
@@ -204,7 +204,7 @@ class BatchIds:
         return [part for part in parts if (part.version.group, part.part) not in found], position
 
     def _find(self, table: UUID, batch_id: str) -> list[BatchPart]:
-        # In this order: what a worker registers meanwhile is in the ledger when it is in no file's tail any more.
+        # Read the files before the ledger: a part that a worker registers meanwhile is found in one of the two.
         self._recovery.run_once()
         rows = [row for row in self._ledger.files.all(self._place.host) if row.kind is FileKind.WAL]
         with self._reading:
@@ -219,7 +219,7 @@ class BatchIds:
 
     def _read(self, row: FileRow) -> _Unregistered:
         tail = self._unregistered.get(row.file) or _Unregistered()
-        tail.frames = [found for found in tail.frames if found[0] > row.length]
+        tail.frames = [(end, header) for end, header in tail.frames if end > row.length]
         tail.at = max(tail.at, row.length)
         end = row.closed_length
         if not row.closed and (counters := DurableLength.open(row.path, row.boot, self._files)) is not None:

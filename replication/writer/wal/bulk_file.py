@@ -1,9 +1,9 @@
-"""The WAL of one imported file: it becomes visible whole, under one commit time, or not at all.
+"""A bulk WAL: all of it becomes visible under one commit time, or nothing.
 
-Payloads are written as they come, each behind room for its head (envelope and sealed header). What a head says (commit
-time, role epoch, the count of parts, the hash of the frame before) is known at the end, so heads are written then, and
-the first frame's last of all, after everything else is durable. Recovery keeps intact frames from the start of a file:
-until that first head is there it finds none, and with it all.
+``add`` writes payloads, each after free space for the frame's head (envelope and sealed header). A head's commit time,
+role epoch, part count and previous hash are known only at the end, so ``publish`` writes the heads. It writes the first
+frame's head last, after the rest is durable. Recovery keeps intact frames from the start of a file: without the first
+head it keeps none, with it all.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from replication.writer.wal.wal_file import INDEX_BYTES, RESERVE_BYTES
 from replication.writer.wal.wal_series import WriterLease
 
 _NOTHING = pa.py_buffer(b"")
-SYNC_BYTES = 64 << 20  # so that the last sync has not everything to do
+SYNC_BYTES = 64 << 20  # sync every so many bytes, to keep the last sync short
 
 
 class WatermarkHeartbeat:
-    """Raises a watermark a few times a second until ``stop``, which joins its thread: closed time need not wait."""
+    """Raises a watermark a few times a second, so that closed time moves on. ``stop`` joins its thread."""
 
     def __init__(self, raise_watermark: Callable[[int], None], clock: CommitClock, interval_s: float) -> None:
         self._raise_watermark = raise_watermark
@@ -49,7 +49,7 @@ class WatermarkHeartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """No watermark is raised after this returns. Idempotent."""
+        """Stop: the watermark does not rise after this returns. Idempotent."""
         self._ended.set()
         self._thread.join()
 
@@ -60,26 +60,26 @@ class WatermarkHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """A frame whose payload is in the file; its head lies at ``[at, at + head_bytes)``."""
+    """A frame whose payload is written; its head goes to ``[at, at + head_bytes)``."""
 
     at: int
     head_bytes: int
-    batch: EncodedBatch  # without its payload, which has ``size`` bytes
-    size: int
+    batch: EncodedBatch  # without its payload
+    size: int  # of the payload, in bytes
 
 
 class BulkFile:
-    """A WAL in the making. ``add`` batches, then ``publish`` or ``refuse``; then ``close``. Not safe for threads.
+    """An unpublished WAL. ``add`` batches, then ``publish`` or ``refuse``, then ``close``. Not safe for threads.
 
-    ``ended`` says that one of the two has been done. Until then its watermark rises a few times a second, below its
-    commit, so that closed time need not wait for it.
+    ``ended`` is true after ``publish`` or ``refuse``. Until then its watermark rises a few times a second, below its
+    commit time, so that closed time does not wait for the file.
 
     Args:
-        row: as allocated in the ledger.
-        handle: its file, which has a header and is locked (``wal_file.make``).
-        counters: of the same file.
-        clock: gives its commit time.
-        heartbeat_s: how often its watermark rises.
+        row: the file's row, as allocated in the ledger.
+        handle: the file, locked, with its header (``wal_file.make``).
+        counters: the file's counters.
+        clock: the commit clock.
+        heartbeat_s: how often the watermark rises.
     """
 
     def __init__(
@@ -99,14 +99,15 @@ class BulkFile:
 
     @property
     def published(self) -> int:
-        """Durable bytes that other processes can see: the file header until ``publish``, then all."""
+        """The published length: the file header until ``publish``, then all bytes."""
         return self._published
 
     def add(self, batch: EncodedBatch) -> None:
-        """Take the next batch of a group, in order; it is in the file when the group's next one comes.
+        """Add the next batch of a group. A group's last batch is held in memory, for ``publish`` to write.
 
         Raises:
-            NoSpaceError: the disk is full. StorageError: it failed. ``refuse`` is then what is left to do.
+            NoSpaceError: the disk is full; call ``refuse``.
+            StorageError: the disk failed; call ``refuse``.
         """
         key = (batch.version.table, batch.version.group)
         before, self._last[key] = self._last.get(key), batch
@@ -114,14 +115,14 @@ class BulkFile:
             self._put(before)
 
     def publish(self, batch_id: str, lease: WriterLease) -> Position:
-        """Seal what was added as frames of one commit time, make them durable, and tell other processes.
+        """Seal the added batches as frames of one commit time, make them durable, and publish the length.
 
         Args:
-            batch_id: remembered once per group; "" for none.
-            lease: to be held.
+            batch_id: stored in each group's last frame; "" for none.
+            lease: must hold.
 
         Raises:
-            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: nothing of it is published.
+            ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: nothing was published.
         """
         for part, batch in enumerate(self._last.values()):
             self._put(replace(batch, batch_id=batch_id, part=part, parts=len(self._last)) if batch_id else batch)
@@ -144,10 +145,10 @@ class BulkFile:
         return Position(self.file.cluster, {self.file: self._written}, sequences, commit)
 
     def refuse(self, *, keep: bool) -> None:
-        """Nothing of it counts. Its bytes go, unless the disk failed (``keep``), a sync or the lease: then they stay.
+        """Discard the file: it ends at its header. Cut its bytes, unless ``keep``, or a sync or lease check failed.
 
         Raises:
-            StorageError: they could not be removed; they count for nothing all the same.
+            StorageError: the bytes could not be cut; the file is discarded all the same.
         """
         self.ended = True
         self._heartbeat.stop()
@@ -156,22 +157,22 @@ class BulkFile:
             self._handle.truncate(FILE_HEADER_BYTES)
 
     def close(self, ledger: Ledger) -> None:
-        """Close it in the ledger at its published length, then release the lock.
+        """Close the file in the ledger at its published length, then release the lock.
 
         Raises:
-            CoordinationError: the ledger does not know yet; call again.
+            CoordinationError: the ledger was not reached, and the lock is still held; call again.
         """
         ledger.files.close(self.file, self._published)
         self.abandon()
 
     def abandon(self) -> None:
-        """Release the lock and leave the ledger to recovery."""
+        """Release the lock without the ledger; recovery closes the file."""
         self._heartbeat.stop()
         self._handle.close()
         self._counters.close()
 
     def _sealed(self, commit: int, epoch: int) -> tuple[list[bytes], dict[StreamId, tuple[int, bytes]]]:
-        """The head of each frame, and each stream's last sequence and hash."""
+        """Return the head of each frame, and each stream's last sequence and hash."""
         heads: list[bytes] = []
         ends: dict[StreamId, tuple[int, bytes]] = {}
         for frame in self._frames:

@@ -1,7 +1,7 @@
 """The commit clock of one writer, shared by its commit thread and its imports: no two commits have the same time.
 
-Commit times are a hybrid logical clock: above the host's wall clock, above the last one, and above everything that was
-registered on this cluster, so that who has read a row of a cluster with a fast clock can overwrite it.
+Commit times come from a hybrid logical clock. Each is at least the wall clock, above the last one, and above every
+commit time registered on this cluster. So a row of a cluster with a fast clock can be overwritten once it is readable.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class CommitClock:
     """A hybrid logical clock (``core/clock.py``) that is safe for threads.
 
     Args:
-        ledger: knows the newest commit time registered on this cluster.
-        host: of the writer; for the log.
-        floor: every time given is above this.
+        ledger: has the newest commit time registered on this cluster.
+        host: the writer's host, for the log.
+        floor: every returned time is above this.
         now: the wall clock in microseconds since 1970.
         monotonic: seconds that never go back.
     """
@@ -47,12 +47,12 @@ class CommitClock:
         self._clock = Clock(floor)
         self._now = now
         self._monotonic = monotonic
-        self._look_s = self._alarm_s = 0.0
+        self._observe_s = self._alarm_s = 0.0
         self._lock = threading.Lock()
 
     @property
     def last(self) -> int:
-        """The last time given, or the floor."""
+        """The last returned time, or the floor."""
         return self._clock.last
 
     def wall(self) -> int:
@@ -60,15 +60,15 @@ class CommitClock:
         return self._now()
 
     def now(self) -> int:
-        """The later of the wall clock and the last time given."""
+        """The later of the wall clock and the last returned time."""
         return max(self._now(), self._clock.last)
 
     def tick(self) -> int:
-        """A new commit time, in microseconds since 1970, above every one given before."""
+        """Return a new commit time, in microseconds since 1970, above every earlier one."""
         with self._lock:
             moment = self._monotonic()
-            if moment >= self._look_s:
-                self._look(moment)
+            if moment >= self._observe_s:
+                self._observe(moment)
             now = self._now()
             self._clock = self._clock.tick(now)
             if is_far_ahead(self._clock.last, now) and moment >= self._alarm_s:
@@ -76,12 +76,12 @@ class CommitClock:
                 self._alarm(now)
             return self._clock.last
 
-    def _look(self, moment: float) -> None:
+    def _observe(self, moment: float) -> None:
         try:
             self._clock = self._clock.observe(self._ledger.time.seen())
-            self._look_s = moment + SEEN_EVERY_S
-        except CoordinationError as error:  # appends need no ledger; what is unseen meanwhile may be ahead
-            self._look_s = next_ask_s(moment, self._monotonic(), SEEN_AGAIN_S)
+            self._observe_s = moment + SEEN_EVERY_S
+        except CoordinationError as error:  # go on without the ledger: registered commit times may be ahead meanwhile
+            self._observe_s = next_ask_s(moment, self._monotonic(), SEEN_AGAIN_S)
             _log.warning("clock_not_followed", host=self._host, error=str(error))
 
     def _alarm(self, now: int) -> None:

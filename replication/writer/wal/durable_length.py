@@ -1,9 +1,9 @@
-"""The ``.len`` file beside a WAL: other processes of the host read there, without a system call, how far it is durable.
+"""The ``.len`` file beside a WAL: other processes of the host read its durable length there without a system call.
 
-Four native 64-bit words, mapped shared: tag (ties the counters to the boot in which the WAL was made), durable length,
-watermark, state. One writer stores, any number of processes read. The file is never shipped and need not survive a
-crash: what it says is then a lower bound. Only that a WAL is poisoned is synced, for the ledger may not know it yet.
-Storing a length notifies the worker (``notifier.py``).
+Four native 64-bit words, mapped shared: tag (identifies the boot in which the WAL was created), durable length,
+watermark, state. One process writes, any number read. The file is never shipped. It need not survive a crash: older
+values are lower bounds. Only the poisoned state is synced, because the ledger may not have it yet. Storing a length
+notifies the worker (``notifier.py``).
 
 The writer stores the length before the watermark, and a reader reads the watermark before the length, so that every
 frame with a commit time at or below the watermark lies below the length read.
@@ -27,7 +27,7 @@ _POISONED = 1
 
 
 def len_path(wal_path: str) -> str:
-    """Where the counters of a WAL are: ``….wal`` → ``….len``."""
+    """Return the path of a WAL's counters: ``….wal`` → ``….len``."""
     return wal_path.removesuffix(".wal") + ".len"
 
 
@@ -49,17 +49,17 @@ class DurableLength:
 
     @staticmethod
     def create(wal_path: str, boot: str, length: int, watermark: int, files: Files | None = None) -> DurableLength:
-        """Make the file anew beside ``wal_path``; the tag is stored last."""
+        """Create or replace the file beside ``wal_path``; the tag is stored last."""
         files, path = files or LocalFiles(), len_path(wal_path)
         words = files.map_words(path, _WORDS, create=True)
-        made = DurableLength(files, path, words, Notifier(os.path.dirname(wal_path)))
-        made.publish(length, watermark)
-        made._words[_TAG] = _tag(boot)
-        return made
+        counters = DurableLength(files, path, words, Notifier(os.path.dirname(wal_path)))
+        counters.publish(length, watermark)
+        counters._words[_TAG] = _tag(boot)
+        return counters
 
     @staticmethod
     def open(wal_path: str, boot: str, files: Files | None = None) -> DurableLength | None:
-        """The counters beside ``wal_path``; None when there are none, or not of ``boot``, the file's in the ledger."""
+        """Open the counters beside ``wal_path``; None when they do not exist or were created in another boot."""
         files, path = files or LocalFiles(), len_path(wal_path)
         try:
             words = files.map_words(path, _WORDS, create=False)
@@ -77,29 +77,29 @@ class DurableLength:
 
     @property
     def watermark(self) -> int:
-        """Every frame past the length read afterwards has a later commit time than this."""
+        """The watermark: every frame past a length read after it has a later commit time."""
         return int(self._words[_WATERMARK])
 
     @property
     def poisoned(self) -> bool:
-        """Whether the WAL ends at its durable length, even if the ledger does not know yet."""
+        """Whether the WAL ends at its durable length for good; the ledger may not have it CLOSED yet."""
         return bool(self._words[_STATE] & _POISONED)
 
     def publish(self, length: int, watermark: int) -> None:
-        """Say that ``length`` bytes are durable, then that later commits are above ``watermark``."""
+        """Store the durable length, then the watermark: later commits are above it."""
         self._words[_LENGTH] = length
         self._words[_WATERMARK] = watermark
         if self._notifier is not None:
             self._notifier.notify()
 
     def raise_watermark(self, watermark: int) -> None:
-        """Say that commits not yet published are above ``watermark``."""
+        """Store the watermark: unpublished commits are above it."""
         self._words[_WATERMARK] = watermark
 
     def poison(self) -> None:
-        """Say that nothing past the durable length may ever be published, also after a power cut if the disk can."""
+        """Store and sync that nothing past the durable length may be published. A failed sync is ignored."""
         self._words[_STATE] = _POISONED
-        with suppress(StorageError):  # it may be the disk that failed; then the ledger has to know
+        with suppress(StorageError):  # the disk may have failed; closing the WAL in the ledger then suffices
             self._files.sync_words(self._path, self._words)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""WALs that get nothing more: each is closed in the ledger as soon as that can be reached."""
+"""Ended WALs: each is closed in the ledger, as soon as the ledger can be reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EndedWal(Protocol):
-    """A WAL that gets nothing more (``wal_file.py``, ``bulk_file.py``)."""
+    """A WAL that gets no more frames (``wal_file.py``, ``bulk_file.py``)."""
 
     file: FileId
     path: str
@@ -28,14 +28,14 @@ class EndedWal(Protocol):
         """Durable bytes that other processes can see."""
 
     def close(self, ledger: Ledger) -> None:
-        """Close it in the ledger, then release the lock; CoordinationError when the ledger cannot be reached."""
+        """Close the WAL in the ledger, then release its lock. Raises CoordinationError when the ledger is away."""
 
     def abandon(self) -> None:
-        """Release the lock and leave the ledger to recovery."""
+        """Release the lock without the ledger; recovery closes the WAL."""
 
 
 class EndedWals:
-    """Those that are still open in the ledger. ``add`` is for any thread, the rest for the commit thread."""
+    """Ended WALs that are still OPEN in the ledger. Any thread may call ``add``; the commit thread calls the rest."""
 
     def __init__(self, ledger: Ledger, retry_s: float) -> None:
         self._ledger = ledger
@@ -46,7 +46,7 @@ class EndedWals:
         self._is_closed = False
 
     def add(self, wal: EndedWal) -> None:
-        """Take a WAL to close in the ledger; once this is closed itself, that is left to recovery."""
+        """Add a WAL to close in the ledger. After ``close``, the WAL is left to recovery."""
         with self._lock:
             if not self._is_closed:
                 self._wals.append(wal)
@@ -54,12 +54,12 @@ class EndedWals:
         wal.abandon()
 
     def report_when_due(self) -> None:
-        """As ``report``, unless the ledger failed a moment ago."""
+        """As ``report``, unless the ledger failed within ``retry_s``."""
         if self._wals and time.monotonic() >= self._retry_s:
             self.report()
 
     def report(self) -> None:
-        """Close them in the ledger, or as many as it takes."""
+        """Close the WALs in the ledger, until it fails."""
         while self._wals:
             wal, begun_s = self._wals[0], time.monotonic()
             try:
@@ -68,7 +68,7 @@ class EndedWals:
                 _log.warning("wal_close_delayed", file=str(wal.file), error=str(error))
                 self._retry_s = next_ask_s(begun_s, time.monotonic(), self._pause_s)
                 return
-            except StorageError as error:  # the ledger has it otherwise; nothing here can change that
+            except StorageError as error:  # the ledger has another closed length: retrying cannot help
                 _log.error("wal_close_refused", file=str(wal.file), error=str(error))
                 wal.abandon()
             else:
@@ -76,7 +76,7 @@ class EndedWals:
             self._wals.popleft()
 
     def close(self) -> None:
-        """As ``report``; what the ledger does not take now, and what comes later, is left to recovery."""
+        """As ``report``; the remaining WALs and those added later are left to recovery."""
         with self._lock:
             self._is_closed = True
         self.report()

@@ -1,7 +1,7 @@
-"""Notifications from a host's writers to its worker that there are new bytes, so that it need not poll all the time.
+"""Notifications of new bytes from a host's writers to its worker, so that the worker can poll less often.
 
-Each is a datagram on a socket in Linux's abstract namespace, which needs no file and no set-up. One that is lost delays
-bytes until the worker's next poll, and loses nothing.
+Each is a datagram on a socket in Linux's abstract namespace, which needs no file and no set-up. A lost notification
+delays bytes until the worker's next poll.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Notifier:
             self._socket.setblocking(False)
 
     def notify(self) -> None:
-        """Wake the listener; without effect when there is none, or when it has notifications to read still."""
-        made = self._socket  # another thread may close it now; sending on a closed one is an OSError
-        if made is not None:
+        """Wake the listener. No effect when there is none, or when its queue is full."""
+        current = self._socket  # another thread may close it: sending then raises OSError
+        if current is not None:
             with contextlib.suppress(OSError):
-                made.sendto(b"", self._address)
+                current.sendto(b"", self._address)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the socket. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -50,21 +50,21 @@ class NotificationListener:
         self._socket: socket.socket | None = None
         if not _SUPPORTED:
             return
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
-            made.bind(_address(directory))
+            listening.bind(_address(directory))
         except OSError:
-            made.close()
+            listening.close()
             return
-        self._socket = made
+        self._socket = listening
 
     @property
     def is_listening(self) -> bool:
-        """False where notifications are not supported, or another process listens already."""
+        """False when notifications are not supported, or another process listens already."""
         return self._socket is not None
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether a notification came since the last call or comes within ``timeout_s``; for one thread."""
+        """Wait up to ``timeout_s``; return whether a notification came since the last call. For one thread."""
         if self._socket is None:
             return False
         self._socket.settimeout(timeout_s)
@@ -79,7 +79,7 @@ class NotificationListener:
         return True
 
     def close(self) -> None:
-        """Idempotent; not while ``wait`` runs."""
+        """Close the socket; do not call it during ``wait``. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

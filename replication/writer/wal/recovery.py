@@ -1,9 +1,8 @@
 """Recovery of WALs whose writer died, by the worker of their host (rule 1).
 
-A writer is dead when nobody holds its lock file. Each of its open WALs is locked and read through: frames that are
-intact are kept, a torn tail is cut, and everything past the last published length is written again and synced
-before it is published, for bytes that a dead process left in the page cache may have failed to reach the disk. After
-another boot that means the whole file.
+A writer is dead when no process locks its lock file. Recovery locks and reads each of its open WALs. It keeps intact
+frames and cuts a torn tail. It rewrites and syncs the bytes past the published length before it publishes them: bytes
+that a dead process left in the page cache may have failed to reach the disk. After a reboot it rewrites the whole file.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """A WAL that was closed at ``length``: so many bytes past the last published one were kept, so many were cut."""
+    """A WAL that was closed at ``length``, and how many bytes past the published length were kept and cut."""
 
     file: FileId
     length: int
@@ -41,9 +40,9 @@ class Recovered:
 
 
 class Recovery:
-    """Recovers the dead writers of one host, again and again. Safe for threads.
+    """Recovers the dead writers of one host. Safe for threads.
 
-    A failed recovery is tried again after ten times as long as it took, so that a large WAL is not read all the time.
+    A failed recovery is retried after ten times the time that it took, so that a large WAL is not read all the time.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class Recovery:
         self._again_s: dict[str, float] = {}
 
     def run_once(self) -> list[Recovered]:
-        """As ``recover_writers``, but for writers that failed a moment ago."""
+        """As ``recover_writers``, but skip writers whose retry is not due."""
         recovered: list[Recovered] = []
         for writer in self._ledger.time.writers():
             if writer.host == self._host and self._monotonic() >= self._again_s.get(writer.writer, 0.0):
@@ -101,21 +100,21 @@ class Recovery:
 
 
 def recover_writers(ledger: Ledger, files: Files, directory: str, host: str, boot: str) -> list[Recovered]:
-    """Close the WALs of every dead writer of ``host`` and remove those writers; live ones are passed over.
+    """Close the WALs of every dead writer of ``host`` and remove these writers from the ledger.
 
-    A WAL that cannot be recovered is logged as an error, stays open, and its writer goes on holding closed time until
-    a person has looked. Idempotent; several processes may try at once.
+    A WAL that cannot be recovered is logged as an error and stays OPEN; closed time stops at its writer until a person
+    acts. Idempotent; several processes may call this at once.
     """
     return Recovery(ledger, files, directory, host, boot).run_once()
 
 
 def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> Recovered:
-    """Keep what is intact in an open file that nobody writes any more, durably, and close it.
+    """Make the intact frames of a dead writer's open file durable, cut the rest, and close it in the ledger.
 
     Raises:
-        LockedFileError: somebody does write it.
-        MissingFileError: it is gone, though the ledger has registered bytes of it.
-        CorruptFrameError: bytes that were published are damaged; the file is left as it is.
+        LockedFileError: a process still writes the file.
+        MissingFileError: the file does not exist, but the ledger has registered bytes of it.
+        CorruptFrameError: published bytes are damaged; the file is not changed.
     """
     try:
         handle = files.open(row.path)
@@ -155,14 +154,14 @@ def recover_file(ledger: Ledger, files: Files, row: FileRow, boot: str) -> Recov
 
 
 def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tuple[int, EndRecord]:
-    """The length up to which everything is intact, and the end record of that much."""
+    """Return the length of the intact prefix, and its end record."""
     streams: dict[StreamId, tuple[int, bytes]] = {}
     index: list[int] = []
     length = FILE_HEADER_BYTES
     try:
         found, _ = read_file_header(handle.read(0, FILE_HEADER_BYTES))
         if found != row.file:
-            raise CorruptFrameError(f"{row.path} says that it is {found}", offset=0)
+            raise CorruptFrameError(f"{row.path} has the header of file {found}, not of {row.file}", offset=0)
         for frame, payload in frames(handle, length, size):
             check_payload(frame, payload)
             sequence, last = streams.get(frame.header.stream, (-1, bytes(32)))
@@ -178,14 +177,14 @@ def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tupl
         if length < published:
             raise CorruptFrameError(
                 f"{row.path}: {error.what}; {published} bytes of it were published as durable",
-                "The disk lost or changed bytes. Keep the file, and look at the disk before anything else",
+                "The disk lost or changed bytes. Keep the file, and check the disk first",
                 offset=length,
                 lost_bytes=published - length,
             ) from error
     if length < published:
         raise CorruptFrameError(
             f"{row.path} ends at {length}, but {published} bytes were published as durable",
-            "The disk lost bytes. Keep the file, and look at the disk before anything else",
+            "The disk lost bytes. Keep the file, and check the disk first",
             offset=length,
             lost_bytes=published - length,
         )

@@ -1,9 +1,9 @@
 """A writer's registration: its lock file, ledger entry and ZooKeeper node, and its lease on the cluster's role.
 
-The lock file shows the host's worker whether the process lives. The ledger's entry holds closed time below the
-writer's commits. The role is read, confirmed by the quorum, about every third of ``lease_s`` and at each announced
-change. When the cluster is no longer ACTIVE under the lease's epoch, the lease ends before the change is acknowledged,
-and nothing is published after that. When it is ACTIVE again, under a higher epoch, a new lease begins.
+The lock file shows the host's worker whether the process is alive. The ledger entry keeps closed time below the
+writer's commits. The role is read with a quorum about every ``lease_s / 3`` and at each announced change. When the
+cluster is no longer ACTIVE under the lease's epoch, the lease ends before the writer acknowledges the change, and
+nothing is published after that. When the cluster is ACTIVE again, under a higher epoch, a new lease begins.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _log = structlog.get_logger(__name__)
 
 
 def lock_path(directory: str, writer: str) -> str:
-    """The file that a live writer holds locked."""
+    """Return the path of the file that a live writer keeps locked."""
     return f"{directory}/{writer}.lock"
 
 
 def check_worker(coordination: Coordination, host: str) -> None:
-    """Raise NoWorkerError when no worker is alive on a host, with the remedy."""
+    """Raise NoWorkerError when no worker is alive on a host."""
     if all(member.name != host for member in coordination.members(MemberKind.WORKERS)):
         raise NoWorkerError(
-            f"no worker is alive on host {host}, so what is written here would not be shipped or replayed",
+            f"no worker is alive on host {host}, so rows written here would not be shipped or replayed",
             "Start one: walship up --config FILE",
         )
 
@@ -54,7 +54,7 @@ class WriterRegistration:
     """A registered writer and the thread that renews its lease; ``close`` joins it.
 
     Args:
-        clock_ns: CLOCK_BOOTTIME in nanoseconds, so that sleep of the machine counts.
+        clock_ns: CLOCK_BOOTTIME in nanoseconds, which includes the time that the machine sleeps.
 
     Raises:
         ReadOnlyClusterError: the cluster is STANDBY.
@@ -120,11 +120,11 @@ class WriterRegistration:
         return lease.epoch
 
     def publish(self, publish: Callable[[], None]) -> None:
-        """Call ``publish`` while the lease holds; a change of role is not acknowledged meanwhile.
+        """Call ``publish`` while the lease holds; no role change is acknowledged during the call.
 
         Raises:
-            ReadOnlyClusterError, LeaseLostError: it does not hold; ``publish`` was not called.
-            RequestError: the writer is closed, and it was not called either.
+            ReadOnlyClusterError, LeaseLostError: the lease does not hold; ``publish`` was not called.
+            RequestError: the writer is closed; ``publish`` was not called.
         """
         with self._guard:
             if self._lease is None:
@@ -137,7 +137,7 @@ class WriterRegistration:
             publish()
 
     def close(self, *, clean: bool) -> None:
-        """Stop renewing and leave; ``clean``, with every WAL closed, the ledger too. Idempotent."""
+        """Stop renewing the lease and leave ZooKeeper. With ``clean`` (every WAL is CLOSED), leave the ledger too."""
         if self._closing:
             return
         self._closing = True
@@ -157,7 +157,7 @@ class WriterRegistration:
             self._lock_file.close()
 
     def _confirm_enrolled(self) -> None:
-        """Read the role again: who changed it before this writer was a member did not wait for it."""
+        """Read the role again: a change made before this writer was a member did not wait for its acknowledgement."""
         started = self._clock_ns()
         try:
             self._adopt(self._coordination.role().state, started)

@@ -1,4 +1,4 @@
-"""The clock of a writer, and how often it looks and tries again."""
+"""The clock and the intervals of a writer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ def now_us() -> int:
 
 @dataclass(frozen=True, slots=True)
 class WriterTimes:
-    """A clock and times that no user sets.
+    """A clock and intervals in seconds that are not settings.
 
-    ``now`` is the wall clock in microseconds since 1970; the others are seconds.
-    ``idle_tick_s``: an idle commit thread looks for WALs to roll or close so often. ``ledger_retry_s``: a ledger that
-    failed is left alone for that long at least. ``heartbeat_s``: an import raises its watermark so often.
+    Attributes:
+        now: the wall clock in microseconds since 1970.
+        idle_tick_s: how often an idle commit thread checks for WALs to roll or close.
+        ledger_retry_s: the minimum pause after the ledger failed.
+        heartbeat_s: how often an import raises its watermark.
     """
 
     now: Callable[[], int] = now_us

@@ -1,7 +1,7 @@
-"""One WAL: created, appended to, synced, published and closed; the bytes are those of ``proto/wal_format.md``.
+"""One WAL: created, appended to, synced, published and closed. ``proto/wal_format.md`` specifies the bytes.
 
-The order of an append is the caller's (``wal_series.py``): ``append``, ``sync``, lease check, ``publish``. The file is
-locked while it is open here. Not safe for threads.
+The caller (``wal_series.py``) keeps the order of an append: ``append``, ``sync``, lease check, ``publish``. The file
+is locked while it is open. Not safe for threads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESERVE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a batch went: its stream and sequence, and its frame's end offset."""
+    """Where a batch was written: its stream and sequence, and its frame's end offset."""
 
     stream: StreamId
     sequence: int
@@ -43,37 +43,38 @@ class Placed:
 
 
 def make(files: Files, row: FileRow, created: int, watermark: int) -> tuple[AppendFile, DurableLength]:
-    """Make the file of a row that the ledger allocated, durably, with its header, lock and counters.
+    """Create the file of an allocated row, with its header, lock and counters. It is durable on return.
 
-    It gets its name when its header is on the disk and its lock is held, so nobody finds half a file.
+    The file gets its name after its header is durable and its lock is held, so no process finds a partial file.
 
     Raises:
-        StorageError: there is no file, and the same row may be tried again; or another host's or cluster's is there.
+        StorageError: the file was not created, and the same row may be tried again. Or the path has a file of another
+            host or cluster.
     """
     directory = dirname(row.path)
     files.make_directory(directory)
     refuse_occupied(files, row.path, row.file)
-    making = row.path + ".new"
-    files.remove(making)
-    handle = files.create(making)
+    new_path = row.path + ".new"
+    files.remove(new_path)
+    handle = files.create(new_path)
     try:
         handle.lock()
         append(handle, [encode_file_header(row.file, created)])
         handle.sync()
         counters = DurableLength.create(row.path, row.boot, FILE_HEADER_BYTES, watermark, files)
-        files.rename(making, row.path)
+        files.rename(new_path, row.path)
         handle.path = row.path
         files.sync_directory(directory)
     except BaseException:
         handle.close()
         with suppress(StorageError):
-            files.remove(making)
+            files.remove(new_path)
         raise
     return handle, counters
 
 
 class WalFile:
-    """An open WAL. Made by ``create``; ended by ``seal`` or ``poison``, then ``close``."""
+    """An open WAL. ``create`` makes it; ``seal`` or ``poison``, then ``close``, end it."""
 
     def __init__(self, row: FileRow, handle: AppendFile, counters: DurableLength, created: int) -> None:
         self.file: FileId = row.file
@@ -92,14 +93,14 @@ class WalFile:
         """As ``make``.
 
         Raises:
-            StorageError: there is no file; the same row may be tried again.
+            StorageError: the file was not created; the same row may be tried again.
         """
         handle, counters = make(files, row, created, watermark)
         return WalFile(row, handle, counters, created)
 
     @property
     def published(self) -> int:
-        """Durable bytes that other processes can see, file header included."""
+        """The published length, file header included."""
         return self._published
 
     @property
@@ -108,11 +109,11 @@ class WalFile:
         return self._published == FILE_HEADER_BYTES
 
     def append(self, batches: Sequence[EncodedBatch], commit: int, role_epoch: int) -> list[Placed]:
-        """Seal ``batches`` as frames of commit time ``commit`` and write them, not yet durably.
+        """Seal ``batches`` as frames of commit time ``commit`` and write them; ``sync`` makes them durable.
 
         Raises:
-            NoSpaceError: the disk is full; the file is as before.
-            StorageError: the file must be poisoned.
+            NoSpaceError: the disk is full; the file is unchanged.
+            StorageError: the write failed; poison the file.
         """
         pieces: list[Buffer] = []
         placed: list[Placed] = []
@@ -148,41 +149,41 @@ class WalFile:
             raise
 
     def sync(self) -> None:
-        """Everything appended is durable when this returns; after StorageError the file must be poisoned."""
+        """Make everything appended durable. After StorageError, poison the file."""
         self._handle.sync()
 
     def publish(self, watermark: int) -> None:
-        """Tell other processes that everything appended is durable and later commits are above ``watermark``."""
+        """Publish everything appended; later commits are above ``watermark``."""
         self._published = self._written
         self._counters.publish(self._published, watermark)
 
     def watermark(self, above: int) -> None:
-        """Say that commits not yet published are above ``above``."""
+        """Raise the watermark to ``above``: unpublished commits are above it."""
         self._counters.raise_watermark(above)
 
     def seal(self) -> None:
-        """Write the end record past the published length, durably; after StorageError the file must be poisoned."""
-        assert self._written == self._published, "what was appended was published or the file poisoned"
+        """Write the end record past the published length; it is durable on return. After StorageError, poison."""
+        assert self._written == self._published, "every append is published before the file is sealed"
         self._handle.truncate(self._published)
         streams = {stream: (sequence, digest) for stream, sequence, digest in self._streams.values()}
         append(self._handle, [encode_end_record(EndRecord(streams, tuple(self._index)))])
         self._handle.sync()
 
     def poison(self) -> None:
-        """Never touch the bytes again: the file ends at its published length, whatever was written past it."""
+        """End the file at its published length; bytes past it are ignored. Do not write to the file again."""
         self._counters.poison()
 
     def close(self, ledger: Ledger) -> None:
-        """Have the ledger know that a sealed or poisoned file ends at its published length, then release the lock.
+        """Close a sealed or poisoned file in the ledger, at its published length, then release the lock.
 
         Raises:
-            CoordinationError: the ledger does not know yet; call again.
+            CoordinationError: the ledger was not reached, and the lock is still held; call again.
         """
         ledger.files.close(self.file, self._published)
         self._release()
 
     def abandon(self) -> None:
-        """Release the lock and leave the ledger to recovery."""
+        """Release the lock without the ledger; recovery closes the file."""
         self._release()
 
     def _release(self) -> None:

@@ -1,6 +1,6 @@
-"""A writer's WALs, one after another: rolled by size and age, poisoned; sync, lease check, publish (rule 1).
+"""A writer's WALs, one after another: appends with sync, lease check and publish (rule 1), rolls by size and age.
 
-Used by one thread, the commit thread.
+Only the commit thread uses it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class WriterLease(Protocol):
     """The right to publish (``registration.py``)."""
 
     def epoch(self) -> int:
-        """The role epoch to stamp; ReadOnlyClusterError or CoordinationError when nothing may be written now."""
+        """Return the role epoch. Raises ReadOnlyClusterError or CoordinationError when nothing may be written now."""
 
     def publish(self, publish: Callable[[], None]) -> None:
-        """Call ``publish`` if the lease holds now; else raise LeaseLostError or ReadOnlyClusterError and do not."""
+        """Call ``publish`` if the lease holds now; else raise LeaseLostError or ReadOnlyClusterError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Whose WALs these are and where they lie."""
+    """The writer, host and boot that WALs belong to, and their directory."""
 
     directory: str
     host: str
@@ -56,11 +56,11 @@ class WrittenGroup:
 
 
 class WalSeries:
-    """Appends to the current WAL and takes care of the next one.
+    """Appends to the current WAL, and rolls to the next.
 
     Args:
-        clock: gives commit times.
-        times: how often the ledger is asked again.
+        clock: the commit clock.
+        times: the intervals of retries.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class WalSeries:
         self._clock = clock
         self.ended = EndedWals(ledger, times.ledger_retry_s)
         self._ledger_retry_s = times.ledger_retry_s
-        self._allocate_s = 0.0  # the ledger is asked for no number before that
-        self._row: FileRow | None = None  # allocated, but its file could not be made yet
+        self._allocate_s = 0.0  # no allocation is tried before this time
+        self._row: FileRow | None = None  # allocated, but the file does not exist yet
         self._current: WalFile | None = self._create()
 
     def write(self, batches: Sequence[EncodedBatch]) -> WrittenGroup:
@@ -92,8 +92,8 @@ class WalSeries:
 
         Raises:
             NoSpaceError: nothing was written.
-            ReadOnlyClusterError, LeaseLostError, CoordinationError: nothing of it is published, now or later.
-            PoisonedFileError: the disk failed; nothing of it is published, now or later.
+            ReadOnlyClusterError, LeaseLostError, CoordinationError: nothing is published, now or later.
+            PoisonedFileError: the disk failed; nothing is published, now or later.
         """
         epoch = self._lease.epoch()
         self.ended.report_when_due()
@@ -102,7 +102,7 @@ class WalSeries:
         try:
             placed = wal.append(batches, commit, epoch)
         except NoSpaceError:
-            raise  # the file is as before
+            raise  # the file is unchanged
         except StorageError as error:
             raise self._poison(wal, error) from error
         try:
@@ -117,10 +117,10 @@ class WalSeries:
         return WrittenGroup(wal.file, commit, tuple(placed))
 
     def tick(self) -> None:
-        """Nothing to write just now: raise the watermark, roll by age, write what the ledger missed.
+        """Do the idle work: raise the watermark, roll by age, close ended WALs in the ledger.
 
         Raises:
-            StorageError, CoordinationError: there is no WAL just now; the next call tries again.
+            StorageError, CoordinationError: no WAL could be created; the next call retries.
         """
         self.ended.report_when_due()
         if self._current is None or self._is_old(self._current):
@@ -129,13 +129,13 @@ class WalSeries:
         self._current.watermark(self._clock.tick())
 
     def poison_current(self, error: BaseException) -> ReplicationError:
-        """Poison the current WAL after a failure that nothing is known of; returns the error for the callers."""
+        """Poison the current WAL after an unexpected error; return the error for the callers."""
         if self._current is None:
             return StorageError(f"no WAL could be written: {error!r}")
         return self._poison(self._current, error)
 
     def close(self) -> bool:
-        """Finish the current WAL; returns whether the ledger knows that every file is closed."""
+        """Seal and close the current WAL; return whether every WAL of the writer is CLOSED in the ledger."""
         wal, self._current = self._current, None
         if wal is not None:
             self._retire(wal)
@@ -163,7 +163,7 @@ class WalSeries:
         return wal
 
     def _has_next(self) -> bool:
-        """Have a number for the next WAL, so that this one goes on while the ledger gives none."""
+        """Return whether a row for the next WAL is allocated. Until then the current WAL is used on."""
         begun_s = time.monotonic()
         if self._row is None and begun_s >= self._allocate_s:
             try:
@@ -195,8 +195,8 @@ class WalSeries:
         self._current = None
         self._end(wal)
         return PoisonedFileError(
-            f"{wal.path} failed and is closed at {wal.published} bytes ({error}); nothing of this append is kept",
-            "Look at the disk; the same append again goes to a new file",
+            f"{wal.path} failed and is closed at {wal.published} bytes ({error}); none of this append is kept",
+            "Check the disk, then repeat the append: it goes to a new file",
         )
 
     def _end(self, wal: WalFile) -> None:

@@ -205,7 +205,7 @@ def _refuses(writer: Writer) -> bool:
 def test_a_file_that_changes_while_it_is_read_is_refused(site: Site, tmp_path: Path) -> None:
     path = parquet(tmp_path)
     with site.writer() as writer:
-        with pytest.raises(RequestError, match="changed while"):
+        with pytest.raises(RequestError, match="changed during"):
             writer.import_file(site.table, path, "", lambda _: path.touch())
         assert site.logged_keys() == []
 
@@ -221,7 +221,7 @@ def test_a_file_replaced_while_it_is_read_is_refused_and_the_new_one_is_imported
     with site.writer() as writer:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(importing, "FileDigest", opened)
-            with pytest.raises(RequestError, match="changed while"):
+            with pytest.raises(RequestError, match="changed during"):
                 load(writer, site.table, path)
         assert site.logged_keys() == []
         assert not load(writer, site.table, path).repeated and site.logged_keys() == list(range(5))
@@ -239,7 +239,7 @@ def test_a_file_that_changes_while_its_hash_is_awaited_is_refused(site: Site, tm
     with site.writer() as writer, pytest.MonkeyPatch.context() as patched:
         patched.setattr(FileDigest, "batch_id", slow)
         patched.setattr(FileDigest, "is_ready", False)
-        with pytest.raises(RequestError, match="changed while"):
+        with pytest.raises(RequestError, match="changed during"):
             load(writer, site.table, path)
         assert site.logged_keys() == []
 

@@ -55,7 +55,7 @@ def test_a_failed_sync_closes_the_file_where_it_was_published_and_the_next_appen
         (row,) = site.rows()
         published = site.published(row)
         site.files.faults.sync_failures = 1
-        with pytest.raises(PoisonedFileError, match="nothing of this append"):
+        with pytest.raises(PoisonedFileError, match="none of this append"):
             writer.upsert(site.table, [{"k": 2}])
         handle = site.files.open(row.path)
         size, content = handle.size(), handle.read(0, handle.size())
