@@ -1,9 +1,9 @@
-"""What a ledger must do: a protocol for each part, beside the records that it owns; all are re-exported here.
+"""The ledger's protocols: one for each part, in a file with its records; this module re-exports them all.
 
 Facts (files, lengths, progress, landings, claims, applied) are monotone joins: any process may report them, in any
-order, twice. Decisions (rules, retire) are conditional on the master's term and raise StaleTermError under a newer
-one. Every method is one SQL transaction and is durable when it returns. All raise LedgerBusyError when the store
-stays locked past its time-out, and CoordinationError when it cannot be reached.
+order and more than once. Decisions (rules, retire) are conditional on the master's term; they raise StaleTermError
+when a newer term exists. Every method is one SQL transaction and is durable when it returns. Every method raises
+LedgerBusyError when the store stays locked past its timeout, and CoordinationError when the store is unreachable.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Ledger(Protocol):
     """The whole ledger of one cluster."""
 
     cluster: ClusterId
-    former: tuple[ClusterId, ...]  # what it was called before it was restored
+    former: tuple[ClusterId, ...]  # its ids before it was restored from backups
 
     @property
     def terms(self) -> Terms:
@@ -95,11 +95,11 @@ class Ledger(Protocol):
 
     @property
     def files(self) -> FileRecords:
-        """Files and what peers have of them."""
+        """Files, and each peer's progress on them."""
 
     @property
     def registration(self) -> Registration:
-        """Durable bytes, registered and claimed."""
+        """Registering durable bytes and claiming their sequences."""
 
     @property
     def landing(self) -> LandingRecords:
@@ -115,15 +115,15 @@ class Ledger(Protocol):
 
     @property
     def bootstraps(self) -> Bootstraps:
-        """Tables that are bootstrapped at peers, and bootstraps received."""
+        """Bootstraps sent to peers and received from them."""
 
     @property
     def derivations(self) -> Derivations:
-        """Tables that are derived here."""
+        """Derived tables."""
 
     @property
     def replay(self) -> Replay:
-        """What the own replay has applied."""
+        """Progress of this cluster's replay."""
 
     @property
     def time(self) -> Time:
@@ -131,7 +131,7 @@ class Ledger(Protocol):
 
     @property
     def sending(self) -> Sending:
-        """What those who send tell of it."""
+        """Reports of send attempts, held tables, and samples."""
 
     def close(self) -> None:
         """Close its connections."""

@@ -1,4 +1,4 @@
-"""What a ledger knows of batch ids: which parts are there and where, and who appends under an id now."""
+"""Batch ids in the ledger: their registered parts, where those are, and the writer that holds each id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replication.core.position import Position
 
 @dataclass(frozen=True, slots=True)
 class BatchPart:
-    """One registered frame of a batch: part ``part`` of ``parts``, its content's hash, and the own WAL it is in."""
+    """One registered frame of a batch: part ``part`` of ``parts``, the hash of its content, and its place in a WAL."""
 
     group: str
     part: int
@@ -25,17 +25,17 @@ class BatchPart:
 
     @property
     def content(self) -> tuple[int, bytes]:
-        """What must be the same when the part is repeated."""
+        """The values that must not change when the part is appended again."""
         return self.parts, self.sha256
 
     def position(self, cluster: ClusterId, table: UUID) -> Position:
-        """Where to wait for it."""
+        """The position to wait for until this part is durable or readable."""
         return Position(cluster, {self.wal: self.end}, {StreamId(self.wal, table, self.group): self.sequence})
 
 
 @dataclass(frozen=True, slots=True)
 class BatchConflict:
-    """Rows of a table that are in ``wal`` under an id which had other rows; found at commit time ``at``."""
+    """A batch id that was used for two different contents; the later one is in ``wal``, found at commit time ``at``."""
 
     table: str
     batch_id: str
@@ -44,26 +44,25 @@ class BatchConflict:
 
 
 class Batches(Protocol):
-    """Batch ids, by table; parts are remembered for the table's ``history_s``."""
+    """Batch ids, by table; parts are stored for the table's ``history_s``."""
 
     def parts(self, table: UUID, batch_id: str) -> list[BatchPart]:
         """Registered parts, by group and part."""
 
     def put(self, table: UUID, batch_id: str, parts: Sequence[BatchPart], at: int) -> None:
-        """Remember parts found at commit time ``at``; when the batch is complete with them, its hold ends.
+        """Store parts found at commit time ``at``. Release the id's hold when the batch is complete.
 
         Raises:
-            BatchConflictError: a part is there with another count of parts or other content; those before it are
-                remembered, and so is the conflict.
+            BatchConflictError: a part is stored already with another part count or other content. The parts before
+                it are stored, and so is the conflict.
         """
 
     def conflicts(self) -> list[BatchConflict]:
-        """Those that were found within the tables' ``history_s``, the oldest first."""
+        """Conflicts found within the tables' ``history_s``, oldest first."""
 
     def hold(self, table: UUID, batch_id: str, writer: str, host: str) -> str:
-        """Keep an id for a registered writer, until its batch is complete; returns who has it now.
+        """Reserve an id for a registered writer until its batch is complete; return the writer that holds it now.
 
-        That is ``writer``, or another one that is registered or whose bytes are not all registered yet; "" when the
-        batch is complete and nobody needs it. Unregistered bytes of CLOSED files on ``host`` hold nobody up: who asks
-        is there and reads them.
+        Returns ``writer``, or another writer that is registered or has unregistered bytes, or "" when the batch is
+        complete. Unregistered bytes of CLOSED files on ``host`` do not keep a hold: the caller reads those files.
         """

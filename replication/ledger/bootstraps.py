@@ -1,4 +1,4 @@
-"""What a ledger does for bootstraps, sent and received. Part of ``base``, whose rules hold."""
+"""Bootstraps in the ledger, sent and received. The guarantees of ``base`` apply."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from replication.ledger.files import FileRow
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
-    """A table that is being bootstrapped at a peer, by the rules of ``generation`` and older ones.
+    """A table that is being bootstrapped at a peer, under its rules up to ``generation``.
 
-    ``file`` holds what is sent for it, None before that is written. ``waits_for`` says what has to happen before it can
-    be written, "" when nothing has to.
+    ``file`` is the bootstrap file to send, None before it is begun. ``waits_for`` says what must happen before the file
+    can be written; "" when it can be written now.
     """
 
     peer: str
@@ -31,7 +31,7 @@ class Bootstrap:
 
 @dataclass(frozen=True, slots=True)
 class PassedOn:
-    """A table's bootstrap that came from ``source`` and goes on to ``peer``."""
+    """A table's bootstrap that was received from ``source`` and is forwarded to ``peer``."""
 
     peer: str
     table: UUID
@@ -39,60 +39,61 @@ class PassedOn:
 
 
 class Bootstraps(Protocol):
-    """Tables that are bootstrapped at peers, and bootstraps received."""
+    """Bootstraps sent to peers and received from them."""
 
     def wanted(self) -> list[Bootstrap]:
-        """Every (peer, table) with rules that are BOOTSTRAPPING."""
+        """Every (peer, table) with BOOTSTRAPPING rules."""
 
     def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
-        """What the table has applied here, per group, in one snapshot; a table read after this has at least that."""
+        """The sequences that the table has applied here, per group, in one snapshot. Later reads include them."""
 
     def covered(self, wanted: Bootstrap) -> tuple[list[Coverage], int]:
-        """The ``coverage`` that a file for ``wanted`` may say it has, and the replay commit that a table needs for it.
+        """Return the ``coverage`` that the file for ``wanted`` may state, and the replay commit that holds it.
 
-        That is the newest one marked, by its number; 0 when there is none. Both are of one snapshot.
+        The file's rows must be read from a table that has this commit. It is the number of the newest checkpoint, 0
+        without one. Both values come from one snapshot.
 
         Raises:
-            RequestError: the table lacks something from before the rules' begin by now, as ``wanted.waits_for`` tells.
+            RequestError: the table has not applied everything from before the rules' begin; see ``waits_for``.
         """
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
-        """An OPEN file for ``wanted``, in place of an earlier one, which is released.
+        """Add an OPEN file for ``wanted``; drop an earlier one.
 
         Raises:
-            RequestError: the rules have begun anew, or ended, meanwhile.
+            RequestError: the rules have ended or begun again since.
         """
 
     def finish_file(self, file: FileId, length: int) -> None:
-        """It is durable and CLOSED at ``length``, and goes to its peer.
+        """Mark a durable file CLOSED at ``length``; it can then be shipped.
 
         Raises:
-            MissingFileError: it was released meanwhile.
+            MissingFileError: the file was dropped since.
         """
 
     def is_applied(self, file: FileId) -> bool:
         """Whether the peer has reported all of a finished file applied."""
 
     def passed_on(self) -> frozenset[PassedOn]:
-        """Bootstraps received and applied here that go on to peers, as long as those have not applied them."""
+        """Bootstraps received and applied here, with each peer that has yet to apply them."""
 
     def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
-        """Claim what ``coverage`` names and nobody has claimed, as lying in ``[begin, end)`` of a received bootstrap.
+        """Claim the unclaimed sequences of ``coverage`` for the bytes ``[begin, end)`` of a received bootstrap.
 
-        From then on frames that bring these sequences are duplicates; replay of the bootstrap applies them.
+        Frames that land later with these sequences are duplicates. Replay of the bootstrap applies the rows.
 
         Returns:
-            What is claimed there, by this call and earlier ones: the rows to take.
+            The sequences claimed there, by this call and earlier ones: replay takes their rows.
 
         Raises:
-            DivergenceError: the hashes contradict what is claimed already. Nothing was changed.
+            DivergenceError: the hashes contradict earlier claims. Nothing was changed.
         """
 
     def forget(self, table: UUID, forgotten: Forgotten) -> None:
-        """Remember, before they are removed, of which timestamps deletes and rows of a table are missing from now on.
+        """Record for which timestamps a table no longer has deletes and rows; call it before they are removed.
 
-        Of the source of a bootstrap, before that is taken, too: what it lacks is lacking here.
+        Also call it with a bootstrap source's record before its rows are taken: they are missing here then, too.
         """
 
     def forgotten(self, table: UUID) -> Forgotten:
-        """All that was ever said to ``forget``, joined."""
+        """The join of everything passed to ``forget``."""

@@ -1,4 +1,4 @@
-"""What a ledger knows of derived tables: which hook makes each out of which table, and how far it has come."""
+"""Derived tables in the ledger: the source and hook of each, and its progress."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ANEW = -1
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """A table that is derived here.
+    """A derived table.
 
-    ``names`` says under which names the hook knows the source's columns, by uuid, so that a rename there changes
-    nothing. What the source's replay had committed up to number ``position`` has been through the hook; ``ANEW``: all
-    of it is to be compared. ``pending`` is the id of a batch that was begun and may or may not be there; once it is,
-    the table is at ``pending_position``, unless its hook was changed since (a new ``generation``). ``upto`` is the
-    source's replicated time when ``position`` was reached, ``at`` when that was, ``error`` why it stands since
-    ``error_since``. Times are microseconds since 1970, 0 for never.
+    ``names`` are the hook's names for the source's columns, by column uuid; a rename in the source does not change
+    them. The hook has processed the source's replay commits up to number ``position``; ``ANEW`` means that the whole
+    source must be compared. ``pending`` is the id of a batch that was begun and may or may not be written. Once it is
+    written, the table is at ``pending_position``, unless the hook was changed since (a new ``generation``). ``upto`` is
+    the source's replicated time when ``position`` was reached, ``at`` the time when it was reached. ``error`` is why
+    the table has been stuck since ``error_since``. Times are microseconds since 1970, 0 for never.
     """
 
     table: UUID
@@ -39,28 +39,29 @@ class Derivation:
 
 
 class Derivations(Protocol):
-    """Derived tables. Every step is stored before the next one, so that whoever is killed goes on where it was."""
+    """Derived tables. Each step is stored before the next one begins, so a killed process resumes at its last step."""
 
     def define(self, made: Derivation, *, anew: bool = True) -> None:
-        """Add a derived table, or give one another hook: its generation grows. If ``anew`` all is compared again."""
+        """Add a derived table or change its hook; the generation grows. ``anew``: compare the whole source again."""
 
     def all(self) -> list[Derivation]:
-        """Those whose table was not dropped, by table."""
+        """The derivations whose table was not dropped, by table."""
 
     def begin(self, was: Derivation, batch_id: str, position: int) -> bool:
-        """Note that a batch is about to be written that will bring the table to ``position``.
+        """Record a batch that is about to be written and will bring the table to ``position``.
 
-        False, with nothing changed, when somebody else has gone on from ``was`` meanwhile.
+        False, with nothing changed, when the stored derivation no longer matches ``was``.
         """
 
     def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
-        """The table is at ``position``, and nothing is pending. False when somebody else has gone on from ``was``.
+        """Record that the table is at ``position`` with nothing pending. False when it no longer matches ``was``.
 
-        When the hook was changed meanwhile it stays where it is, unless ``keyless``: then nothing is compared again.
+        When the hook was changed since, the position stays as it is, unless ``keyless``: such a table is never
+        compared again.
         """
 
     def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
-        """Note another version of the hook, when given, and have all of the source compared again, if ``anew``."""
+        """Store the hook's new ``version`` unless it is "". ``anew``: compare the whole source again."""
 
     def trouble(self, table: UUID, error: str, at: int) -> None:
-        """Note why the table stands; "" when it goes on."""
+        """Store why the table is stuck; "" when it is not."""

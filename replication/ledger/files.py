@@ -1,4 +1,4 @@
-"""WAL, control and landing files in the ledger: what there is, how far peers have it, and what may go."""
+"""WAL, control and landing files in the ledger: their rows, the peers' progress, and which files may be retired."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileKind(StrEnum):
     WAL = "wal"  # written here by a writer
     CONTROL = "control"  # written here by a worker: closed and succession frames
     LANDING = "landing"  # received from a peer
-    BOOTSTRAP = "bootstrap"  # rows from before, written here for one peer, or received from one
+    BOOTSTRAP = "bootstrap"  # a table's older rows, written here for one peer or received from one
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,47 +41,47 @@ class FileRow:
     created: int  # microseconds since 1970
     commit_hi: int  # commit time of the newest frame, 0 when none
     source: FileId | None = None  # for landing files: the sender's file
-    closed_length: int = -1  # published bytes it was CLOSED at, -1 while OPEN; registration may still be catching up
-    peer: str = ""  # of a bootstrap written here: the one peer it is for
+    closed_length: int = -1  # published bytes it was CLOSED at, -1 while OPEN; ``length`` may still be below it
+    peer: str = ""  # for bootstraps written here: the peer it is for
 
     @property
     def is_stored(self) -> bool:
-        """Whether it lies in a store rather than on its host's disk; ``path`` is then its address."""
+        """Whether the file is in the spill store and not on its host's disk; ``path`` is then a URL."""
         return "://" in self.path
 
     @property
     def is_landed(self) -> bool:
-        """Whether it holds what came from other clusters, bootstraps too."""
+        """Whether its frames came from another cluster; received bootstraps count."""
         return self.kind is FileKind.LANDING or self.source is not None
 
     @property
     def is_redundant(self) -> bool:
-        """Whether nothing is lost with it: later control logs say the same, a bootstrap is written anew."""
+        """Whether losing it loses nothing: later control files repeat it, or the bootstrap is written again."""
         return self.kind is FileKind.CONTROL or (self.kind is FileKind.BOOTSTRAP and self.source is None)
 
     @property
     def needed(self) -> int:
-        """How far it must get to peers: the closed length when CLOSED, else what is registered."""
+        """The length that peers need: the closed length when CLOSED, else the registered length."""
         return max(self.length, self.closed_length)
 
 
 @dataclass(frozen=True, slots=True)
 class PeerProgress:
-    """What the worker learnt about one file at one peer; ``decisions/progress.py`` joins reports.
+    """A worker's report about one file at one peer; ``decisions/progress.py`` joins reports.
 
-    ``generation`` is that of the newest rule for the peer which the worker knew when it skipped what no rule names.
-    Where a newer rule begins, bytes reported under an older generation do not count as shipped. None = all rules in
-    force. ``losses`` is how often the peer had lost bytes of the file when this was learnt: what was learnt before an
-    older loss counts no more, and of what was known then only ``kept`` does. ``withheld`` names bytes of the file that
-    hold only frames of one table, which is withheld: the file's other tables need not wait for them. ``error`` is the
-    last error, "" when the last attempt went well, None when the report says nothing of attempts: the last error stays.
+    ``generation`` is the newest rule for the peer that the worker had loaded when it skipped bytes that no rule names;
+    None for all rules in force. Bytes past a newer rule's begin do not count as shipped under an older generation.
+    ``losses`` counts how often the peer had lost bytes of the file by then. Of an earlier report, with fewer losses,
+    only the ranges in ``kept`` still count. ``withheld`` are bytes of the file, by table, that hold only frames of that
+    withheld table; the file's other tables need not wait for them. ``error`` is the last error, "" after a successful
+    attempt. None leaves the stored error as it is.
     """
 
     file: FileId
     peer: str
     shipped: Ranges = Ranges()  # durable at the peer, skipped bytes included
     applied: int = 0  # prefix the peer reports as applied
-    commit: int = 0  # commit time of the newest frame known durable there
+    commit: int = 0  # commit time of the newest frame that is durable there
     error: str | None = ""
     generation: int | None = None
     losses: int = 0
@@ -91,9 +91,9 @@ class PeerProgress:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Files that a peer lacks something of, in whole files; ``oldest`` is when the oldest was made, 0 without any.
+    """Files that a peer lacks bytes of, counted whole; ``oldest`` is when the oldest was created, 0 for none.
 
-    ``pinned_bytes`` of ``local_bytes`` are in files with frames of a table that the peer is being bootstrapped with.
+    ``pinned_bytes`` of ``local_bytes`` are in files with frames of a table that is being bootstrapped at the peer.
     """
 
     peer: str
@@ -106,13 +106,13 @@ class Backlog:
 
     @property
     def counted_bytes(self) -> int:
-        """What the peer's disk budget is compared with: pinned files have one of their own, of the same size."""
+        """The bytes to compare with the peer's disk budget; pinned and other files each have the whole budget."""
         return max(self.pinned_bytes, self.local_bytes - self.pinned_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Files, of ``bytes``, that wait for a peer no more, and the tables that need a bootstrap there because of it."""
+    """Files, ``bytes`` in all, that are no longer retained for a peer, and the tables that need a bootstrap for it."""
 
     peer: str
     files: tuple[FileId, ...]
@@ -124,29 +124,30 @@ KEEP = RetentionPolicy()
 
 
 class FileRecords(Protocol):
-    """WAL, control and landing files, and what peers have of them."""
+    """WAL, control and landing files, and each peer's progress on them."""
 
     def allocate(
         self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
     ) -> FileRow:
-        """The next dense number of this host's slot, as an OPEN file at ``directory/<number:012d>.wal``.
+        """Add an OPEN file ``directory/<number:012d>.wal`` with the next number of this host's slot.
 
-        Its statuses for peers are there at once. It counts as ``FILE_HEADER_BYTES`` long, where its ranges begin.
+        Numbers are dense. The file's statuses for peers exist at once. Its length is ``FILE_HEADER_BYTES``.
         """
 
     def upcoming(self, host: str) -> int:
-        """The number that ``allocate`` gives next; every file of the host has a lower one."""
+        """The number that ``allocate`` returns next; every file of the host has a lower one."""
 
     def overtaken(self, seen: Sequence[FileId] = ()) -> FileId | None:
-        """A file of this cluster that a peer knows before its number was given: the ledger is an older copy.
+        """Return a file of this cluster that a peer has and this ledger never allocated: the ledger is an older copy.
 
-        Noted once it is among those ``seen`` at a peer, since its number is given next.
+        ``seen`` are the newest files that peers have. A file that is found is stored, since its number is allocated
+        next, and later calls return it.
         """
 
     def last_seen_by(self, peer: ClusterId) -> tuple[FileId, ...]:
-        """The highest file of this cluster that a peer ever acked something of, of each host slot.
+        """The highest file of this cluster, per host slot, of which a peer ever acked bytes.
 
-        A peer that does not know it goes on from an older copy of its ledger.
+        A peer that does not know this file runs on an older copy of its ledger.
         """
 
     def get(self, file: FileId) -> FileRow | None:
@@ -156,7 +157,7 @@ class FileRecords(Protocol):
         """Files by id, of one host or all."""
 
     def close(self, file: FileId, length: int) -> None:
-        """CLOSED at ``length`` published bytes; registration may still catch up to there.
+        """Mark a file CLOSED at ``length`` published bytes; its bytes may still be registered up to there.
 
         Raises:
             ClosedFileError: it was CLOSED at another length, or more than ``length`` is registered.
@@ -164,67 +165,67 @@ class FileRecords(Protocol):
         """
 
     def record(self, progress: Sequence[PeerProgress]) -> None:
-        """Join what workers learnt about peers; after a loss there, less counts than before."""
+        """Join workers' reports about peers. A report with more losses discards ranges of earlier ones."""
 
     def progress(self, peer: str | None = None) -> list[PeerProgress]:
-        """What is known, per file and peer."""
+        """Every stored report, by file and peer."""
 
     def withheld(self, file: FileId) -> Mapping[UUID, Ranges]:
-        """Bytes of a file that workers found to hold only frames of one table, which they withheld; by table."""
+        """By withheld table, the bytes of a file that are known to hold only frames of that table."""
 
     def failing(self) -> frozenset[str]:
-        """Peers that something of a file could not be shipped to at the last try. Withheld tables do not count."""
+        """Peers to which the last attempt to ship some file failed. Withheld tables do not count."""
 
     def lacking(self) -> list[FileView]:
-        """Files that some peer lacks something of, and what; costs what changed since the last time it was asked."""
+        """Files that some peer lacks bytes of, and which bytes. Only reads what changed since the last call."""
 
     def statuses(self, peer: str | None = None) -> list[tuple[FileId, Rule, ReplicationStatus]]:
         """ReplicationStatus per (file, peer, table, group): a view over files, progress and rules.
 
-        Control files have one per peer that any rule names, under a rule of the NIL table and group "". Landing files
-        have none for the peer they came from. Rules that need a bootstrap have none. Bytes known to hold only frames of
-        other tables, which are withheld, count as shipped.
+        A control file has one per peer with rules, under a rule of the NIL table and group "". A landing file has none
+        for the peer that it came from. A rule that needs a bootstrap has none. Bytes known to hold only frames of
+        other, withheld tables count as shipped.
         """
 
     def retirable(self, host: str, policy: RetentionPolicy = KEEP) -> list[FileRow]:
-        """Files that rule 2 releases, decided in one transaction."""
+        """Files of a host that rule 2 allows to delete, decided in one transaction."""
 
     def retention(self, policy: RetentionPolicy = KEEP) -> list[FileFacts]:
-        """What holds each file, or lets it go, by file; files of all hosts."""
+        """The facts that decide whether each file is retained, for files of all hosts, by file."""
 
     def retire(self, file: FileId, term: int, policy: RetentionPolicy = KEEP) -> None:
         """Check rule 2 again and drop the file's row in one transaction; the caller then deletes the file.
 
         Raises:
             StaleTermError: a newer master was elected.
-            RequestError: something holds the file; says what.
+            RequestError: the file must stay; the message says why.
         """
 
     def retired_bytes(self) -> int:
         """Bytes of all files that were ever retired."""
 
     def move(self, file: FileId, path: str) -> bool:
-        """Say where a CLOSED file lies now, once it does; False when the ledger has no such file any more."""
+        """Set the path of a CLOSED file that was moved. False when the ledger has no such file any more."""
 
     def relocate(self, paths: Mapping[FileId, str]) -> None:
-        """Say by what paths files of a host are found now, OPEN ones too; for when nothing of that host runs."""
+        """Set new paths for files of a host, OPEN ones included. No process of that host may be running."""
 
     def backlogs(self) -> list[Backlog]:
-        """What each peer that rules name lacks, by peer."""
+        """What each peer with rules lacks, by peer."""
 
     def lacked(self) -> dict[str, list[FileId]]:
-        """CLOSED files of frames that each peer lacks something of, oldest first."""
+        """CLOSED files of frames that each peer lacks bytes of, oldest first."""
 
     def release(self, budget: int, term: int) -> list[Released]:
-        """Have files wait no more for peers that lack more than ``budget`` bytes of local files, oldest files first.
+        """Stop retaining the oldest files for peers that lack more than ``budget`` bytes of local files.
 
-        In one transaction the tables with frames in what a peer lacks of them become NEEDS_BOOTSTRAP there, and these
-        files, and others with frames of no other table, count as shipped and applied for the peer. Files with nothing
-        that it lacks go first. What is in a store, OPEN or not wholly registered stays.
+        The tables with frames in the released, lacking bytes become NEEDS_BOOTSTRAP for the peer. The released files
+        count as shipped and applied for the peer, and so do files with frames of no other table. All of this is one
+        transaction. Files without lacking bytes are released first. Files that are in a store, OPEN or not wholly
+        registered stay.
 
-        Files with frames of a table that the peer is being bootstrapped with are counted by themselves, and stay.
-        Where they
-        are more than ``budget`` bytes, those tables with frames in the oldest of them become NEEDS_BOOTSTRAP.
+        Files with frames of a table that is being bootstrapped at the peer are counted separately, and stay. When they
+        exceed ``budget`` bytes, those tables with frames in the oldest of them become NEEDS_BOOTSTRAP.
 
         Raises:
             StaleTermError: a newer master was elected.

@@ -1,4 +1,4 @@
-"""What a ledger knows of landed and claimed bytes: coverage, received ranges, routes. Part of ``base``."""
+"""Landed and claimed bytes in the ledger: coverage, received ranges, inbound routes. Part of ``base``."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class LandingRecords(Protocol):
     def keep_epoch(self, source: ClusterId, epoch: int) -> int:
         """Keep the highest role epoch that a cluster has shipped under, and return it.
 
-        More than ``epoch``: the caller has not seen a role change yet (rule 6).
+        A result above ``epoch`` means that ``epoch`` is stale (rule 6).
         """
 
     def applied_prefix(self, sources: Sequence[FileId], *, keeps_tables: bool = True) -> dict[FileId, int]:
-        """How far each source file is applied here, as a prefix of the source's offsets from its header's end.
+        """How far each source file is applied here: the end of a prefix, in the source's offsets.
 
-        On a cluster that keeps no tables, what has landed counts: its landing files are held by the peers after it.
-        Exact to within a registration; a sender that starts later registers what it skips before as empty ranges.
+        On a cluster without tables landed bytes count as applied; its landing files are retained for its own peers.
+        Exact to within one registration. A sender that starts later registers the bytes it skips as empty ranges.
         """
 
     def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
         """Claimed sequences per stream."""
 
     def newest(self, cluster: ClusterId) -> tuple[FileId, ...]:
-        """The highest file of a cluster that is known here, by its frames or by its bytes, of each host slot."""
+        """The highest file of a cluster, per host slot, that this ledger has frames or received ranges of."""
 
     def declare_route(
         self,
@@ -52,25 +52,25 @@ class LandingRecords(Protocol):
         carried: Sequence[Carried] = (),
         phase: Phase = Phase.LIVE,
     ) -> None:
-        """Where a sender's route starts in each WAL, less acknowledged gaps; WALs that are not named start at 0.
+        """Store a sender's route: the first sequence it requires in each WAL, 0 by default, and acknowledged gaps.
 
-        It requires its own WALs, and those of the origins that it says it carries. A newer generation replaces an older
-        one; the same generation replaces what was declared while the route is open, but does not go back to an earlier
-        phase; an older one changes nothing. While the sender's rule is not LIVE replicated time of the table stands.
+        A route requires the sender's own WALs and those of the origins in ``carried``. A newer generation replaces an
+        older one. The same generation replaces an open route, but never returns to an earlier phase. An older one
+        changes nothing. The table's replicated time does not advance while the sender's rule is not LIVE.
         """
 
     def routes(self) -> list[InboundRoute]:
         """The open routes into this cluster, by source, table and group."""
 
     def repeats(self, stream: StreamId, sequence: int) -> list[tuple[FileRow, int, int]]:
-        """Landing files that are kept in which a frame landed again, with the ``[begin, end)`` that has it."""
+        """Landing files with a duplicate of the frame, each with the ``[begin, end)`` that contains it."""
 
     def duplicates(self, file: FileId, begin: int, end: int) -> Ranges:
-        """Ranges of a landing file between ``begin`` and ``end`` whose frames are claimed elsewhere.
+        """Ranges of a landing file in ``[begin, end)`` whose frames are duplicates and need not be forwarded.
 
-        They need not be sent on. None are, while the sender of the file has something to make good that was lost here:
-        what then comes again may be lacking at clusters after this one, though it is claimed here.
+        Empty when received ranges of the file's source were ever salvaged. Frames that its sender repeats may be
+        missing at this cluster's peers although they are claimed here.
         """
 
     def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
-        """The sender's rule of that generation, or an older one, has ended: it requires nothing more."""
+        """Close a route up to ``generation``, because the sender's rule has ended; it requires nothing more."""

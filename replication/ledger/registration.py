@@ -1,4 +1,4 @@
-"""Registration: durable bytes count, and their sequences are claimed, in one transaction. Part of ``base``."""
+"""Registration of durable bytes and claiming of their sequences, in one transaction. Part of ``base``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replication.core.routes.freshness import ClosedNotice
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One frame found in a file: its place there and in its stream. ``commit`` is the header's ``commit_hi``."""
+    """One frame in a file: its place there and in its stream. ``commit`` is the header's ``commit_hi``."""
 
     stream: StreamId
     sequence: int
@@ -25,7 +25,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What one landing file gained: its bytes ``[begin, end)`` hold ``[source_begin, source_end)`` of the source."""
+    """New bytes of a landing file: its bytes ``[begin, end)`` hold ``[source_begin, source_end)`` of the source."""
 
     file: FileId
     begin: int
@@ -47,18 +47,19 @@ class Divergence:
 
 
 class Registration(Protocol):
-    """Registers bytes of files: landed ones and own ones."""
+    """Registers durable bytes of landing files and of own files."""
 
     def register(self, landed: Sequence[Landed]) -> list[Divergence]:
-        """Register groups of landed bytes in one transaction, claiming their sequences.
+        """Register groups of landed bytes in one transaction and claim their sequences.
 
-        A sequence claimed before is marked duplicate in the file; one whose hash differs is returned as divergence
-        and is not claimed. Moves the files' ``length`` and the sources' received ranges. Registering the same again
-        has no effect. A range of a source that holds nothing for this cluster is registered with ``begin == end``.
+        A frame whose sequence was claimed before is marked as a duplicate. A frame whose hash contradicts a claim is
+        returned as a divergence and is not claimed. Moves the files' ``length`` and the sources' received ranges.
+        Registering the same bytes again has no effect. A source range with nothing for this cluster is registered with
+        ``begin == end``.
 
         Raises:
             GapError: ``begin`` is not the file's registered length.
-            ClosedFileError: past the length the file was CLOSED at.
+            ClosedFileError: ``end`` is past the length that the file was CLOSED at.
             MissingFileError: no such file.
         """
 

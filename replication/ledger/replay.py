@@ -1,4 +1,4 @@
-"""What a ledger knows of the own replay: what is pending, applied, quarantined, folded. Part of ``base``."""
+"""Replay in the ledger: what is pending, applied, quarantined and folded. Part of ``base``."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from replication.ledger.registration import Claim
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Registered bytes that the own replay has not passed: frames in ``[begin, end)``, less ``duplicates``, are due."""
+    """Registered bytes that replay has not applied yet: the frames in ``[begin, end)``, less ``duplicates``."""
 
     row: FileRow
     begin: int  # lowest applied offset of any table
     end: int  # registered length
     duplicates: Ranges
-    behind: Mapping[UUID, int]  # tables whose own applied offset differs from ``begin``
+    behind: Mapping[UUID, int]  # applied offsets of tables that are past ``begin``
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
     """A frame that could not be applied, with the reason.
 
-    It holds its table's replicated time until it is tried again with success, or ``discarded``.
+    It holds back its table's replicated time until a retry succeeds or it is ``discarded``.
     """
 
     file: FileId
@@ -36,9 +36,9 @@ class Quarantined:
     end: int
     table: UUID
     reason: str
-    copy: str  # path of its own copy
+    copy: str  # path of the saved copy
     at: int  # microseconds since 1970
-    discarded: int = 0  # when a person discarded it, 0 while nobody has
+    discarded: int = 0  # when a person discarded it, 0 if not discarded
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,43 +53,43 @@ class ReplayCheckpoint:
 
 
 class Replay(Protocol):
-    """What the own replay has applied."""
+    """What this cluster's replay has applied."""
 
     def pending(self) -> list[Pending]:
-        """Every file with registered bytes not yet applied by all tables, in the order in which they were begun."""
+        """Every file with registered bytes that some table has not applied, in order of creation."""
 
     def checkpoint_applied(self, checkpoint: ReplayCheckpoint) -> None:
-        """Join a commit's positions; a file passes when all tables have.
+        """Join a commit's positions. A file's applied prefix ends where its slowest table is.
 
-        Tables that have caught up share the file's prefix. An older checkpoint never replaces a newer one.
+        An older checkpoint never replaces a newer one.
         """
 
     def waiting_bytes(self, host: str, held: Collection[UUID]) -> int:
         """Bytes of a host's landing files that tables of this cluster, other than ``held``, have yet to apply."""
 
     def rewind(self, table: UUID, positions: Mapping[FileId, int]) -> None:
-        """The table was rolled back: of these files it now has only what lies before these offsets."""
+        """Lower a table's positions after it was rolled back: it has only the bytes before these offsets."""
 
     def checkpoint(self, table: UUID) -> ReplayCheckpoint | None:
         """The ledger's copy of the table's last checkpoint."""
 
     def raise_epoch(self) -> int:
-        """A new replay epoch."""
+        """Raise the replay epoch by one and return it."""
 
     def epoch(self) -> int:
         """The newest replay epoch; 0 before the first."""
 
     def note_replayer(self, host: str, replays: bool) -> None:
-        """Remember that a host is told to run replay, up or not, or that it is not: ZooKeeper's data may be lost.
+        """Store whether a host is configured to run replay. ZooKeeper's data may be lost, so the ledger has it too.
 
-        While one is, no file goes before its frames are applied, whatever is known of hosts elsewhere.
+        While any host is, no file is retired before its frames are applied.
         """
 
     def replayers(self) -> tuple[str, ...]:
-        """Hosts that were noted so, by slot."""
+        """Hosts that are configured to run replay, by slot."""
 
     def keep_report(self, report: str) -> None:
-        """Keep what replay reports of itself, in the place of its last report."""
+        """Store replay's report about itself in place of the last one."""
 
     def last_report(self) -> str:
         """The last report; "" when replay never ran."""
@@ -98,31 +98,31 @@ class Replay(Protocol):
         """Record a quarantined frame; it counts as applied."""
 
     def quarantined(self) -> list[Quarantined]:
-        """All quarantined frames, those that a person discarded included."""
+        """All quarantined frames, discarded ones included."""
 
     def discard(self, file: FileId, begin: int, at: int, damaged: Claim | None = None) -> None:
-        """A person discards a quarantined frame at time ``at``: it no longer holds its table's replicated time.
+        """Discard a quarantined frame at time ``at``: it no longer holds back its table's replicated time.
 
-        One that is ``damaged``, by what can be read of its header, is claimed no more, so that it counts when another
-        cluster's bootstrap brings its rows, and its sequence is acknowledged until then.
+        ``damaged`` is the readable header of a damaged frame. Its claim is dropped, so that another cluster's bootstrap
+        can bring its rows. Until then its sequence is an acknowledged loss.
 
         Raises:
             RequestError: no such frame is quarantined.
         """
 
     def requeue(self, file: FileId, begin: int, claim: Claim, into: FileId) -> None:
-        """Have a quarantined frame, discarded or not, applied from another file, and end its quarantine.
+        """End a frame's quarantine, discarded or not, and have it applied from another file.
 
-        ``into`` is a landing file made for it, OPEN and nothing registered, which holds a copy of the frame durably at
-        ``claim``'s place; it is CLOSED there in the same transaction. The frame's sequence moves to it.
+        ``into`` is a new landing file, OPEN and with nothing registered. It holds a durable copy of the frame at
+        ``claim``'s place. The frame's claim moves to it, and it is CLOSED there, in the same transaction.
 
         Raises:
-            RequestError: no such frame is quarantined, or applying it is not what is wanted; says why.
-            ClosedFileError: ``into`` was closed meanwhile.
+            RequestError: no such frame is quarantined, or it must not be applied; the message says why.
+            ClosedFileError: ``into`` was closed since.
         """
 
     def set_folded(self, table: UUID, upto: int, changes_snapshot: int, at: int) -> None:
-        """Remember a fold: all at or below commit time ``upto`` of that ``__changes`` snapshot is in ``<table>``."""
+        """Store a fold: ``<table>`` has all of that ``__changes`` snapshot up to commit time ``upto``, inclusive."""
 
     def folded(self, table: UUID) -> tuple[int, int, int]:
         """(upto, changes snapshot, when), zeros before the first fold."""

@@ -1,4 +1,4 @@
-"""Peers, and the rules that say which tables go to them. Part of ``base``, whose rules hold."""
+"""Peers, and the rules that say which tables are replicated to them. The guarantees of ``base`` apply."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from replication.core.phase import Phase
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A cluster this one sends to, as defined by ``definecluster``."""
+    """A cluster that this one sends to, as defined by ``definecluster``."""
 
     name: str
     zookeepers: str  # host:port[,host:port]/root
     cluster: ClusterId
     paused: bool = False
-    rate: int = 0  # bytes per second that all workers together may send it; 0 for no limit
+    rate: int = 0  # bytes per second that all workers together may send to it; 0 for no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """``frames`` written between two moments (microseconds since 1970; 0: ever) that a rule's peer is never sent."""
+    """``frames`` written in ``[begin, end)`` that a peer is never sent; microseconds since 1970, 0: unbounded."""
 
     begin: int
     end: int
@@ -35,7 +35,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One enablement: (table, group) goes to a peer as ``remote_table``; each enablement is a new generation."""
+    """Replication of a (table, group) to a peer as ``remote_table``; each enablement is a new generation."""
 
     peer: str
     table: UUID
@@ -49,18 +49,18 @@ class Rule:
     since: int = 0  # when it began, in microseconds since 1970
     gaps: tuple[Gap, ...] = ()
     with_properties: bool = True  # whether the peer's table takes this one's properties
-    every_group: bool = False  # whether groups that are added to the table later go there, too
+    every_group: bool = False  # whether groups that are added to the table later are replicated, too
 
     def spec_for_peer(self, spec: TableSpec) -> TableSpec:
-        """The table's definition as the peer is told it."""
+        """The table's definition that is sent to the peer."""
         return spec if self.with_properties else without_properties(spec)
 
 
 @dataclass(frozen=True, slots=True)
 class PatternRule:
-    """A rule for tables that are made, or come from other clusters, later: those of a pattern, less the excluded ones.
+    """Begins rules for later tables, created here or by replication, whose name matches ``pattern`` and no exclusion.
 
-    ``groups`` are the names of those that go; empty for all of each table.
+    ``groups`` names the groups to replicate; empty for all groups.
     """
 
     peer: str
@@ -71,7 +71,7 @@ class PatternRule:
 
 
 class Rules(Protocol):
-    """Peers and what goes to them."""
+    """Peers and the rules for them."""
 
     def define(self, peer: Peer, term: int) -> None:
         """Add a peer; PeerExistsError when the name is taken."""
@@ -80,19 +80,19 @@ class Rules(Protocol):
         """Remove a peer, its rules and statuses; UnknownPeerError."""
 
     def set_address(self, name: str, zookeepers: str, term: int) -> None:
-        """Say where the same peer's ZooKeeper is now."""
+        """Change the address of a peer's ZooKeeper."""
 
     def set_paused(self, name: str, paused: bool, term: int) -> None:
-        """Stop or go on assigning work for a peer."""
+        """Stop or resume assigning work for a peer."""
 
     def set_rate(self, name: str, rate: int, term: int) -> None:
-        """Have all workers together send a peer at most ``rate`` bytes per second; 0 for no limit."""
+        """Limit the bytes per second that all workers together send to a peer; 0 for no limit."""
 
     def peers(self) -> list[Peer]:
         """All peers, by name."""
 
     def generation(self) -> int:
-        """That of the newest rule there ever was: a rule up to it that is not there any more has ended."""
+        """The generation of the newest rule ever begun. Rules up to it that are not in force have ended."""
 
     def enable(
         self,
@@ -106,61 +106,61 @@ class Rules(Protocol):
         with_properties: bool | None = None,
         every_group: bool = False,
     ) -> list[Rule]:
-        """Start replicating groups; rules already in force stay as they are, but for what is said here.
+        """Start replicating groups of a table. Rules already in force keep their begin and phase.
 
-        ``with_properties`` is of all the table's rules for the peer; None leaves it as it is, True where there is none.
+        ``with_properties`` applies to all the table's rules for the peer; None keeps the present value, True at first.
 
-        With ``every_group`` groups that are added later go there, too, each in the transaction that adds it
-        and so with its first frame; until ``disable`` ends any group.
+        With ``every_group`` groups that are added later are replicated, too, from their first frame on. Their rules
+        begin in the transaction that adds the group. Disabling any group ends this.
 
-        In the same transaction creates the statuses for the retained files and, per stream of the groups already in
-        them, notes the first sequence required_from (the next one), so that only what is written from now on goes. With
-        ``bootstrap`` new rules are BOOTSTRAPPING: what lies before is required too, by other means.
+        The statuses for the retained files are created in the same transaction. ``required_from`` is the next sequence
+        of each stream, so only frames written from now on are sent. With ``bootstrap`` new rules are BOOTSTRAPPING:
+        older rows are required too, and a bootstrap sends them.
         """
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """Begin the rules of a table anew, from now on, as BOOTSTRAPPING; those that are stay as they are.
+        """Begin the rules of a table again, from now on, as BOOTSTRAPPING; rules in that phase stay as they are.
 
         Raises:
-            RequestError: the table does not go to that peer.
+            RequestError: the table is not replicated to that peer.
         """
 
     def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
-        """The peer has adopted what ``generation`` and older ones were bootstrapped with: LIVE; returns those that are.
+        """Make BOOTSTRAPPING rules up to ``generation`` LIVE, once the peer has adopted the bootstrap.
 
-        Rules that began anew meanwhile stay as they are. Ending twice has no effect.
+        Rules that began again since stay as they are. Ending twice has no effect. Returns the table's LIVE rules.
         """
 
     def need_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
-        """What a table's rules require can be retained no longer: NEEDS_BOOTSTRAP, which releases every file at once.
+        """Make a table's rules NEEDS_BOOTSTRAP, which stops retaining files for them.
 
         Raises:
-            RequestError: the table does not go to that peer.
+            RequestError: the table is not replicated to that peer.
         """
 
     def disable(self, peer: str, table: UUID, groups: Sequence[str], term: int) -> None:
-        """End the rules; re-enabling is a new generation, whose gap is what was not sent in between."""
+        """End the rules. Enabling again begins a new generation, with the frames in between as its gap."""
 
     def add_pattern_rule(self, pattern_rule: PatternRule, term: int) -> None:
-        """From now on tables that match the pattern begin with rules; replaces the peer's rule of that pattern.
+        """Begin rules for every later table that matches; replaces the peer's pattern rule of the same pattern.
 
-        A table that a rule names already, or that is there, is left as it is.
+        Existing tables and existing rules stay as they are.
         """
 
     def end_pattern_rule(self, peer: str, pattern: str, term: int) -> bool:
-        """Have tables to come stay here; rules that were begun stay. Whether there was such a pattern rule."""
+        """Remove a pattern rule; rules that it began stay. Return whether it existed."""
 
     def pattern_rules(self) -> list[PatternRule]:
         """Every pattern rule, by peer and pattern."""
 
     def settle(self, term: int) -> list[Rule]:
-        """End the rules of tables that were dropped here, whose peers have all that was written to them.
+        """End the rules of tables that were dropped here once the peer has all of their frames; return those rules.
 
-        They wait until closed time is ten seconds past the drop: before, what was written last may not be registered.
+        Only when closed time is ten seconds past the drop: earlier, the last frames may not be registered yet.
         """
 
     def all(self) -> list[Rule]:
         """Rules in force."""
 
     def ended(self, cluster: ClusterId) -> list[tuple[UUID, str, int]]:
-        """What (table, group) went to a cluster and does not now, with the generation that its last rule had."""
+        """Each (table, group) whose rule for a cluster has ended, with the generation of the last such rule."""

@@ -1,4 +1,4 @@
-"""What a ledger does when a file is lost or damaged: say what salvaging it means, and do it. Part of ``base``."""
+"""Salvage of lost and damaged files in the ledger: plan it, carry it out, list the losses. Part of ``base``."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from replication.ledger.registration import Claim
 
 
 class SenderKeeps(StrEnum):
-    """What of a file its sender certainly has. Nothing else tells files that were written here from landed ones."""
+    """Which frames of a file its sender certainly has. Salvage treats own and landed files differently only by this."""
 
     NOTHING = "nothing"
-    """There is no sender: the file was written here, or copied from such."""
+    """There is no sender: the file was written here, or was copied from such a file."""
     WHAT_IS_NOT_APPLIED = "what_is_not_applied"
-    """It keeps what is not applied here; the rest it may have deleted."""
+    """The sender retains what is not applied here; it may have deleted the rest."""
     EVERYTHING = "everything"
-    """It keeps its whole file, since some of that is not applied here."""
+    """The sender retains its whole file, since some of it is not applied here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """What can be read of a file: its whole frames, as they lie there, and where its frames ``end``.
+    """The readable part of a file: its whole frames, at their offsets, and the offset where its frames ``end``.
 
-    ``last`` is the last sequence of each stream by its end record; None when that cannot be read. ``elsewhere`` are
-    whole frames that landed as duplicates in other files, as they lie there.
+    ``last`` is the last sequence of each stream by the end record; None when that cannot be read. ``elsewhere`` are
+    whole frames that landed as duplicates in other files, at their offsets there.
     """
 
     end: int
@@ -42,14 +42,15 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class SalvagePlan:
-    """What salvaging a file means.
+    """The effects of salvaging a file.
 
-    ``wanted`` can be read, and a table here or a peer still needs it: it is copied, and so is what of ``elsewhere``
-    cannot be read in the file itself. ``lost`` can be read nowhere, and no table here has applied it. A sender is asked
-    for it: ``again`` are the ranges of its file. Without a sender it is an acknowledged loss, and ``at_peers`` is what
-    each peer has of it. ``lacking`` counts per peer and table the frames that the peer may never get. Nobody knows what
-    ``unknown_bytes`` of the ``unreadable_bytes`` held. ``doubtful`` are tables without a key that have applied an
-    unknown part of what is lost: the file cannot be salvaged.
+    ``wanted`` are readable frames that a table here or a peer still needs; they are copied. ``elsewhere`` are frames
+    that are unreadable in this file and are copied from duplicates in other files. ``lost`` are sequences that are
+    readable nowhere and not applied here. With a sender they are requested again: ``again`` are the ranges of its file.
+    Without one they are an acknowledged loss, and ``at_peers`` are those that each peer has. ``lacking`` counts, per
+    peer and table, frames that the peer may never get. ``unknown_bytes`` of the ``unreadable_bytes`` have unknown
+    content. ``doubtful`` are tables without a key that have applied an unknown part of the loss: with any, the file
+    cannot be salvaged.
     """
 
     row: FileRow
@@ -67,17 +68,17 @@ class SalvagePlan:
     @property
     def saved(self) -> dict[StreamId, Ranges]:
         """The sequences that are copied."""
-        made: dict[StreamId, Ranges] = {}
+        sequences: dict[StreamId, Ranges] = {}
         for claim in (*self.wanted, *self.elsewhere):
-            made[claim.stream] = made.get(claim.stream, Ranges()).add(claim.sequence, claim.sequence + 1)
-        return made
+            sequences[claim.stream] = sequences.get(claim.stream, Ranges()).add(claim.sequence, claim.sequence + 1)
+        return sequences
 
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedLoss:
-    """Sequences that went with ``file``, which was written here and salvaged at ``at``; those that came back are not.
+    """Sequences lost with ``file``, which was written here and salvaged at ``at``, less those that have landed since.
 
-    Nobody waits for them: they are acknowledged in what this cluster requires.
+    Closed and replicated time do not wait for them, here or at peers.
     """
 
     stream: StreamId
@@ -87,10 +88,10 @@ class AcknowledgedLoss:
 
 
 class Salvage(Protocol):
-    """Salvage of lost and damaged files, and what was lost with them."""
+    """Salvage of lost and damaged files, and the losses."""
 
     def losses(self, sources: Sequence[FileId]) -> dict[FileId, tuple[int, Ranges]]:
-        """Of those source files of which received ranges were salvaged: how often, and what is received now."""
+        """For source files with received ranges lost by salvage: the number of losses, and the ranges received now."""
 
     def plan(
         self,
@@ -100,13 +101,13 @@ class Salvage(Protocol):
         keeps_tables: bool = True,
         applied: Mapping[UUID, int] = MappingProxyType({}),
     ) -> SalvagePlan:
-        """What ``carry_out`` would do now. Changes nothing.
+        """Return what ``carry_out`` would do now. Changes nothing.
 
         Args:
-            file: a file that nobody writes.
-            readable: what can be read of it.
-            keeps_tables: whether this cluster has an own replay, so that somebody here waits for frames.
-            applied: up to where tables have applied the file, where the ledger has not recorded that yet.
+            file: a file without a live writer.
+            readable: its readable frames.
+            keeps_tables: whether this cluster has tables, and so a replay that needs the frames.
+            applied: offsets to which tables have applied the file and that the ledger does not have yet.
 
         Raises:
             MissingFileError: no such file.
@@ -125,33 +126,35 @@ class Salvage(Protocol):
         *,
         keeps_tables: bool = True,
     ) -> SalvagePlan:
-        """Forget a file, in one transaction; the own replay must not be running. Returns what was done.
+        """Drop a file in one transaction and return what was done. Replay must not be running.
 
-        What tables here have applied stays claimed. What is copied is claimed in ``into``, as far applied as it was,
-        and goes from there to the peers that lack it. What is lost is claimed no more, so that it counts when it comes
-        again. With a sender, received ranges with lost frames, or with unreadable ones that a peer lacks, count as
-        received no more, and ``losses`` tells the sender. Without one the loss is acknowledged: neither closed nor
-        replicated time waits for it, here or at peers; its batches may be appended again, unless their table has no key
-        and a peer may have them; and a dead writer whose last OPEN file this was holds closed time no more. Tables with
-        frames that a peer may never get become NEEDS_BOOTSTRAP there.
+        Sequences that tables here have applied stay claimed. Copied frames are claimed in ``into``, with the applied
+        positions they had, and are shipped from there to the peers that lack them. Claims of lost sequences are
+        dropped, so that they count when they land again.
+
+        With a sender, received ranges that hold lost frames, or unreadable ones that a peer lacks, are removed;
+        ``losses`` then reports this to the sender. Without a sender the loss is acknowledged. Closed and replicated
+        time do not wait for it, here or at peers. Its batches may be appended again, unless their table has no key and
+        a peer may have them. If this was a dead writer's last OPEN file, that writer no longer holds back closed time.
+        Tables with frames that a peer may never get become NEEDS_BOOTSTRAP there.
 
         Args:
             file: a WAL, or a CLOSED landing file.
             term: the ledger's current one.
-            readable: what can be read of it.
-            into: a landing file made for the copies, OPEN and nothing registered; CLOSED with this.
-            saved: the copies, as they lie in ``into``: of the plan's ``wanted`` in their order, then ``elsewhere``.
+            readable: its readable frames.
+            into: a new landing file for the copies, OPEN and with nothing registered; it is CLOSED by this call.
+            saved: the copies at their offsets in ``into``: the plan's ``wanted`` in order, then ``elsewhere``.
             keeps_tables: as ``plan``.
 
         Raises:
             StaleTermError: a newer master was elected.
             MissingFileError: no such file.
-            RequestError: it is an OPEN landing file; a table without a key has applied an unknown part of what is lost;
-                or more is wanted than was saved.
+            RequestError: the file is an OPEN landing file, a table without a key has applied an unknown part of the
+                loss, or ``saved`` lacks wanted frames.
         """
 
     def acknowledged_losses(self) -> list[AcknowledgedLoss]:
-        """What was lost with files that were salvaged and has not come back, the oldest first."""
+        """Sequences lost by salvage that have not landed again, oldest first."""
 
     def acknowledged(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
-        """Per (table, group) and WAL, the sequences that went with files that were salvaged, come back or not."""
+        """Per (table, group) and WAL, all sequences lost by salvage, whether or not they have landed again."""

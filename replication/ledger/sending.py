@@ -1,7 +1,7 @@
-"""What those who send tell of it for people to see, and the samples that forecasts are made from.
+"""Reports about sending, for ``status``: attempts per peer, held tables, and the samples behind forecasts.
 
-Facts like the others: the newest telling of one teller replaces its older ones, and nothing is decided by them but
-which bytes a table that is held keeps to itself.
+They are facts: each reporter's newest report replaces its older ones. Only held tables affect decisions: they decide
+which bytes are withheld from a peer.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from uuid import UUID
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one teller (a host's ``tail`` or ``chunks`` thread, the master's ``plan``) fares with a peer.
+    """The latest attempt of one reporter (a host's ``tail`` or ``chunks`` thread, the master's ``plan``) at a peer.
 
-    ``failures`` in a row, ``total`` ever, both 0 and more; the next try is at ``next_at``. Times are microseconds
-    since 1970; ``next_at`` is 0 when nothing is waited for, or when somebody must act first.
+    ``failures`` counts failures in a row, ``total`` all failures. ``next_at`` is the time of the next attempt; 0 when
+    none is due, or when a person must act first. Times are microseconds since 1970.
     """
 
     peer: str
@@ -32,7 +32,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class HeldTable:
-    """A table that a host withholds from a peer, since when (microseconds since 1970), and why."""
+    """A table that a host withholds from a peer, with the reason, since ``since`` (microseconds since 1970)."""
 
     peer: str
     table: UUID
@@ -42,22 +42,22 @@ class HeldTable:
 
 
 class Sending(Protocol):
-    """Tellings of those who send."""
+    """Attempts, held tables and samples."""
 
     def attempted(self, peer: str, host: str, work: str, failures: int, next_at: int, at: int, error: str) -> None:
-        """Replace what this teller said before; ``failures`` 0 means that it goes well again. Unknown peers: no-op."""
+        """Replace this reporter's last attempt; ``failures`` is 0 after a success. No effect for unknown peers."""
 
     def attempts(self) -> list[Attempt]:
-        """The last of each teller, by peer, host and work."""
+        """Each reporter's last attempt, by peer, host and work."""
 
     def set_held(self, peer: str, host: str, held: Mapping[UUID, str], at: int) -> None:
-        """The tables that a host withholds from a peer now, with the reason; replaces those it withheld before."""
+        """Replace the tables, with reasons, that a host withholds from a peer."""
 
     def held(self) -> list[HeldTable]:
-        """Every table withheld, by peer and table."""
+        """Every withheld table, by peer and table."""
 
     def sample(self, gauge: str, at: int, value: int, keep_since: int = 0) -> None:
-        """Note a gauge's value at a time, and forget its samples older than ``keep_since``."""
+        """Store a gauge's value at a time, and delete its samples older than ``keep_since``."""
 
     def samples(self, gauge: str) -> Sequence[tuple[int, int]]:
         """(time, value) of a gauge, oldest first."""

@@ -1,4 +1,4 @@
-"""Table definitions and schema versions. Part of ``base``, whose rules hold."""
+"""Table definitions and schema versions. The guarantees of ``base`` apply."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ class TableRecords(Protocol):
     """Table definitions and schema versions."""
 
     def create(self, spec: TableSpec) -> None:
-        """Add a table and its schema versions; the same uuid again is no change. Rules that stand for it begin with it.
+        """Add a table and its schema versions; pattern rules that match begin its rules. Idempotent by uuid.
 
         Raises:
             TableExistsError: the name is taken by another uuid.
         """
 
     def alter(self, table: UUID, change: Callable[[TableSpec], TableSpec]) -> TableSpec:
-        """Replace a table's definition by what ``change`` makes of it, with its schema versions; return that.
+        """Replace a table's definition with ``change(definition)``, store its schema versions, and return it.
 
-        ``change`` is pure; it is called within the transaction, so that nobody else's change is lost. The name stays.
+        ``change`` must be pure. It runs within the transaction, so concurrent changes are not lost. The name never
+        changes.
 
         Raises:
             UnknownTableError: there is no such table, or it was dropped.
@@ -33,25 +34,25 @@ class TableRecords(Protocol):
         """A number that grows with every ``alter`` that changed something."""
 
     def drop(self, table: UUID) -> None:
-        """Mark dropped. Its rules stay until peers have what they require; see ``Rules.settle``."""
+        """Mark a table as dropped. Its rules stay until peers have what they require; see ``Rules.settle``."""
 
     def get(self, name: str) -> TableSpec:
-        """By name; UnknownTableError lists near names."""
+        """The table of a name; UnknownTableError lists similar names."""
 
     def by_uuid(self, table: UUID) -> TableSpec | None:
-        """By uuid, dropped ones included; None when unknown."""
+        """The table of a uuid, dropped ones included; None when unknown."""
 
     def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
-        """As ``by_uuid`` and ``schemas`` of each; unknown ones are left out."""
+        """The results of ``by_uuid`` and ``schemas`` for each table; unknown tables are left out."""
 
     def all(self) -> list[TableSpec]:
         """Every table not dropped, by name."""
 
     def put_schema(self, version: SchemaVersion) -> None:
-        """Remember a schema version; idempotent."""
+        """Store a schema version; idempotent."""
 
     def schema(self, name: bytes) -> SchemaVersion | None:
-        """The version of that hash, or None."""
+        """The version with hash ``name``, or None."""
 
     def schemas(self, table: UUID) -> list[SchemaVersion]:
-        """Every version in use for a table."""
+        """Every schema version of a table, by group and hash."""

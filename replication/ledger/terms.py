@@ -1,4 +1,4 @@
-"""The master's term, and what tells one cluster's past from another's. Part of ``base``, whose rules hold."""
+"""The master's term, the cluster's role, and how copies of a cluster are detected. The guarantees of ``base`` apply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replication.core.routes.forks import TermHistory
 
 
 class Terms(Protocol):
-    """The master's term, and what else tells one cluster's past from another's."""
+    """The master's term, the cluster's role, and the histories by which a copied cluster is detected."""
 
     def current(self) -> int:
         """The highest term raised; 0 at first."""
@@ -19,26 +19,26 @@ class Terms(Protocol):
         """Raise the term by one for a new master and return it."""
 
     def assign(self, host: str, term: int) -> None:
-        """Note that a host is about to be given work under ``term``.
+        """Record that a host is about to be assigned work under ``term``.
 
         Raises:
             StaleTermError: a newer master was elected.
         """
 
     def assigned(self) -> dict[str, int]:
-        """The newest term under which each host was to be given work: what ZooKeeper has of an older one is a copy."""
+        """The newest term under which each host was assigned work; older assignments in ZooKeeper are stale."""
 
     def term_history(self) -> TermHistory:
-        """The newest terms with the nonces drawn for them."""
+        """The newest terms, each with its random nonce."""
 
     def recognise(self, other: ClusterId, term_history: TermHistory) -> str:
-        """Remember another cluster's newest term and nonce. Returns why it is not the one known by this name.
+        """Store another cluster's newest term and nonce; return "" when its history fits what is stored.
 
-        It may be a copy of it, or the one that was copied; "" when nothing speaks against it.
+        Otherwise return why not: the other cluster is a copy of the known one, or its original.
         """
 
     def role(self) -> RoleState:
-        """The newest role that was kept, ACTIVE with epoch 1 at first; ZooKeeper has the one in force."""
+        """The newest stored role, ACTIVE with epoch 1 at first; the role in force is in ZooKeeper."""
 
     def keep_role(self, state: RoleState) -> None:
-        """Remember a role, for when ZooKeeper's data are lost; one with a lower epoch changes nothing."""
+        """Store a role in case ZooKeeper's data are lost; a lower epoch changes nothing."""

@@ -1,4 +1,4 @@
-"""What a ledger knows of writers, closed time and replicated time. Part of ``base``, whose rules hold."""
+"""Writers, closed time and replicated time in the ledger. The guarantees of ``base`` apply."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
 
 @dataclass(frozen=True, slots=True)
 class WriterEntry:
-    """A writer's entry: its commit times must stay above ``closed``."""
+    """The result of registering a writer: its commit times must stay above ``closed``."""
 
     writer: str
     closed: int
@@ -22,7 +22,7 @@ class WriterEntry:
 
 @dataclass(frozen=True, slots=True)
 class WriterRow:
-    """A registered writer: its host and the watermark that later commits are above ``floor``."""
+    """A registered writer and its host; its later commit times are above ``floor``."""
 
     writer: str
     host: str
@@ -33,7 +33,7 @@ class WriterRow:
 
 @dataclass(frozen=True, slots=True)
 class AheadClock:
-    """An origin whose commit times are far ahead of the clock here: the furthest one, and when it was seen."""
+    """An origin whose commit times are far ahead of the local clock: the newest one, and when it was seen."""
 
     origin: ClusterId
     commit: int
@@ -42,7 +42,7 @@ class AheadClock:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A WAL that grew, or copies from one: its registered length, and the last sequence of each own stream that did."""
+    """Growth of a WAL or a file of salvaged copies: its registered length, the last sequence of own streams that grew."""
 
     length: int
     last: Mapping[StreamId, int]
@@ -52,58 +52,55 @@ class Time(Protocol):
     """Writers, closed time and replicated time."""
 
     def register_writer(self, writer: str, host: str, pid: int, boot: str, role_epoch: int) -> WriterEntry:
-        """Add a writer; its commits must be above the returned time: closed time, and every commit time seen."""
+        """Add a writer. Its commit times must be above the returned time, which covers closed time and ``seen``."""
 
     def remove_writer(self, writer: str) -> None:
-        """Its WALs are closed or recovered; it no longer holds closed time."""
+        """Remove a writer whose WALs are closed or recovered; it no longer holds back closed time."""
 
     def writers(self) -> list[WriterRow]:
         """Registered writers."""
 
     def raise_closed(self, host: str, floors: Mapping[str, int], now: int) -> int:
-        """Raise closed time to the minimum over registered writers' floors; return it.
+        """Raise closed time to the lowest floor of the registered writers; return it.
 
-        When there are no writers: to ``now``, or to the newest commit time seen when that is ahead of it. While a WAL
-        whose writer is gone is not registered to its end, on whatever host, closed time stays where it is.
-        ``floors`` are those of this host's live writers, read before their bytes were registered.
+        Without writers it is raised to ``now`` or ``seen``, whichever is later. It does not advance while any host has
+        a CLOSED WAL of a removed writer that is not fully registered. ``floors`` are those of this host's live writers,
+        read before their bytes were registered.
         """
 
     def closed(self) -> int:
         """Closed time."""
 
     def seen(self) -> int:
-        """The newest commit time of anything that was ever registered here, own or landed; 0 at first.
+        """The newest commit time ever registered here, own or landed; 0 at first. It never decreases.
 
-        It never goes back. A writer's clock stays above it, so that who has read a row can overwrite it.
+        A writer's clock stays above it, so that a row that was read can be overwritten.
         """
 
     def note_ahead(self, clock: AheadClock) -> None:
-        """Keep that an origin's commit times are far ahead; of several the furthest. Forgets those that time caught up.
-
-        Caught up are commit times at or below ``clock.at``.
-        """
+        """Store the newest commit time per origin that is far ahead. Delete those at or below ``clock.at``."""
 
     def ahead(self) -> list[AheadClock]:
-        """Origins whose commit times were found far ahead, by name; time may have caught up with some since."""
+        """The stored origins with commit times far ahead, by name; the clock may have passed some since."""
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
-        """Own WALs, and copies from such, with frames committed after ``after``: how far they got past what was seen.
+        """Own WALs, and files of salvaged copies, with frames committed after ``after``.
 
-        Costs what changed: files with newer commits, and of those the claims past the registered length in ``seen``.
+        Reads only files with newer commits, and of those only claims past the registered length in ``seen``.
         """
 
     def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
-        """Keep a closed frame's notice until it is satisfied."""
+        """Store a closed frame's notice until it is satisfied."""
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-        """Whether everything that is required of each stream up to a sequence is here, by whatever route it came."""
+        """Whether all required frames of each stream up to a sequence are here, from any route."""
 
     def forget(self, origin: ClusterId) -> None:
-        """An origin is gone for good, as after a restore: it holds replicated time no more, nor do routes from it."""
+        """Remove an origin that is gone for good, as after a restore. It and its routes hold back no replicated time."""
 
     def replicated(self, table: UUID | None = None, *, every_origin: bool = False) -> dict[ClusterId, Replicated]:
-        """Replicated time per origin for a table, or over all tables, and what holds it.
+        """Replicated time per origin, of a table or over all tables, and what holds it back.
 
-        A table's origins are this cluster, the sources of its open routes, and clusters whose frames of it are here;
-        with ``every_origin`` all that were ever known.
+        A table's origins are this cluster, the sources of its open routes, and the clusters whose frames of it are
+        here. With ``every_origin``: every origin ever known.
         """
