@@ -42,7 +42,10 @@ class AheadClock:
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """Growth of a WAL or a file of salvaged copies: its registered length, the last sequence of own streams that grew."""
+    """Growth of a WAL or of a file of salvaged copies.
+
+    ``length`` is its registered length, ``last`` the last sequence of each own stream that grew.
+    """
 
     length: int
     last: Mapping[StreamId, int]
@@ -96,7 +99,7 @@ class Time(Protocol):
         """Whether all required frames of each stream up to a sequence are here, from any route."""
 
     def forget(self, origin: ClusterId) -> None:
-        """Remove an origin that is gone for good, as after a restore. It and its routes hold back no replicated time."""
+        """Remove an origin that is gone for good, as after a restore. Replicated time no longer waits for it."""
 
     def replicated(self, table: UUID | None = None, *, every_origin: bool = False) -> dict[ClusterId, Replicated]:
         """Replicated time per origin, of a table or over all tables, and what holds it back.

@@ -77,7 +77,7 @@ def test_each_new_master_raises_the_term_and_older_decisions_are_refused(stores:
         lambda: ledger.terms.assign("h0", 1),
     ]
     for decide in stale:
-        with pytest.raises(StaleTermError, match="term 1 came after term 2"):
+        with pytest.raises(StaleTermError, match="term 1 was refused: the term is 2"):
             decide()
     assert ledger.rules.peers() == [] and ledger.files.get(file) is not None and ledger.terms.assigned() == {}
     ledger.rules.define(peer(), 2)

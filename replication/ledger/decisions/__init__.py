@@ -1,4 +1,4 @@
-"""What the ledger decides about claims and salvage, as pure functions.
+"""The ledger's decisions about claims and salvage, as pure functions.
 
-The SQL reads what they need and writes what they answer, in one transaction. Begin at ``claiming.py``.
+The SQL reads their inputs and writes their results in one transaction. Begin at ``claiming.py``.
 """

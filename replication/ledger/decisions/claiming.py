@@ -1,9 +1,9 @@
-"""Which of the frames that landed count: the decision behind every registration. Pure.
+"""Decides which landed frames are claimed: the decision in every registration. Pure.
 
-A frame whose sequence nobody claimed is claimed, when its hash fits its neighbours'. One that is claimed already is a
-duplicate. One whose hash contradicts what is claimed is divergence: another history of the stream, not claimed, and
-so is what follows it. Hashes of claimed frames are kept at the ends of intervals only, so a contradiction inside
-shows where the histories reach an end.
+A frame with an unclaimed sequence is claimed when its hash fits its neighbours' hashes. A frame with a claimed sequence
+is a duplicate. A frame whose hash contradicts a claim is divergent: it belongs to another history of the stream and is
+not claimed, nor are the frames after it. Claimed hashes are kept only at the ends of intervals. So a contradiction
+inside an interval is found only when the other history reaches an end of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replication.ledger.base import Claim
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Sequences ``[begin, end)`` that a row of the ledger has already; ``key`` is that row, ``file`` where they are."""
+    """Sequences ``[begin, end)`` in an existing row of claims: ``key`` is the row's id, ``file`` its file's key."""
 
     key: int
     file: int | None
@@ -32,7 +32,7 @@ class Held:
 
 @dataclass(slots=True)
 class Run:
-    """Sequences ``[seq_begin, seq_end)`` found one after another at ``[begin, end)`` of a file."""
+    """Consecutive sequences ``[seq_begin, seq_end)`` at ``[begin, end)`` of a file."""
 
     stream: StreamId
     seq_begin: int
@@ -43,7 +43,7 @@ class Run:
     last: bytes
 
     def takes(self, claim: Claim) -> bool:
-        """Whether ``claim`` follows directly in sequence, hash and file; it is added when it does."""
+        """Add ``claim`` when it follows directly in sequence, hash and file; return whether it did."""
         if claim.sequence != self.seq_end or claim.previous != self.last or claim.begin < self.end:
             return False
         self.seq_end, self.end, self.last = claim.sequence + 1, claim.end, claim.hash
@@ -52,7 +52,7 @@ class Run:
 
 @dataclass(slots=True)
 class ClaimDecision:
-    """What became of a group of frames of one stream; divergent claims come with the row that contradicts them."""
+    """The decision about frames of one stream; ``contradicted`` pairs divergent claims with rows they contradict."""
 
     claimed: list[Run] = field(default_factory=list)
     duplicate: list[Run] = field(default_factory=list)
@@ -61,50 +61,50 @@ class ClaimDecision:
 
 
 def by_stream(claims: Iterable[Claim]) -> dict[StreamId, list[Claim]]:
-    """Claims per stream, in the order they stand in the file."""
-    made: dict[StreamId, list[Claim]] = {}
+    """Claims per stream, in file order."""
+    groups: dict[StreamId, list[Claim]] = {}
     for claim in claims:
-        made.setdefault(claim.stream, []).append(claim)
-    return made
+        groups.setdefault(claim.stream, []).append(claim)
+    return groups
 
 
 def judge(claims: Sequence[Claim], held: Sequence[Held]) -> ClaimDecision:
     """Decide about frames of one stream, in file order.
 
     Args:
-        claims: what was found.
-        held: every row of the stream that has any of their sequences or one next to them.
+        claims: the frames' claims.
+        held: every row of the stream that contains one of their sequences or a neighbour of one.
     """
-    verdict = ClaimDecision()
+    decision = ClaimDecision()
     known = sorted((h for h in held if not h.divergent), key=lambda h: h.begin)
     begins = [h.begin for h in known]
-    astray = {h.last: h for h in held if h.divergent}
+    divergent = {h.last: h for h in held if h.divergent}
     for claim in claims:
-        if verdict.claimed and claim.hash not in astray and _follows(verdict.claimed[-1], claim, known, begins):
+        if decision.claimed and claim.hash not in divergent and _follows(decision.claimed[-1], claim, known, begins):
             continue
         run = Run(claim.stream, claim.sequence, claim.sequence + 1, claim.begin, claim.end, claim.previous, claim.hash)
-        holder, contradiction = _find(claim, known, begins, verdict.claimed)
+        holder, contradiction = _find(claim, known, begins, decision.claimed)
         if holder is None and contradiction is None:
-            contradiction = astray.get(claim.previous) or astray.get(claim.hash)
+            contradiction = divergent.get(claim.previous) or divergent.get(claim.hash)
         if contradiction is not None:
-            _append(verdict.divergent, run, claim)
-            verdict.contradicted.append((claim, contradiction))
-            astray[claim.hash] = contradiction
+            _append(decision.divergent, run, claim)
+            decision.contradicted.append((claim, contradiction))
+            divergent[claim.hash] = contradiction
         elif holder is not None:
-            _append(verdict.duplicate, run, claim)
+            _append(decision.duplicate, run, claim)
         else:
-            verdict.claimed.append(run)
-    return verdict
+            decision.claimed.append(run)
+    return decision
 
 
 def _append(runs: list[Run], run: Run, claim: Claim) -> None:
-    """Replay passes over these bytes whatever is in them, so a run must not reach over another stream's frames."""
+    """Add to the last run or start a new one. Replay skips a run's bytes, so it must not span other streams' frames."""
     if not runs or runs[-1].end != claim.begin or not runs[-1].takes(claim):
         runs.append(run)
 
 
 def _follows(run: Run, claim: Claim, known: list[Held], begins: list[int]) -> bool:
-    """The common case: the frame after the last one claimed, with nothing known of its sequence or the next."""
+    """The common case: the frame follows the last claimed one, and no row has its sequence or touches it."""
     at = bisect_right(begins, claim.sequence + 1) - 1
     return (at < 0 or known[at].end <= claim.sequence) and run.takes(claim)
 
@@ -112,14 +112,14 @@ def _follows(run: Run, claim: Claim, known: list[Held], begins: list[int]) -> bo
 def _find(
     claim: Claim, known: list[Held], begins: list[int], claimed: Sequence[Run]
 ) -> tuple[Held | None, Held | None]:
-    """The row that has the claim's sequence already, and the row that its hashes contradict."""
+    """The row that already has the claim's sequence, and the row that its hashes contradict."""
     n = claim.sequence
-    for run in claimed:  # of this very group: a handful at most
-        mine = Held(0, None, run.seq_begin, run.seq_end, run.previous, run.last)
-        if mine.begin <= n < mine.end:
-            return mine, mine if _contradicts(claim, mine) else None
-        if _contradicts(claim, mine):
-            return None, mine
+    for run in claimed:  # runs of this call only: a handful at most
+        own = Held(0, None, run.seq_begin, run.seq_end, run.previous, run.last)
+        if own.begin <= n < own.end:
+            return own, own if _contradicts(claim, own) else None
+        if _contradicts(claim, own):
+            return None, own
     at = bisect_right(begins, n + 1) - 1
     holder: Held | None = None
     for near in known[max(0, at - 2) : at + 1]:

@@ -1,4 +1,4 @@
-"""Two reports of what a peer has of a file make one. The worker joins what waits, the ledger what it knows. Pure."""
+"""Joins two reports of a peer's progress on a file. Workers join queued reports, the ledger stored ones. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from replication.ledger.files import PeerProgress
 
 
 def join(earlier: PeerProgress, later: PeerProgress) -> PeerProgress:
-    """Both together; the error is the later one's, if it says any.
+    """Join two reports; the error is the later one's unless that is None.
 
-    After a loss at the peer, of earlier reports only that counts which the peer kept.
+    After a loss at the peer only the ranges that the peer kept still count from earlier reports.
     """
     old, new = (earlier, later) if earlier.losses <= later.losses else (later, earlier)
     shipped, applied, kept = old.shipped, old.applied, new.kept

@@ -1,8 +1,8 @@
-"""What salvaging a file means for the frames that are claimed in it. Pure.
+"""Decides what becomes of the frames in a salvaged file. Pure.
 
-Frames that can be read and that somebody still needs are copied. The others stay claimed when they are applied here.
-What is neither is lost here, and comes again when a sender has it. What a peer lacks of what cannot be read, and no
-sender certainly has, may never reach that peer.
+Readable frames that a table here or a peer still needs are copied. Other frames stay claimed when they are applied
+here; the rest are lost here. A lost frame lands again when its sender still has it. An unreadable frame that a peer
+lacks may never reach that peer, unless a sender certainly has it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Place = tuple[StreamId, int]
 class ClaimRange:
     """Sequences ``[seq_begin, seq_end)`` of a stream, claimed somewhere in the file's bytes ``[begin, end)``.
 
-    ``key`` is its row of the ledger. What of it ends by ``upto`` is applied here, or nobody here waits for it.
+    ``key`` is the id of its row. Frames that end at or before ``upto`` are applied here or not needed here.
     """
 
     stream: StreamId
@@ -44,7 +44,7 @@ class ClaimRange:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What a peer requires of a stream: sequences from ``first`` on; ``lacks`` are the file's bytes that it has not."""
+    """The sequences that a peer requires of a stream, from ``first`` on; ``lacks`` are the file's bytes it lacks."""
 
     peer: str
     lacks: Ranges
@@ -53,7 +53,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class GroupRequirement:
-    """What a rule requires of a (table, group): sequences of each WAL, from those in ``first`` or 0 on."""
+    """The sequences that a rule requires of a (table, group): per WAL from ``first`` on, 0 by default."""
 
     peer: str
     cluster: ClusterId
@@ -68,7 +68,7 @@ class Requirements:
     groups: Mapping[tuple[UUID, str], Sequence[GroupRequirement]]
 
     def of(self, stream: StreamId) -> list[Requirement]:
-        """What peers require of a stream; the cluster that wrote it has it."""
+        """What peers other than the stream's origin require of it."""
         rules = self.groups.get((stream.table, stream.group), ())
         others = (rule for rule in rules if rule.cluster != stream.wal.cluster)
         return [Requirement(rule.peer, rule.lacks, rule.first.get(stream.wal, 0)) for rule in others]
@@ -80,7 +80,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRange:
-    """Bytes ``[source_begin, source_end)`` of a source, received in ``[begin, end)``; ``key`` is its row."""
+    """Bytes ``[source_begin, source_end)`` of a source, received in ``[begin, end)``; ``key`` is the row's id."""
 
     key: int
     source: int
@@ -92,11 +92,11 @@ class ReceivedRange:
 
 @dataclass(frozen=True, slots=True)
 class SalvageFacts:
-    """What the ledger knows of a file.
+    """The ledger's records of a file.
 
-    ``claims`` are what is claimed in it, ``repeated`` what is claimed elsewhere and required from here. ``keyless`` are
-    the tables without a key. Somebody here waits for frames of the tables in ``awaited``. ``claimed_up_to`` is of the
-    streams of the file's own WAL.
+    ``claims`` are the ranges claimed in it, ``repeated`` those claimed elsewhere that peers require from this file.
+    ``keyless`` are the tables without a key. ``awaited`` are the tables that still apply frames here. ``claimed_up_to``
+    is, for streams that this file is the WAL of, the end of their claimed sequences.
     """
 
     row: FileRow
@@ -111,30 +111,30 @@ class SalvageFacts:
 
 
 class FramesOfStream:
-    """Whole frames of one stream, by sequence, with their places in the file; of a repeat the first.
+    """Whole frames of one stream, by sequence, with their places in the file; the first one of each sequence.
 
     Args:
         claims: the frames, in any order.
     """
 
     def __init__(self, claims: Iterable[Claim] = ()) -> None:
-        """Sort them."""
-        found: dict[int, Claim] = {}
+        """Sort the frames."""
+        by_sequence: dict[int, Claim] = {}
         for claim in claims:
-            if claim.sequence not in found or claim.begin < found[claim.sequence].begin:
-                found[claim.sequence] = claim
-        self._found = found
-        self._order = sorted(found)
+            if claim.sequence not in by_sequence or claim.begin < by_sequence[claim.sequence].begin:
+                by_sequence[claim.sequence] = claim
+        self._by_sequence = by_sequence
+        self._order = sorted(by_sequence)
 
     def between(self, begin: int, end: int) -> list[Claim]:
-        """Those of the sequences ``[begin, end)``, in order."""
+        """The frames of the sequences ``[begin, end)``, in order."""
         low, high = bisect_left(self._order, begin), bisect_left(self._order, end)
-        return [self._found[n] for n in self._order[low:high]]
+        return [self._by_sequence[n] for n in self._order[low:high]]
 
     def edges(self, claim_range: ClaimRange, begin: int, end: int) -> tuple[bytes, bytes]:
-        """The hash before sequence ``begin`` of a claim range and the one of ``end - 1``, unknown ones included."""
-        before, after = self._found.get(begin - 1), self._found.get(end)
-        first, last = self._found.get(begin), self._found.get(end - 1)
+        """The hash before sequence ``begin`` of a claim range and the hash of ``end - 1``, or UNKNOWN_HASH."""
+        before, after = self._by_sequence.get(begin - 1), self._by_sequence.get(end)
+        first, last = self._by_sequence.get(begin), self._by_sequence.get(end - 1)
         previous = first.previous if first else before.hash if before else UNKNOWN_HASH
         ending = last.hash if last else after.previous if after else UNKNOWN_HASH
         return (
@@ -150,10 +150,10 @@ _NO_FRAMES = FramesOfStream()
 class SalvageDecision:
     """What becomes of a claim range, or of frames that were never registered.
 
-    ``wanted`` can be read and somebody needs it, with whether it is applied here; ``elsewhere`` can be read in another
-    file; ``kept`` is applied here and nobody needs a copy; ``lost`` is neither. ``lacking`` counts frames that a peer
-    may never get, ``at_peers`` says which of the lost ones a peer has, ``somewhere`` which of them any peer may have.
-    ``doubtful`` are those of which it cannot be told whether they are applied.
+    ``wanted`` are readable frames that are needed, each with whether it is applied here. ``elsewhere`` are frames to
+    copy from another file. ``kept`` sequences are applied here and need no copy; ``lost`` are all others. ``lacking``
+    counts, per peer, frames that it may never get. ``at_peers`` are the lost sequences that each peer has,
+    ``somewhere`` those that some peer may have. ``doubtful`` sequences may or may not be applied here.
     """
 
     stream: StreamId
@@ -168,14 +168,14 @@ class SalvageDecision:
     somewhere: Ranges = Ranges()
 
     def leaving(self) -> Ranges:
-        """The sequences that the file's tables had not applied, and that are not in it any more."""
+        """The sequences that were not applied from this file and are now lost or in another file."""
         copied = [claim for claim, is_applied in self.wanted if not is_applied] + self.elsewhere
         return self.lost.union(Ranges.union_of((claim.sequence, claim.sequence + 1) for claim in copied))
 
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What is known of the bytes that cannot be read: whose they are, who can send them, who requires them."""
+    """The file's unreadable bytes, the peers that require them, what the sender keeps, and duplicates elsewhere."""
 
     unreadable: Ranges
     requirements: Sequence[Requirement]
@@ -187,15 +187,15 @@ def decide(claim_range: ClaimRange, frames: FramesOfStream, unread: Unread) -> S
     """Decide about one claim range.
 
     Args:
-        claim_range: what is claimed.
+        claim_range: the claimed sequences.
         frames: the whole frames of its stream in the file.
-        unread: about the rest of the file.
+        unread: the unreadable rest of the file.
     """
     decision = SalvageDecision(claim_range.stream, claim_range)
     sequence, at = claim_range.seq_begin, claim_range.begin
     for claim in frames.between(claim_range.seq_begin, claim_range.seq_end):
         if claim.begin < at or claim.end > claim_range.end or claim.sequence < sequence:
-            continue  # not where it can be: something else that looks like a frame
+            continue  # out of place: other bytes that look like a frame
         _decide_hole(decision, claim_range, (sequence, claim.sequence), (at, claim.begin), unread)
         is_applied = claim.end <= claim_range.upto
         if not is_applied or any(_lacks(each, claim) for each in unread.requirements):
@@ -214,7 +214,7 @@ def _decide_hole(
     place: tuple[int, int],
     unread: Unread,
 ) -> None:
-    """Decide about sequences that cannot be read and lie somewhere in ``place``."""
+    """Decide about unreadable sequences that are somewhere in the bytes of ``place``."""
     if sequences[0] >= sequences[1]:
         return
     if place[1] <= claim_range.upto:
@@ -235,7 +235,7 @@ def _decide_hole(
 def _count_missing(
     decision: SalvageDecision, sequences: tuple[int, int], place: tuple[int, int], unread: Unread
 ) -> None:
-    """Count what peers lack of unreadable ``sequences``, somewhere in the bytes of ``place``, and what they have."""
+    """Count which of the unreadable ``sequences`` in the bytes of ``place`` each peer lacks, and which it has."""
     begin, end = sequences
     within = unread.unreadable.within(*place)
     for each in unread.requirements:
@@ -255,14 +255,18 @@ def _lacks(requirement: Requirement, claim: Claim) -> bool:
     return claim.sequence >= requirement.first and bool(requirement.lacks.within(claim.begin, claim.end))
 
 
-def unreadable_in(begin: int, end: int, found: Iterable[Claim]) -> Ranges:
-    """The bytes of ``[begin, end)`` that are in no whole frame."""
-    return Ranges.union_of((claim.begin, claim.end) for claim in found).missing(begin, end)
+def unreadable_in(begin: int, end: int, frames: Iterable[Claim]) -> Ranges:
+    """The bytes of ``[begin, end)`` outside whole frames."""
+    return Ranges.union_of((claim.begin, claim.end) for claim in frames).missing(begin, end)
 
 
 @dataclass(frozen=True, slots=True)
 class SalvageDecisions:
-    """What becomes of a whole file: of what is claimed in it, claimed elsewhere, and was never registered."""
+    """What becomes of a whole file.
+
+    ``claimed`` decides about the ranges claimed in it, ``repeated`` about those claimed elsewhere, ``fresh`` about
+    frames that were never registered.
+    """
 
     facts: SalvageFacts
     readable: Readable
@@ -280,24 +284,24 @@ class SalvageDecisions:
         yield from self.fresh
 
     def applied(self) -> dict[Place, bool]:
-        """Whether what is copied is applied here. Frames that are claimed elsewhere say nothing about that."""
+        """Whether each copied frame is applied here; without frames that are claimed elsewhere."""
         wanted = (each for decision in (*self.claimed, *self.fresh) for each in decision.wanted)
         return {(claim.stream, claim.sequence): is_applied for claim, is_applied in wanted}
 
     def gone(self) -> Ranges:
-        """The file's bytes that its sender is asked for again, exact to a claim range."""
+        """The file's bytes to request from its sender again, exact to a claim range."""
         lost = Ranges.union_of(
             (d.claim_range.begin, d.claim_range.end) for d in self.claimed if d.lost and d.claim_range
         )
         return lost.union(self.facts.requirements.lacked().intersect(self.unreadable))
 
     def moved(self) -> Ranges:
-        """The file's bytes with frames that are applied from their copy only, exact to a claim range."""
+        """The file's bytes with frames that will be applied from their copies, exact to a claim range."""
         with_copies = (d.claim_range for d in self.claimed if d.leaving().subtract(d.lost))
         return Ranges.union_of((at.begin, at.end) for at in with_copies if at)
 
     def plan(self) -> SalvagePlan:
-        """The same for those who decide."""
+        """The decisions as a plan for a person to confirm."""
         lost: dict[StreamId, Ranges] = {}
         at_peers: dict[str, dict[StreamId, Ranges]] = {}
         lacking: dict[str, dict[UUID, int]] = {}
@@ -331,7 +335,7 @@ class SalvageDecisions:
 
 
 def decide_file(facts: SalvageFacts, readable: Readable) -> SalvageDecisions:
-    """Decide about a whole file. Of a redundant one nothing is needed."""
+    """Decide about a whole file. Nothing of a redundant file is needed."""
     if facts.row.is_redundant:
         return SalvageDecisions(facts, readable, {})
     end = max(facts.row.needed, readable.end)
@@ -360,7 +364,7 @@ def decide_file(facts: SalvageFacts, readable: Readable) -> SalvageDecisions:
 
 
 def _decide_fresh(facts: SalvageFacts, readable: Readable, unreadable: Ranges) -> list[SalvageDecision]:
-    """Decide about what lies past the registered length: durable, and not in the ledger yet."""
+    """Decide about frames past the registered length: durable, but not in the ledger yet."""
     row, decisions = facts.row, []
     end = max(row.needed, readable.end)
     found = by_stream(claim for claim in readable.frames if claim.begin >= row.length)

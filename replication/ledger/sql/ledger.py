@@ -1,6 +1,6 @@
 """The ledger over SQL: SQLite for one host, PostgreSQL for many, behind the same code.
 
-``initialise`` makes one, ``open_ledger`` opens it; the parts are in the files beside this one.
+``initialise`` creates a ledger, ``open_ledger`` opens it. The parts are in ``parts``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from replication.ledger.sql.store.store import BUSY_TIMEOUT_S, SqlStore
 
 
 class SqlLedger:
-    """``Ledger`` over one store. Its methods may be called from any thread; writes take turns."""
+    """``Ledger`` over one store. Methods may be called from any thread; writes are serialised."""
 
     def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
         """For an initialised ``store`` of ``cluster``."""
@@ -62,11 +62,11 @@ class SqlLedger:
 
 
 def initialise(url: str, cluster: ClusterId) -> None:
-    """Make an empty ledger for ``cluster`` at ``url``; one that is there already for the same cluster is left as it is.
+    """Create an empty ledger for ``cluster`` at ``url``. An existing ledger of the same cluster is left as it is.
 
     Raises:
-        ConfigError: the ledger there belongs to another cluster, or another incarnation of it.
-        VersionError: it was made by a newer walship.
+        ConfigError: the ledger at ``url`` belongs to another cluster, or another incarnation of it.
+        VersionError: a newer walship created it.
     """
     store = SqlStore(url)
     try:
@@ -76,7 +76,7 @@ def initialise(url: str, cluster: ClusterId) -> None:
 
 
 def prepare(store: SqlStore, cluster: ClusterId) -> None:
-    """As ``initialise``, on an open store."""
+    """Do what ``initialise`` does, on an open store."""
     with store.write() as connection:
         create_all(connection)
         install(connection)
@@ -89,15 +89,15 @@ def prepare(store: SqlStore, cluster: ClusterId) -> None:
 
 
 def open_ledger(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
-    """Open the ledger at ``url``: a SQLAlchemy address, or the path of a SQLite file.
+    """Open the ledger at ``url``: a SQLAlchemy URL, or the path of a SQLite file.
 
     Args:
         url: ``/data/ledger.db``, ``sqlite:////data/ledger.db`` or ``postgresql://user@host/database``.
-        busy_timeout_s: how long writing waits for other processes.
+        busy_timeout_s: how long a write waits for other processes.
 
     Raises:
-        ConfigError: there is none.
-        VersionError: it was made by a newer walship.
+        ConfigError: there is no ledger.
+        VersionError: a newer walship created it.
     """
     store = SqlStore(url, busy_timeout_s)
     try:
@@ -118,7 +118,7 @@ def _meta(store: SqlStore) -> dict[str, str]:
 def _check(kept: dict[str, str], cluster: ClusterId | None, store: SqlStore) -> ClusterId:
     where = store.url.render_as_string(hide_password=True)
     if not kept:
-        raise ConfigError(f"there is no ledger at {where}", "Start the cluster, which makes it: walship up")
+        raise ConfigError(f"there is no ledger at {where}", "Start the cluster, which creates it: walship up")
     if int(kept["schema"]) > SCHEMA_VERSION:
         raise VersionError(
             f"the ledger at {where} has schema version {kept['schema']}, newer than {SCHEMA_VERSION}",

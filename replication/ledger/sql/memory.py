@@ -1,7 +1,7 @@
-"""A ledger in memory, shipped for tests: the SQL one over an in-memory SQLite, with faults that tests inject.
+"""A ledger in memory for tests: ``SqlLedger`` over an in-memory SQLite, with faults that tests inject.
 
-It answers exactly as the real one, because it is the real one; calls can fail before or after they take effect, wait,
-or be made twice, as they are when an answer is lost and the caller tries again.
+Calls can fail before or after they take effect, be delayed, or run twice, as when a reply is lost and the caller
+retries.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ Fault = Callable[[str], None]
 
 
 class MemoryLedger:
-    """A ledger that forgets everything when closed.
+    """A ledger that loses everything when closed.
 
     Attributes:
-        fault: called with ``part.method`` before a call takes effect; raise CoordinationError or LedgerBusyError in
-        it to
-            make the call fail, block in it to delay the call.
-        fault_after: the same after it took effect: the caller's outcome is unknown, the transaction is done.
-        repeats: whether the call is made twice; the second answer counts.
+        fault: called with ``part.method`` before a call takes effect. To fail the call, raise CoordinationError or
+            LedgerBusyError in it; to delay the call, block in it.
+        fault_after: the same after the transaction has committed: the caller does not know the outcome.
+        repeats: called with ``part.method``; whether the call runs twice. The second result is returned.
     """
 
     def __init__(self, cluster: ClusterId) -> None:
-        """Make an empty ledger for ``cluster``."""
+        """Create an empty ledger for ``cluster``."""
         self.fault: Fault | None = None
         self.fault_after: Fault | None = None
         self.repeats: Callable[[str], bool] | None = None
@@ -121,12 +120,12 @@ class MemoryLedger:
         return cast(Sending, _Part(self, "sending", self._real.sending))
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the store and lose everything."""
         self._real.close()
 
 
 class _Part:
-    """One part of the ledger whose calls pass the faults."""
+    """One part of the ledger, with the faults around its calls."""
 
     def __init__(self, ledger: MemoryLedger, name: str, real: object) -> None:
         self._ledger = ledger

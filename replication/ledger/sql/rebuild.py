@@ -1,4 +1,4 @@
-"""A ledger made anew, from what tables and files say: nobody else uses it meanwhile."""
+"""Rebuilds a lost ledger from tables and files. No other process may use the ledger meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _slot = schema.slots.c
 
 @dataclass(frozen=True, slots=True)
 class RebuildInput:
-    """A file of frames on this host: its id, path, when it was made, and every intact frame from its front on."""
+    """A file of frames on this host: its id, path, creation time, and its frames up to the first damaged one."""
 
     file: FileId
     path: str
@@ -45,19 +45,19 @@ class RebuildInput:
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """What a ledger is made from.
+    """The inputs of a rebuilt ledger.
 
     Attributes:
-        former: incarnations that the cluster had before.
+        former: the cluster's earlier incarnations.
         host: this host's slot.
         specs: the tables.
-        dropped: those that were dropped, of which the catalog and files still have something.
+        dropped: dropped tables that the catalog or files still mention.
         versions: schema versions that frames may have besides the tables' newest.
-        applied: sequences of which rows are in the tables; they count as claimed and applied.
-        replay_epoch: the highest that a table carries.
-        newest: the newest commit time of their rows; what is written from now on comes after it.
-        files: become landed files, CLOSED; what they bring beyond ``applied`` is pending for replay.
-        upcoming: the number that the host's next file gets, above all that are there.
+        applied: sequences whose rows are in the tables; they count as claimed and applied.
+        replay_epoch: the highest replay epoch in a table.
+        newest: the newest commit time of the tables' rows; later commit times are above it.
+        files: become landed files, CLOSED; their frames that are not in ``applied`` are pending for replay.
+        upcoming: the number of the host's next file, above all existing ones.
     """
 
     former: Sequence[ClusterId]
@@ -73,7 +73,7 @@ class RebuildPlan:
 
 
 def rebuild(url: str, cluster: ClusterId, plan: RebuildPlan) -> None:
-    """Make a ledger at ``url``, where there is none, for a new incarnation ``cluster``."""
+    """Create a ledger at ``url`` for a new incarnation ``cluster``; there must be none yet."""
     initialise(url, cluster)
     store = SqlStore(url)
     try:
@@ -93,7 +93,7 @@ def rebuild(url: str, cluster: ClusterId, plan: RebuildPlan) -> None:
 
 
 def _write_rows(connection: Connection, plan: RebuildPlan) -> None:
-    """What no protocol of the ledger writes."""
+    """Write the rows that no protocol method writes."""
     put_meta(connection, {"former": json.dumps([str(each) for each in plan.former])})
     raise_counter(connection, "term", int(time.time()))  # above every term that peers have seen
     raise_counter(connection, "replay_epoch", plan.replay_epoch)
@@ -121,15 +121,16 @@ def move_database(old: Path, new: Path) -> None:
 
 
 def adopt(url: str, host: str, files: Sequence[RebuildInput], upcoming: int) -> None:
-    """Have a restored ledger know files of a host that are newer than it, as its own.
+    """Add a host's files that are newer than a restored ledger, as its own files.
 
-    They are CLOSED, and yet to be registered, so that whoever is killed here goes on. Nobody else uses the ledger.
+    They are added CLOSED and not yet registered, so the call may be repeated after a crash. No other process may use
+    the ledger.
 
     Args:
-        url: of the ledger.
-        host: their slot.
-        files: those that it does not have.
-        upcoming: the number that the host's next file gets at least.
+        url: the ledger.
+        host: the files' host slot.
+        files: files that the ledger does not have.
+        upcoming: a lower bound of the number of the host's next file.
     """
     store = SqlStore(url)
     try:

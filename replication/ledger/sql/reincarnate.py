@@ -1,4 +1,4 @@
-"""A new incarnation of a cluster whose ledger was restored: one transaction over a ledger that nobody uses."""
+"""Gives a cluster with a restored ledger a new incarnation, in one transaction. No process may be using the ledger."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _f, _meta = schema.files.c, schema.meta.c
 
 
 def former_ids(store: SqlStore) -> tuple[ClusterId, ...]:
-    """What the cluster of a ledger was called before, oldest first."""
+    """The former ids of a ledger's cluster, oldest first."""
     with store.read() as connection:
         text = connection.scalar(sa.select(_meta.value).where(_meta.name == "former"))
     return tuple(ClusterId.parse(each) for each in json.loads(text or "[]"))
 
 
 def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
-    """Give the cluster of the ledger at ``url`` a new incarnation: what it was, and what it is now.
+    """Give the cluster of the ledger at ``url`` a new incarnation; return its old id and its new id.
 
-    Files that it wrote are landed files of another cluster from then on, as the streams in them are: peers may have
-    more of them than this ledger knows, and what they have comes back. Bootstraps that were on their way begin anew.
-    The term is above every one that was raised since the copy, which receivers may know of those files.
+    Files that it wrote become landed files of the old id, since peers may have more of their frames than this ledger
+    does, and send those back. Unfinished bootstraps begin again. The new term is above every term raised since the
+    backup, since receivers keep the highest term per file.
 
     Raises:
-        RequestError: a file is still OPEN, or not registered as far as it was published; nothing was changed.
+        RequestError: an own file is OPEN or not fully registered. Nothing was changed.
     """
     store = SqlStore(url)
     try:
@@ -45,9 +45,9 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
             left = connection.scalars(unsettled.order_by(_f.file)).all()
             if left:
                 raise RequestError(
-                    f"{len(left)} files that were written here are not closed and registered, {left[0]} first",
-                    "On another host: walship reincarnate there, too. See walship wal verify; one that cannot be read:"
-                    " walship wal salvage",
+                    f"{len(left)} files of this cluster are not closed and registered; the first is {left[0]}",
+                    "If it is another host's file, run walship reincarnate there too. Check it with walship wal verify;"
+                    " if it is unreadable, run walship wal salvage",
                 )
             old = ClusterId.parse(connection.scalar(sa.select(_meta.value).where(_meta.name == "cluster")) or "")
             new = ClusterId(old.name, uuid4())

@@ -1,1 +1,1 @@
-"""One class for each of the ledger's protocols; none imports another."""
+"""One class for each of the ledger's protocols; they do not import each other."""

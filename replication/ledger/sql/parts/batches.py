@@ -73,9 +73,9 @@ class SqlBatches:
             connection.execute(schema.batch_conflicts.delete().where(_x.table_uuid == str(table), _x.at < stale))
         if other is not None:
             raise BatchConflictError(
-                f"part {other.part} of batch {batch_id!r} (table {table}, group {other.group!r}) has other content "
-                "already",
-                "Use a new batch id for other rows, or repeat the batch exactly as it was",
+                f"part {other.part} of batch {batch_id!r} (table {table}, group {other.group!r}) is stored already "
+                "with other content",
+                "Use a new batch id for other rows, or repeat the batch unchanged",
             )
 
     def conflicts(self) -> list[BatchConflict]:

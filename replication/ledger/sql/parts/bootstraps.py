@@ -88,17 +88,17 @@ class SqlBootstraps:
             )
             if newest != wanted.generation:
                 raise RequestError(
-                    f"the bootstrap of table {wanted.table} at {wanted.peer} has ended, or begun anew",
-                    "What is there now is told by walship status",
+                    f"the bootstrap of table {wanted.table} at {wanted.peer} has ended or begun again",
+                    "See its present state: walship status",
                 )
             older = sa.select(_b.file_id).join(schema.files).where(_b.table_uuid == str(wanted.table))
             keys = connection.scalars(older.where(_f.peer == wanted.peer)).all()
             connection.execute(schema.files.delete().where(_f.id.in_(keys)))
             kind = FileKind.BOOTSTRAP
-            made = add_file(connection, self._cluster, NewFile(host, kind, directory, boot, peer=wanted.peer))
-            row = {"file_id": made[0], "table_uuid": str(wanted.table), "generation": wanted.generation}
+            added = add_file(connection, self._cluster, NewFile(host, kind, directory, boot, peer=wanted.peer))
+            row = {"file_id": added[0], "table_uuid": str(wanted.table), "generation": wanted.generation}
             connection.execute(sending.bootstraps.insert().values(row))
-        return made[1]
+        return added[1]
 
     def finish_file(self, file: FileId, length: int) -> None:
         """See ``bootstraps.Bootstraps``."""
@@ -146,19 +146,19 @@ class SqlBootstraps:
             key = names.file(file)
             keys = {stream: names.stream(stream) for stream in wanted}
             held: dict[int, list[Interval]] = {}
-            mine: dict[int, list[tuple[int, int]]] = {}
+            adopted: dict[int, list[tuple[int, int]]] = {}
             for ids in chunked(sorted(keys.values())):
                 rows = sa.select(schema.claims).where(_c.stream_id.in_(ids), ~_c.divergent).order_by(_c.seq_begin)
                 for row in connection.execute(rows):
                     interval = Interval(row.seq_begin, row.seq_end, row.previous, row.last)
                     held.setdefault(row.stream_id, []).append(interval)
                     if (row.file_id, row.begin, row.end) == (key, begin, end):
-                        mine.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
-            made: list[dict[str, object]] = []
+                        adopted.setdefault(row.stream_id, []).append((row.seq_begin, row.seq_end))
+            rows_to_add: list[dict[str, object]] = []
             for stream, intervals in wanted.items():
                 for piece in _unclaimed(stream, intervals, held.get(keys[stream], ())):
-                    mine.setdefault(keys[stream], []).append((piece.begin, piece.end))
-                    made.append(
+                    adopted.setdefault(keys[stream], []).append((piece.begin, piece.end))
+                    rows_to_add.append(
                         {
                             "file_id": key,
                             "stream_id": keys[stream],
@@ -171,14 +171,14 @@ class SqlBootstraps:
                             "divergent": False,
                         }
                     )
-            execute_many(connection, schema.claims.insert(), made)
+            execute_many(connection, schema.claims.insert(), rows_to_add)
         names.keep()
-        return {stream: Ranges.union_of(mine.get(of_stream, ())) for stream, of_stream in keys.items()}
+        return {stream: Ranges.union_of(adopted.get(of_stream, ())) for stream, of_stream in keys.items()}
 
     def forget(self, table: UUID, forgotten: Forgotten) -> None:
         """See ``bootstraps.Bootstraps``."""
         known = self.forgotten(table)
-        if known.join(forgotten) == known:  # both only grow: the usual answer needs no writing
+        if known.join(forgotten) == known:  # both only grow: usually nothing to write
             return
         with self._store.write() as connection:
             raise_counter(connection, f"{_AGED} {table}", forgotten.since)
@@ -213,7 +213,7 @@ def _file_of(connection: Connection, wanted: Bootstrap) -> FileRow | None:
 
 
 def _lacks(connection: Connection, wanted: Bootstrap) -> str:
-    """Why the table here does not yet hold all that lies before the rules' begin; "" when it does."""
+    """Why the table does not have everything from before the rules' begin yet; "" when it does."""
     table = str(wanted.table)
     quarantined = sa.select(sa.func.count()).where(_q.table_uuid == table, _q.discarded == 0, _q.held != "[]")
     count = connection.scalar(quarantined)
@@ -230,26 +230,26 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
 
 
 def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:
-    """Disjoint intervals, those that meet as one."""
-    made: list[Interval] = []
+    """Sort disjoint intervals and join adjacent ones."""
+    joined: list[Interval] = []
     for interval in sorted(intervals, key=lambda i: i.begin):
-        if made and made[-1].end == interval.begin and made[-1].last == interval.previous:
-            interval = Interval(made[-1].begin, interval.end, made[-1].previous, interval.last)
-            made.pop()
-        made.append(interval)
-    return tuple(made)
+        if joined and joined[-1].end == interval.begin and joined[-1].last == interval.previous:
+            interval = Interval(joined[-1].begin, interval.end, joined[-1].previous, interval.last)
+            joined.pop()
+        joined.append(interval)
+    return tuple(joined)
 
 
 def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Interval]) -> list[Interval]:
-    """The parts of ``wanted`` that no row has, each with the hashes around it."""
-    made: list[Interval] = []
+    """The parts of ``wanted`` outside ``held``, with the hashes at their ends; DivergenceError on a contradiction."""
+    unclaimed: list[Interval] = []
     for interval in wanted:
         for near in held:
             at = conflict(interval, near)
             if at is not None:
                 raise DivergenceError(
-                    f"a bootstrap has another history of {stream}, from sequence {at} at the latest",
-                    "Find out which cluster has the right one; see walship verify",
+                    f"a bootstrap has another history of {stream}, from sequence {at} or earlier",
+                    "Find out which cluster has the right history: walship verify",
                 )
         spans = Ranges.union_of((near.begin, near.end) for near in held)
         after = {near.end: near.last for near in held}
@@ -257,5 +257,5 @@ def _unclaimed(stream: StreamId, wanted: Sequence[Interval], held: Sequence[Inte
         for begin, end in Ranges.of((interval.begin, interval.end)).subtract(spans):
             previous = interval.previous if begin == interval.begin else after[begin]
             last = interval.last if end == interval.end else before[end]
-            made.append(Interval(begin, end, previous, last))
-    return made
+            unclaimed.append(Interval(begin, end, previous, last))
+    return unclaimed

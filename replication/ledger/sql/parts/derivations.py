@@ -23,7 +23,7 @@ class SqlDerivations:
 
     def define(self, made: Derivation, *, anew: bool = True) -> None:
         """See ``deriving.Derivations``."""
-        given = {
+        values = {
             "source_uuid": str(made.source),
             "hook": made.hook,
             "options": json.dumps(dict(made.options)),
@@ -34,11 +34,11 @@ class SqlDerivations:
         }
         with self._store.write() as connection:
             before = connection.scalar(sa.select(_d.generation).where(_d.table_uuid == str(made.table)))
-            given["generation"] = 1 if before is None else before + 1
-            first = {"table_uuid": str(made.table), "position": ANEW, **given}
+            values["generation"] = 1 if before is None else before + 1
+            first = {"table_uuid": str(made.table), "position": ANEW, **values}
             insert = insert_into(connection, schema.derivations).values(first)
-            given |= {"position": ANEW} if anew else {}
-            connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=given))
+            values |= {"position": ANEW} if anew else {}
+            connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
 
     def all(self) -> list[Derivation]:
         """See ``deriving.Derivations``."""
@@ -72,16 +72,16 @@ class SqlDerivations:
 
     def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
         """See ``deriving.Derivations``."""
-        there = {"pending": "", "position": position, "upto": upto, "at": at, "error": "", "error_since": 0}
-        return self._changed(was, there, keyless=keyless)
+        values = {"pending": "", "position": position, "upto": upto, "at": at, "error": "", "error_since": 0}
+        return self._changed(was, values, keyless=keyless)
 
     def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
         """See ``deriving.Derivations``."""
-        given: dict[str, object] = {"generation": _d.generation + 1}
-        given |= {"version": version} if version else {}
-        given |= {"position": ANEW} if anew else {}
+        values: dict[str, object] = {"generation": _d.generation + 1}
+        values |= {"version": version} if version else {}
+        values |= {"position": ANEW} if anew else {}
         with self._store.write() as connection:
-            connection.execute(schema.derivations.update().where(_d.table_uuid == str(table)).values(**given))
+            connection.execute(schema.derivations.update().where(_d.table_uuid == str(table)).values(**values))
 
     def trouble(self, table: UUID, error: str, at: int) -> None:
         """See ``deriving.Derivations``."""
@@ -91,7 +91,7 @@ class SqlDerivations:
             connection.execute(schema.derivations.update().where(here).values(error=error, error_since=since))
 
     def _changed(self, was: Derivation, values: dict[str, object], *, keyless: bool = False) -> bool:
-        """Set values if all that is decided by is as it was; what is pending is settled under any generation."""
+        """Set values if the stored row still matches ``was``; a pending batch is settled under any generation."""
         with self._store.write() as connection:
             row = connection.execute(
                 sa.select(_d.generation, _d.position, _d.pending).where(_d.table_uuid == str(was.table))
@@ -102,7 +102,7 @@ class SqlDerivations:
                 if not was.pending:
                     return False
                 if not keyless:
-                    values = {"pending": ""}  # the hook was changed since: only what it wrote counts
+                    values = {"pending": ""}  # the hook was changed since: only clear the batch
             elif row.position != was.position:
                 return False
             connection.execute(schema.derivations.update().where(_d.table_uuid == str(was.table)).values(**values))

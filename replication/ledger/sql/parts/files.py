@@ -1,4 +1,4 @@
-"""Files, what peers have of them, and which may go, over SQL."""
+"""Files, each peer's progress on them, and which may be retired, over SQL."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SqlFileRecords:
         self._rules_cache = rules_cache
         self._statuses = statuses
         self._cluster = cluster
-        self._last_seen: dict[str, int] = {}  # of counters; only saves questions
+        self._last_seen: dict[str, int] = {}  # cached counter values, to save queries
 
     def allocate(
         self, host: str, kind: FileKind, directory: str, boot: str, writer: str = "", source: FileId | None = None
@@ -66,7 +66,7 @@ class SqlFileRecords:
             text = connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.name == "overtaken"))
             ahead = [file for file in own if file.number >= next_number(connection, file.slot)]
         noted = None if text is None else FileId.parse(text)
-        if noted is not None and noted.cluster == self._cluster:  # not of what it was before it got a new id
+        if noted is not None and noted.cluster == self._cluster:  # a note from before a new id does not count
             return noted
         if not ahead:
             return None
@@ -114,7 +114,7 @@ class SqlFileRecords:
                 )
                 raise ClosedFileError(
                     f"{file} cannot be CLOSED at {length} bytes: it is {before}",
-                    "Keep the file and find out who wrote it",
+                    "Keep the file and find out which process wrote it",
                 )
             connection.execute(schema.files.update().where(_f.id == row.id).values(closed_length=length))
 
@@ -131,7 +131,7 @@ class SqlFileRecords:
                     name = self._last_seen_name(known[report.peer], report.file.slot)
                     seen[name] = max(report.file.number, seen.get(name, 0))
                 key = connection.scalar(sa.select(_f.id).where(_f.file == str(report.file)))
-                if key is not None:  # else retired since
+                if key is not None:  # otherwise it was retired since
                     self._join(connection, key, report, begins)
             newer = {name: number for name, number in seen.items() if number > self._last_seen.get(name, 0)}
             for name, number in newer.items():
@@ -202,7 +202,7 @@ class SqlFileRecords:
         behind = sa.select(_f.id).where(closed, _f.applied < _f.length, ~is_held())
         with self._store.read() as connection:
             free = connection.scalars(behind).all()
-        if free:  # for instance after a table was dropped: what is left needs no replay
+        if free:  # for instance after a table was dropped: the other bytes need no replay
             with self._store.write() as connection:
                 for key in free:
                     advance(connection, key)
@@ -284,12 +284,12 @@ def _progress(file: FileId, row: Any) -> PeerProgress:
 
 
 def _closed_bytes(known: Mapping[int, KnownStatuses]) -> int:
-    """How much CLOSED files hold together; no peer waits for more."""
+    """The total length of CLOSED files: an upper bound of what any peer lacks."""
     return sum(each.row.closed_length for each in known.values() if each.row.closed)
 
 
 def _is_passed(row: FileRow, policy: RetentionPolicy) -> bool:
-    """Whether a file is CLOSED and, where tables are kept, the own replay is through with it."""
+    """Whether a file is CLOSED and, on a cluster with tables, wholly applied by its replay."""
     return row.closed and (row.applied if policy.keeps_tables else row.length) >= row.closed_length
 
 
@@ -301,7 +301,7 @@ class _Begins:
         self._connection = connection
 
     def of_newer(self, key: int, peer: str, generation: int, otherwise: int) -> int:
-        """The lowest begin among the peer's rules that are newer than ``generation``."""
+        """The lowest begin among the peer's rules newer than ``generation``; ``otherwise`` when there are none."""
         newer = [rule.id for rule in self._rules if rule.peer == peer and rule.generation > generation]
         if not newer:
             return otherwise

@@ -1,4 +1,4 @@
-"""What has landed and is claimed, apart from registering it: coverage, terms of sources, routes."""
+"""Coverage, received ranges, terms of sources and inbound routes over SQL. Registration is in ``registration.py``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from replication.ledger.sql.store.store import SqlStore, chunked, greatest, inse
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
 _r, _s, _route, _e = schema.received.c, schema.streams.c, schema.routes.c, schema.epochs.c
-_PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in the order one generation goes through them
+_PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in order, within one generation
 
 
 _DUPLICATE = (
@@ -57,7 +57,7 @@ class SqlLandingRecords:
         """See ``LandingRecords``."""
         with self._store.read() as connection:
             kept = connection.scalar(sa.select(_o.term).where(_o.file == str(source)))
-        if kept == term:  # terms only grow: the usual answer needs no writing
+        if kept == term:  # usually nothing to write
             return True
         with self._store.write() as connection:
             names = self._names.session(connection)
@@ -72,7 +72,7 @@ class SqlLandingRecords:
         kept = sa.select(_e.epoch).where(_e.source == str(source))
         with self._store.read() as connection:
             found = connection.scalar(kept)
-        if found is not None and found >= epoch:  # the usual answer needs no writing
+        if found is not None and found >= epoch:  # usually nothing to write
             return int(found)
         with self._store.write() as connection:
             insert = insert_into(connection, schema.epochs).values(source=str(source), epoch=epoch)
@@ -98,11 +98,11 @@ class SqlLandingRecords:
                         passed.setdefault(name, []).append((begin, end))
                     else:
                         waiting[name] = min(begin, waiting.get(name, begin))
-        made: dict[FileId, int] = {}
+        prefixes: dict[FileId, int] = {}
         for source in sources:
             prefix = Ranges.union_of(passed.get(str(source), ())).prefix(FILE_HEADER_BYTES)
-            made[source] = max(FILE_HEADER_BYTES, min(prefix, waiting.get(str(source), prefix)))
-        return made
+            prefixes[source] = max(FILE_HEADER_BYTES, min(prefix, waiting.get(str(source), prefix)))
+        return prefixes
 
     def coverage(self, table: UUID | None = None) -> dict[StreamId, Ranges]:
         """See ``LandingRecords``."""

@@ -1,6 +1,6 @@
-"""Registration: the one transaction after which landed or own bytes count, and their sequences are claimed.
+"""Registration: one transaction makes landed or own bytes count and claims their sequences.
 
-On the latency path: four statements for one file with one stream, and one fsync.
+It is on the latency path: four statements for one file with one stream, and one fsync.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RECEIVE = Prepared(schema.received.insert())
 
 
 class SqlRegistration:
-    """Registers groups of durable bytes and claims what is new in them."""
+    """``Registration`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, last_seen: LastSeen) -> None:
         """For the ledger in ``store``, of ``cluster``."""
@@ -64,7 +64,7 @@ class SqlRegistration:
         self._last_seen = last_seen
 
     def register(self, landed: Sequence[Landed]) -> list[Divergence]:
-        """See ``LandingRecords.register``."""
+        """See ``Registration``."""
         found: list[Divergence] = []
         with self._store.write() as connection:
             names = self._names.session(connection)
@@ -91,7 +91,7 @@ class SqlRegistration:
     def register_own(
         self, file: FileId, begin: int, end: int, claims: Sequence[Claim], notices: Sequence[ClosedNotice] = ()
     ) -> list[Divergence]:
-        """See ``LandingRecords.register_own``."""
+        """See ``Registration``."""
         found: list[Divergence] = []
         with self._store.write() as connection:
             names = self._names.session(connection)
@@ -119,8 +119,8 @@ class SqlRegistration:
         if end <= row.length:
             return False
         if begin == row.length:
-            raise ClosedFileError(f"{file} was CLOSED at {row.closed_length} bytes, but has {end} to register")
-        raise GapError(f"{file} is registered up to {row.length}; [{begin}, {end}) does not follow")
+            raise ClosedFileError(f"{file} was CLOSED at {row.closed_length} bytes and cannot be registered to {end}")
+        raise GapError(f"{file} is registered up to {row.length}, so [{begin}, {end}) leaves a gap")
 
     def _claim(
         self,
@@ -132,7 +132,7 @@ class SqlRegistration:
         end: int,
         claims: Sequence[Claim],
     ) -> list[Divergence]:
-        made: list[dict[str, object]] = []
+        rows: list[dict[str, object]] = []
         duplicates: list[dict[str, object]] = []
         found: list[Divergence] = []
         needs_replay = False
@@ -140,23 +140,23 @@ class SqlRegistration:
         held = nearby(connection, [(stream_key, group) for _, stream_key, group in groups])
         for stream, stream_key, group in groups:
             near = held.get(stream_key, [])
-            verdict = judge(group, near)
+            decision = judge(group, near)
             is_system = stream.table == NIL_UUID
-            for run in verdict.claimed:
+            for run in decision.claimed:
                 needs_replay |= not is_system and names.has_table(stream.table)
                 before = (
                     next((h for h in near if h.end == run.seq_begin and h.file == key), None) if is_system else None
                 )
-                if before is not None:  # nobody replays system frames: no need to keep their registrations apart
+                if before is not None:  # system frames are not replayed: their registrations need no rows of their own
                     values = {"key": before.key, "to_sequence": run.seq_end, "to": run.end, "to_hash": run.last}
                     _LENGTHEN.run(connection, values)
                 else:
-                    made.append(_claim_row(key, stream_key, run, divergent=False))
-            made += [_claim_row(key, stream_key, run, divergent=True) for run in verdict.divergent]
-            duplicates += [_place(key, stream_key, run) for run in verdict.duplicate]
-            for claim, against in verdict.contradicted:
+                    rows.append(_claim_row(key, stream_key, run, divergent=False))
+            rows += [_claim_row(key, stream_key, run, divergent=True) for run in decision.divergent]
+            duplicates += [_place(key, stream_key, run) for run in decision.duplicate]
+            for claim, against in decision.contradicted:
                 found.append(Divergence(claim, file, self._holder(connection, file, stream, against)))
-        _CLAIM.run_each(connection, made)
+        _CLAIM.run_each(connection, rows)
         _DUPLICATE.run_each(connection, duplicates)
         if duplicates:
             advance(connection, key)
@@ -166,7 +166,7 @@ class SqlRegistration:
         return found
 
     def _holder(self, connection: Connection, file: FileId, stream: StreamId, held: Held | None) -> FileId:
-        """The file that holds the other history: this one for frames of the same group, the WAL itself once retired."""
+        """The file with the other history: ``file`` for frames of the same call, the WAL itself once it is retired."""
         if held is None or held.file is None:
             return stream.wal if held is not None and held.key else file
         name = connection.scalar(sa.select(_f.file).where(_f.id == held.file))

@@ -1,4 +1,4 @@
-"""What the own replay has applied: a prefix per file, other positions of tables, and the checkpoints of commits."""
+"""Replay over SQL: an applied prefix per file, positions of tables past it, checkpoints, quarantined frames, folds."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class SqlReplay:
             behind: dict[int, dict[UUID, int]] = {}
             for ids in chunked(keys):
                 duplicates = sa.select(_d.file_id, _d.begin, _d.end).where(_d.file_id.in_(ids))
-                astray = sa.select(_c.file_id, _c.begin, _c.end).where(_c.file_id.in_(ids), _c.divergent)
-                for key, begin, end in connection.execute(sa.union_all(duplicates, astray)):
+                divergent = sa.select(_c.file_id, _c.begin, _c.end).where(_c.file_id.in_(ids), _c.divergent)
+                for key, begin, end in connection.execute(sa.union_all(duplicates, divergent)):
                     skipped.setdefault(key, []).append((begin, end))
                 for row in connection.execute(sa.select(schema.positions).where(_p.file_id.in_(ids))):
                     behind.setdefault(row.file_id, {})[UUID(row.table_uuid)] = row.applied
@@ -86,7 +86,7 @@ class SqlReplay:
             kept: dict[FileId, int] = {}
             for file, offset in checkpoint.positions.items():
                 row = connection.execute(_KEY, {"file": str(file)}).one_or_none()
-                if row is None:  # retired since: long applied
+                if row is None:  # retired since, so applied
                     continue
                 kept[file] = offset
                 if offset > row.applied:
@@ -107,7 +107,7 @@ class SqlReplay:
         )
 
     def _put_checkpoint(self, connection: Connection, new: ReplayCheckpoint, positions: Mapping[FileId, int]) -> None:
-        """Keep the newest commit's positions; a round without rows adds its own to those of the snapshot before it."""
+        """Store the newest commit's positions. A round without rows adds them to the previous snapshot's positions."""
         here = _m.table_uuid == str(new.table)
         old = connection.execute(sa.select(schema.checkpoints).where(here)).one_or_none()
         snapshot = new.snapshot
@@ -130,7 +130,7 @@ class SqlReplay:
         )
 
     def _present(self, connection: Connection, positions: Mapping[str, int]) -> dict[str, int]:
-        """Without files that are retired or wholly applied."""
+        """The positions without files that are retired, or CLOSED and wholly applied."""
         found: dict[str, int] = {}
         for names in chunked(list(positions)):
             open_ = sa.select(_f.file).where(_f.file.in_(names), (_f.applied < _f.length) | (_f.closed_length < 0))
@@ -155,7 +155,7 @@ class SqlReplay:
             connection.execute(schema.checkpoints.delete().where(_m.table_uuid == str(table)))
 
     def _lower(self, connection: Connection, key: int, table: str, offset: int, applied: int) -> None:
-        """Lower the file's prefix to ``offset``; the other tables keep what they have as positions of their own."""
+        """Lower the file's prefix to ``offset``; the other tables keep theirs as positions of their own."""
         here = sa.select(_s.table_uuid).join(schema.claims, _c.stream_id == _s.id).where(_c.file_id == key).distinct()
         for other in connection.scalars(here).all():
             if other != table:
@@ -186,7 +186,7 @@ class SqlReplay:
         """See ``Replay``."""
         with self._store.read() as connection:
             noted = host in replayers(connection)
-        if noted == replays:  # the usual answer needs no writing
+        if noted == replays:  # usually nothing to write
             return
         with self._store.write() as connection:
             note_replayer(connection, host, replays)

@@ -122,37 +122,37 @@ class SqlRules:
             self._known_peer(connection, peer)
             text = connection.scalar(sa.select(_t.spec).where(_t.uuid == str(table), ~_t.dropped))
             if text is None:
-                raise UnknownTableError(f"there is no table {table}", "Make it with: walship createtable")
+                raise UnknownTableError(f"there is no table {table}", "Create it with: walship createtable")
             spec = table_spec(text)
             for group in groups:
                 spec.group(group)
-            there = {rule.group: rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer}
-            other = sorted({rule.remote_table for rule in there.values()} - {remote_table})
+            rules = {rule.group: rule for rule in self._rules_cache.in_force(connection, table) if rule.peer == peer}
+            other = sorted({rule.remote_table for rule in rules.values()} - {remote_table})
             if other:
                 raise RequestError(
-                    f"{spec.name} goes to {peer} as {other[0]} already, so it cannot go there as {remote_table} too",
-                    "All groups of a table go to one remote table; disablereplication first",
+                    f"{spec.name} goes to {peer} as {other[0]} already and cannot go there as {remote_table} too",
+                    "All groups of a table go to one remote table. First: walship disablereplication",
                 )
             taken = with_properties
             if taken is None:
-                taken = next((rule.with_properties for rule in there.values()), True)
-            wanted = [group for group in dict.fromkeys(groups) if group not in there]
+                taken = next((rule.with_properties for rule in rules.values()), True)
+            wanted = [group for group in dict.fromkeys(groups) if group not in rules]
             if wanted:
                 generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
                 phase = Phase.BOOTSTRAPPING if bootstrap else Phase.LIVE
                 for group in wanted:
-                    there[group] = self._begin(
+                    rules[group] = self._begin(
                         connection,
                         Rule(peer, table, group, remote_table, generation, {}, phase, with_properties=taken),
                     )
             here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
-            if with_properties is not None:  # they are the table's, not a group's
+            if with_properties is not None:  # properties belong to the table, not to a group
                 changed = here & (_rule.with_properties != taken)
                 connection.execute(sending.rules.update().where(changed).values(with_properties=taken))
-                there = {group: replace(rule, with_properties=taken) for group, rule in there.items()}
+                rules = {group: replace(rule, with_properties=taken) for group, rule in rules.items()}
             if every_group:
                 connection.execute(sending.rules.update().where(here).values(every_group=True))
-            return [there[group] for group in dict.fromkeys(groups)]
+            return [rules[group] for group in dict.fromkeys(groups)]
 
     def begin_bootstrap(self, peer: str, table: UUID, term: int) -> list[Rule]:
         """See ``Rules``."""
@@ -162,7 +162,7 @@ class SqlRules:
             if all(rule.phase is Phase.BOOTSTRAPPING for rule in rules):
                 return rules
             generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
-            begun: list[Rule] = []  # not read back: the rules_cache would remember them though this transaction fail
+            begun: list[Rule] = []  # not read back: the cache would keep them even if this transaction fails
             for rule in rules:
                 if rule.phase is not Phase.BOOTSTRAPPING:
                     here = (_rule.peer == peer) & (_rule.table_uuid == str(table)) & (_rule.table_group == rule.group)
@@ -199,9 +199,9 @@ class SqlRules:
         return rules
 
     def _begin(self, connection: Connection, rule: Rule) -> Rule:
-        """Add a rule that requires what comes after all that is claimed now, from every file's registered length on.
+        """Add a rule that requires sequences after those claimed now, and bytes after each file's registered length.
 
-        One that is bootstrapped requires what fills the gaps in that, too.
+        A BOOTSTRAPPING rule also requires the sequences that are missing among those claimed now.
         """
         values = {
             "peer": rule.peer,
@@ -232,12 +232,12 @@ class SqlRules:
         now = _now()
         gaps = (
             () if whole else gaps_of_new(connection, rule.peer, rule.table, rule.group, required_from, now)
-        )  # or it fills them
+        )  # a bootstrap fills earlier gaps
         connection.execute(sending.rules.update().where(_rule.id == key).values(since=now, gaps=write_gaps(gaps)))
         return replace(rule, required_from=required_from, since=now, gaps=gaps)
 
     def _unship(self, connection: Connection, peer: str) -> None:
-        """Bytes shipped past the registered length were filtered without the new rule, so they do not count."""
+        """Uncount shipped bytes past the registered length: they were filtered without the new rule."""
         wanted = sa.select(_p.file_id, _p.shipped, _f.length).join(schema.files).where(_p.peer == peer)
         for row in connection.execute(wanted).all():
             shipped = Ranges.from_json(row.shipped)
@@ -257,9 +257,9 @@ class SqlRules:
             connection.execute(sending.rules.update().where(rest).values(every_group=False))
 
     def follow(self, connection: Connection, spec: TableSpec) -> None:
-        """Begin the rules that go with a table as it is now.
+        """Begin rules for a new or changed table, in the transaction that changes it.
 
-        These are for added groups, where all groups of it go, and those of patterns that its name matches.
+        Added groups get rules for peers with ``every_group``. A name that matches pattern rules gets theirs.
         """
         pattern_rules = read_pattern_rules(connection)
         here = (_rule.table_uuid == str(spec.uuid)) & _rule.every_group
@@ -267,20 +267,20 @@ class SqlRules:
             return
         rules = self._rules_cache.in_force(connection, spec.uuid)
         for peer in sorted({rule.peer for rule in rules if rule.every_group}):
-            there = [rule for rule in rules if rule.peer == peer]
-            lacking = {group.name for group in spec.groups} - {rule.group for rule in there}
-            self._begin_all(connection, there[0], [g.name for g in spec.groups if g.name in lacking])
+            current = [rule for rule in rules if rule.peer == peer]
+            lacking = {group.name for group in spec.groups} - {rule.group for rule in current}
+            self._begin_all(connection, current[0], [g.name for g in spec.groups if g.name in lacking])
         known = {rule.peer for rule in rules}
-        meant = [each for each in pattern_rules if is_chosen(spec.name, each.pattern, each.excluded)]
-        for peer in sorted({each.peer for each in meant} - known):
-            mine = [each for each in meant if each.peer == peer]
-            every = not all(each.groups for each in mine)
-            named = {group for each in mine for group in each.groups}
-            like = Rule(peer, spec.uuid, "", spec.name, 0, with_properties=mine[0].with_properties, every_group=every)
+        matching = [each for each in pattern_rules if is_chosen(spec.name, each.pattern, each.excluded)]
+        for peer in sorted({each.peer for each in matching} - known):
+            own = [each for each in matching if each.peer == peer]
+            every = not all(each.groups for each in own)
+            named = {group for each in own for group in each.groups}
+            like = Rule(peer, spec.uuid, "", spec.name, 0, with_properties=own[0].with_properties, every_group=every)
             self._begin_all(connection, like, [g.name for g in spec.groups if every or g.name in named])
 
     def _begin_all(self, connection: Connection, like: Rule, groups: Sequence[str]) -> None:
-        """Rules like another for groups of which nothing has been written yet."""
+        """Begin rules like ``like`` for groups without frames."""
         if groups:
             generation = raise_counter(connection, "generation", counter(connection, "generation") + 1)
         for group in groups:
@@ -353,7 +353,8 @@ class SqlRules:
         if connection.scalar(sa.select(_peer.name).where(_peer.name == name)) is None:
             names = ", ".join(peer.name for peer in peers(connection))
             raise UnknownPeerError(
-                f"there is no peer {name}", f"Defined are {names}" if names else "Define it with: walship definecluster"
+                f"there is no peer {name}",
+                f"Defined peers: {names}" if names else "Define it with: walship definecluster",
             )
 
 

@@ -1,4 +1,4 @@
-"""Salvage over SQL: what a lost or damaged file would lose, and one transaction that forgets it (rule 2)."""
+"""Salvage over SQL: what losing a file would mean, and one transaction that drops it (rule 2)."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class SqlSalvage:
         keeps_tables: bool = True,
     ) -> SalvagePlan:
         """See ``Salvage``."""
-        assert bool(saved) == (into is not None), "copies and the file of copies come together"
-        copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # of one sequence the first
+        assert bool(saved) == (into is not None), "copies need a file, and the file needs copies"
+        copies = {(claim.stream, claim.sequence): claim for claim in reversed(saved)}  # the first of each sequence
         end = max((claim.end for claim in saved), default=FILE_HEADER_BYTES)
         with self._store.write() as connection:
             check_term(connection, term)
@@ -137,7 +137,7 @@ class SqlSalvage:
         wanted = (
             sa.select(schema.acknowledged, _s.wal, _s.table_uuid, _s.table_group).join(schema.streams).order_by(_v.id)
         )
-        made: list[AcknowledgedLoss] = []
+        losses: list[AcknowledgedLoss] = []
         with self._store.read() as connection:
             rows = connection.execute(wanted).all()
             tables = sorted({row.table_uuid for row in rows})
@@ -146,8 +146,8 @@ class SqlSalvage:
             stream = stream_id(row.wal, row.table_uuid, row.table_group)
             gone = Ranges.of((row.seq_begin, row.seq_end)).subtract(covered.get(stream, Ranges()))
             if gone:
-                made.append(AcknowledgedLoss(stream, gone, file_id(row.file), row.at))
-        return made
+                losses.append(AcknowledgedLoss(stream, gone, file_id(row.file), row.at))
+        return losses
 
     def acknowledged(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
         """See ``Salvage``."""

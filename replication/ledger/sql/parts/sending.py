@@ -26,17 +26,17 @@ class SqlSending:
     def attempted(self, peer: str, host: str, work: str, failures: int, next_at: int, at: int, error: str) -> None:
         """See ``Sending``."""
         here = (_a.peer == peer) & (_a.host == host) & (_a.work == work)
-        told = {"failures": failures, "next_at": next_at, "at": at, "error": error}
+        latest = {"failures": failures, "next_at": next_at, "at": at, "error": error}
         with self._store.write() as connection:
             if not _is_known(connection, peer):
                 return
             known = connection.execute(sa.select(_a.failures, _a.total).where(here)).one_or_none()
             if known is None:
-                values = {"peer": peer, "host": host, "work": work, "total": failures, **told}
+                values = {"peer": peer, "host": host, "work": work, "total": failures, **latest}
                 connection.execute(sending.attempts.insert().values(values))
                 return
             more = failures - known.failures if failures > known.failures else min(failures, 1)
-            connection.execute(sending.attempts.update().where(here).values(total=known.total + more, **told))
+            connection.execute(sending.attempts.update().where(here).values(total=known.total + more, **latest))
 
     def attempts(self) -> list[Attempt]:
         """See ``Sending``."""
@@ -48,11 +48,11 @@ class SqlSending:
         """See ``Sending``."""
         here = (_h.peer == peer) & (_h.host == host)
         with self._store.read() as connection:
-            told = {
+            current = {
                 row.table_uuid: row.reason for row in connection.execute(sa.select(sending.held_tables).where(here))
             }
         wanted = {str(table): reason for table, reason in held.items()}
-        if told == wanted:
+        if current == wanted:
             return
         with self._store.write() as connection:
             if not _is_known(connection, peer):

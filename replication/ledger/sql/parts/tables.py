@@ -26,7 +26,7 @@ class SqlTableRecords:
     """``TableRecords`` over SQL."""
 
     def __init__(self, store: SqlStore, follow: Callable[[Connection, TableSpec], None]) -> None:
-        """For the ledger in ``store``; ``follow`` has rules follow a table that is new or has other groups."""
+        """For the ledger in ``store``; ``follow`` begins rules for a table that is new or has new groups."""
         self._store = store
         self._follow = follow
         self._kept = DefinitionFiles(store.path) if store.path is not None else None
@@ -34,13 +34,13 @@ class SqlTableRecords:
     def create(self, spec: TableSpec) -> None:
         """See ``TableRecords``."""
         with self._store.write() as connection:
-            same = sa.func.lower(_t.name) == spec.name.lower()  # engines do not tell letter case apart
+            same = sa.func.lower(_t.name) == spec.name.lower()  # engines ignore letter case
             taken = sa.select(_t.uuid, _t.name).where(same, ~_t.dropped, _t.uuid != str(spec.uuid))
-            there = connection.execute(taken).first()
-            if there is not None:
+            other = connection.execute(taken).first()
+            if other is not None:
                 raise TableExistsError(
-                    f"table {there.name} exists with another uuid ({there.uuid})",
-                    "Drop that one, or choose another name (enablereplication --remote-table)",
+                    f"table {other.name} exists with another uuid ({other.uuid})",
+                    "Drop that table, or choose another name (enablereplication --remote-table)",
                 )
             known = connection.scalar(sa.select(_t.uuid).where(_t.uuid == str(spec.uuid)))
             insert = insert_into(connection, schema.tables).values(
@@ -99,7 +99,7 @@ class SqlTableRecords:
         near = difflib.get_close_matches(name, names, n=3) or names[:5]
         raise UnknownTableError(
             f"there is no table {name}",
-            f"Did you mean {', '.join(near)}?" if near else "Make it with: walship createtable",
+            f"Did you mean {', '.join(near)}?" if near else "Create it with: walship createtable",
         )
 
     def by_uuid(self, table: UUID) -> TableSpec | None:
@@ -111,16 +111,16 @@ class SqlTableRecords:
     def definitions(self, tables: Collection[UUID]) -> dict[UUID, tuple[TableSpec, list[SchemaVersion]]]:
         """See ``TableRecords``."""
         names = [str(table) for table in tables]
-        made: dict[UUID, tuple[TableSpec, list[SchemaVersion]]] = {}
+        found: dict[UUID, tuple[TableSpec, list[SchemaVersion]]] = {}
         with self._store.read() as connection:
-            for some in chunked(names):
-                for uuid, spec in connection.execute(sa.select(_t.uuid, _t.spec).where(_t.uuid.in_(some))):
-                    made[UUID(uuid)] = (table_spec(spec), [])
-                wanted = sa.select(schema.schemas).where(_v.table_uuid.in_(some)).order_by(_v.table_group, _v.hash)
+            for ids in chunked(names):
+                for uuid, spec in connection.execute(sa.select(_t.uuid, _t.spec).where(_t.uuid.in_(ids))):
+                    found[UUID(uuid)] = (table_spec(spec), [])
+                wanted = sa.select(schema.schemas).where(_v.table_uuid.in_(ids)).order_by(_v.table_group, _v.hash)
                 for row in connection.execute(wanted):
-                    if (table := UUID(row.table_uuid)) in made:
-                        made[table][1].append(SchemaVersion.load(table, row.table_group, row.hash, row.body))
-        return made
+                    if (table := UUID(row.table_uuid)) in found:
+                        found[table][1].append(SchemaVersion.load(table, row.table_group, row.hash, row.body))
+        return found
 
     def all(self) -> list[TableSpec]:
         """See ``TableRecords``."""

@@ -1,4 +1,4 @@
-"""The master's term and the cluster's role over SQL, with the nonces that tell a ledger from its copy."""
+"""The master's term and the cluster's role over SQL, with the nonces that distinguish a ledger from its copy."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class SqlTerms:
         """See ``Terms``."""
         with self._store.write() as connection:
             term = raise_counter(connection, "term", counter(connection, "term") + 1)
-            known = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
-            put_meta(connection, known)
+            values = {"term_history": json.dumps([*_term_history(connection), (term, uuid4().hex)][-TERM_HISTORY_MAX:])}
+            put_meta(connection, values)
             return term
 
     def assign(self, host: str, term: int) -> None:

@@ -38,7 +38,7 @@ _PAST = (
     )
     .group_by(_s.wal, _s.table_uuid, _s.table_group)
 )
-# files with frames of this cluster's own: its WALs, and copies of what was saved from one that was salvaged
+# files with this cluster's own frames: its WALs, and files of copies from salvaged WALs
 _OWN = (_f.kind == FileKind.WAL) | ((_f.kind == FileKind.LANDING) & _f.source.is_(None))
 
 
@@ -118,7 +118,7 @@ class SqlTime:
 
     def grown(self, after: int, seen: Mapping[FileId, int]) -> dict[FileId, Grown]:
         """See ``Time``."""
-        made: dict[FileId, Grown] = {}
+        found: dict[FileId, Grown] = {}
         with self._store.read() as connection:
             newer = sa.select(_f.id, _f.file, _f.length).where(_f.commit_hi > after, _OWN)
             for row in connection.execute(newer).all():
@@ -128,8 +128,8 @@ class SqlTime:
                 own = {
                     stream: n for stream, n in last.items() if stream.wal == file or stream.wal.cluster == self._cluster
                 }
-                made[file] = Grown(row.length, own)
-        return made
+                found[file] = Grown(row.length, own)
+        return found
 
     def note_closed(self, origin: ClusterId, notice: ClosedNotice) -> None:
         """See ``Time``."""

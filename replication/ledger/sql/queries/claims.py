@@ -1,8 +1,8 @@
 """Claims: which sequences of which streams are here, and where.
 
-Rows of claims and received ranges stay apart until they are applied, then rows that follow each other become one. While
-replay does not run, its unapplied rows would grow without bound. So the older of very many are joined in blocks; what
-is applied is then exact to within a block.
+Rows of claims and received ranges cover one registration each until they are applied; then adjacent rows are joined.
+While replay does not run, unapplied rows would grow without bound. So when a file has very many, the older ones are
+joined in blocks; applied positions are then exact to within a block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HELD = sa.select(_c.stream_id, _c.id, _c.file_id, _c.seq_begin, _c.seq_end, _c.
 
 
 def _near_streams(count: int) -> Prepared:
-    """What is held near a span of sequences of each of ``count`` streams; parameters are numbered."""
+    """A query for rows of claims in or next to one span of sequences in each of ``count`` streams."""
     near = (
         (_c.stream_id == sa.bindparam(f"stream{n}"))
         & (_c.seq_end >= sa.bindparam(f"low{n}"))
@@ -40,39 +40,39 @@ def _near_streams(count: int) -> Prepared:
     return Prepared(_HELD.where(sa.or_(*near)))
 
 
-_NEAR = {count: _near_streams(count) for count in (1, 8, 64)}  # with few texts, each is compiled once
+_NEAR = {count: _near_streams(count) for count in (1, 8, 64)}  # few statements, each compiled once
 
 
 _NO_STREAM = (-1, 0, -1)
 
 
 def nearby(connection: Connection, groups: Sequence[tuple[int, Sequence[Claim]]]) -> dict[int, list[Held]]:
-    """Per stream what is held of a group's sequences or next to them, of many streams by few statements."""
-    made: dict[int, list[Held]] = {}
+    """Per stream key, the rows that contain a sequence of the group's claims or touch one. Uses few statements."""
+    found: dict[int, list[Held]] = {}
     spans = [(key, min(c.sequence for c in g), max(c.sequence for c in g) + 1) for key, g in groups]
     for at in range(0, len(spans), max(_NEAR)):
-        some = spans[at : at + max(_NEAR)]
-        count = next(count for count in _NEAR if count >= len(some))
-        some += [_NO_STREAM] * (count - len(some))
+        part = spans[at : at + max(_NEAR)]
+        count = next(count for count in _NEAR if count >= len(part))
+        part += [_NO_STREAM] * (count - len(part))
         values = {
             f"{name}{n}": value
-            for n, span in enumerate(some)
+            for n, span in enumerate(part)
             for name, value in zip(("stream", "low", "high"), span, strict=True)
         }
         rows = _NEAR[count].run(connection, values)
         for row in rows:
-            made.setdefault(row[0], []).append(Held(*row[1:]))
-    return made
+            found.setdefault(row[0], []).append(Held(*row[1:]))
+    return found
 
 
 def sent_on(keys: Sequence[int]) -> sa.CompoundSelect[Any]:
-    """Frames of files that peers are required, as rows of (file_id, stream_id, seq_begin, seq_end, begin, end)."""
+    """Frames of files that are sent to peers, as rows of (file_id, stream_id, seq_begin, seq_end, begin, end)."""
     claimed = sa.select(_c.file_id, _c.stream_id, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
     return sa.union_all(claimed.where(_c.file_id.in_(keys), ~_c.divergent), repeats_sent_on(keys))
 
 
 def repeats_sent_on(keys: Sequence[int]) -> sa.Select[Any]:
-    """Those of ``sent_on`` that are claimed elsewhere; see ``LandingRecords.duplicates``."""
+    """The rows of ``sent_on`` that are claimed in other files; see ``LandingRecords.duplicates``."""
     repeated = sa.select(_d.file_id, _d.stream_id, _d.seq_begin, _d.seq_end, _d.begin, _d.end).select_from(
         schema.duplicates.join(schema.files).join(schema.sources, _o.file == _f.source)
     )
@@ -112,18 +112,18 @@ _JOIN_RECEIVED = (
 
 
 class Coalescer:
-    """Looks after every so many registrations of a file whether it has too many rows."""
+    """Joins old rows of a file that has too many; checks after every ``LOOK_EVERY`` registrations of the file."""
 
     def __init__(self) -> None:
         """Start counting."""
         self._since: dict[int, int] = {}
 
     def after_registration(self, connection: Connection, file_key: int) -> None:
-        """Count one registration; now and then join the oldest rows of the file in blocks."""
+        """Count one registration; when a check is due, join the file's oldest rows in blocks."""
         count = self._since.pop(file_key, 0) + 1
         if count < LOOK_EVERY:
             if len(self._since) >= REMEMBERED:
-                self._since.clear()  # their next look comes later
+                self._since.clear()  # only delays their next check
             self._since[file_key] = count
             return
         rows = connection.scalar(sa.select(sa.func.count()).select_from(schema.claims).where(_c.file_id == file_key))
@@ -135,7 +135,7 @@ class Coalescer:
 def join_claims(
     connection: Connection, which: sa.ColumnElement[bool], *, block: int | None = None, keep_newest: int = 0
 ) -> None:
-    """Join rows of ``claims`` that follow each other in stream and file (retired files count as one)."""
+    """Join adjacent rows of ``claims`` of one stream and file. Retired files count as one file."""
     wanted = sa.select(
         _c.id, _c.stream_id, _c.file_id, _c.seq_begin, _c.seq_end, _c.begin, _c.end, _c.previous, _c.last
     ).where(which, ~_c.divergent)
@@ -163,7 +163,7 @@ def join_claims(
 def join_received(
     connection: Connection, which: sa.ColumnElement[bool], *, block: int | None = None, keep_newest: int = 0
 ) -> None:
-    """Join rows of ``received`` that follow each other in source and landing file."""
+    """Join adjacent rows of ``received`` of one source and landing file."""
     wanted = sa.select(_r.id, _r.source_id, _r.file_id, _r.begin, _r.end, _r.source_begin, _r.source_end).where(which)
     rows = connection.execute(wanted.order_by(_r.source_id, _r.source_begin, _r.source_end)).all()
 
@@ -184,9 +184,9 @@ def join_received(
 def _blocks(
     rows: Sequence[Any], follows: Callable[[Any, Any], bool], block: int | None, keep_newest: int
 ) -> tuple[list[tuple[Any, Any]], list[int]]:
-    """(first, last) row of each claim range longer than one row, and the ids of all but the first of each.
+    """The (first, last) rows of each run of adjacent rows, and the ids of all but the first row of each run.
 
-    The ``keep_newest`` rows made last are left alone, and at most ``block`` rows become one.
+    The ``keep_newest`` newest rows are left alone. A run has at most ``block`` rows.
     """
     newest = sorted((row.id for row in rows), reverse=True)[keep_newest - 1] if 0 < keep_newest <= len(rows) else None
     joined: list[tuple[Any, Any]] = []

@@ -1,4 +1,4 @@
-"""Files: the next one of a host's slot, and forgetting one."""
+"""Adding the next file of a host's slot, and dropping a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def next_number(connection: Connection, host: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that is about to be added, in ``directory`` of ``host``; of a bootstrap ``peer`` is the one it is for."""
+    """A file to be added in ``directory`` of ``host``; ``peer`` is the peer that a bootstrap is for."""
 
     host: str
     kind: FileKind
@@ -37,7 +37,7 @@ class NewFile:
 
 
 def add_file(connection: Connection, cluster: ClusterId, new: NewFile) -> tuple[int, FileRow]:
-    """Add the next file of a host's slot, OPEN and empty; its key and row."""
+    """Add the next file of a host's slot, OPEN and empty; return its key and row."""
     number = next_number(connection, new.host)
     insert = insert_into(connection, schema.slots).values(slot=new.host, next=number + 1)
     connection.execute(insert.on_conflict_do_update(index_elements=["slot"], set_={"next": insert.excluded.next}))
@@ -56,8 +56,8 @@ def add_file(connection: Connection, cluster: ClusterId, new: NewFile) -> tuple[
         source=new.source,
         peer=new.peer,
     )
-    made = connection.execute(schema.files.insert().values(_columns(row)).returning(_f.id))
-    return made.scalar_one(), row
+    added = connection.execute(schema.files.insert().values(_columns(row)).returning(_f.id))
+    return added.scalar_one(), row
 
 
 def _columns(row: FileRow) -> dict[str, object]:
@@ -77,7 +77,7 @@ def _columns(row: FileRow) -> dict[str, object]:
 
 
 def drop_file(connection: Connection, key: int) -> None:
-    """Forget a file. What was claimed in it and received for it stays so, and counts as applied."""
+    """Delete a file's row. Its claims and received ranges stay, and count as applied."""
     stream_keys = connection.scalars(sa.select(_c.stream_id).where(_c.file_id == key).distinct()).all()
     source_keys = connection.scalars(sa.select(_r.source_id).where(_r.file_id == key).distinct()).all()
     connection.execute(schema.claims.update().where(_c.file_id == key).values(file_id=None))
@@ -87,5 +87,5 @@ def drop_file(connection: Connection, key: int) -> None:
     for ids in chunked(source_keys):
         join_received(connection, _r.source_id.in_(ids) & _r.file_id.is_(None))
     newest = connection.scalar(sa.select(_f.commit_hi).where(_f.id == key))
-    raise_counter(connection, "seen", newest or 0)  # a writer's clock stays above it when the file is gone
+    raise_counter(connection, "seen", newest or 0)  # writers' clocks must stay above it
     connection.execute(schema.files.delete().where(_f.id == key))

@@ -1,4 +1,4 @@
-"""Replicated time from the ledger: notices, open routes, what is covered and what of it is applied, in one snapshot."""
+"""Replicated time from the ledger: notices, open routes, covered and applied sequences, in one snapshot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _APPLICABLE = (
 
 
 def is_applied() -> sa.ColumnElement[bool]:
-    """Whether a row of claims (outer-joined with files and positions) is in its table."""
+    """Whether a row of claims (outer-joined with files and positions) is applied to its table."""
     return _c.file_id.is_(None) | (_c.end <= _f.applied) | (_c.end <= sa.func.coalesce(_p.applied, 0))
 
 
@@ -55,7 +55,7 @@ _WAITING = sa.select(_c.id).select_from(_APPLICABLE).where(~_c.divergent, ~is_ap
 
 
 def keep_notice(connection: Connection, origin: str, notice: ClosedNotice) -> None:
-    """Keep one more notice of ``origin``; two at one time become one, and many are thinned."""
+    """Store a notice of ``origin``; join it with one of the same time, and thin the notices when there are many."""
     same = connection.scalar(sa.select(_n.payload).where(_n.origin == origin, _n.closed == notice.t))
     if same is not None:
         notice = accumulate(_decode(same), notice)
@@ -65,17 +65,17 @@ def keep_notice(connection: Connection, origin: str, notice: ClosedNotice) -> No
     )
     kept = sa.select(sa.func.count(), sa.func.max(sa.func.length(_n.payload))).where(_n.origin == origin)
     count, largest = connection.execute(kept).one()
-    # A worker's first notice lists all that its cluster ever wrote, and every look at replicated time reads it.
+    # A worker's first notice lists every stream its cluster ever wrote, and every read of replicated time decodes it.
     is_turn = count >= 4 and count & (count - 1) == 0
     if count > NOTICES_MAX or is_turn and largest > NOTICE_LARGE_BYTES:
         thin(connection, ClusterId.parse(origin))
 
 
 def thin(connection: Connection, origin: ClusterId) -> None:
-    """Drop notices older than what every table has reached; of the rest join the older ones two by two.
+    """Drop notices older than what every table has reached; join the older of the rest two by two.
 
-    A notice that a table has reached is not joined to a later one: replicated time would go back while the later one is
-    held.
+    A notice that a table has reached is not joined with a later one: replicated time would go back until the table
+    reaches the later one.
     """
     here = _n.origin == str(origin)
     snapshot = RouteSnapshot.load(connection, origin, None)
@@ -97,7 +97,7 @@ def thin(connection: Connection, origin: ClusterId) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RouteSnapshot:
-    """All that replicated time of one origin depends on, for one table or for all."""
+    """Everything that one origin's replicated time depends on, for one table or for all."""
 
     origin: ClusterId
     is_own: bool
@@ -129,12 +129,12 @@ class RouteSnapshot:
         )
 
     def of(self, table: UUID) -> RouteSnapshot:
-        """The same for one of its tables."""
+        """The snapshot for one of its tables."""
         waiting = "" if self.is_own else _waiting(self.routes.values(), {table})
         return replace(self, live=frozenset({table}), waiting=waiting)
 
     def replicated(self) -> Replicated:
-        """The largest closed time up to which all that is required is applied; none before a bootstrap is complete."""
+        """The largest closed time up to which everything required is applied; 0 until bootstraps are complete."""
         if self.waiting:
             return Replicated(0, self.waiting)
 
@@ -151,9 +151,9 @@ class RouteSnapshot:
 
 
 def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
-    """Whether everything required of each stream up to a sequence is here, by whatever route it came.
+    """Whether everything required of each stream up to a sequence is here, from any route.
 
-    Of a table that was dropped here nothing is here, and nothing comes.
+    Nothing of a dropped table is here, and nothing comes.
     """
     tables = [str(table) for table in {stream.table for stream in sequences}]
     dropped = {
@@ -179,15 +179,16 @@ def reached(connection: Connection, own: ClusterId, sequences: Mapping[StreamId,
 
 
 def forget(connection: Connection, origin: ClusterId) -> None:
-    """Forget an origin that is gone for good."""
+    """Delete the notices of an origin that is gone for good and close its routes."""
     connection.execute(schema.notices.delete().where(_n.origin == str(origin)))
     connection.execute(schema.routes.update().where(_r.source == str(origin)).values(closed=True))
 
 
 def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every: bool = False) -> list[ClusterId]:
-    """The origins that feed a table; with ``every``, or without a table, also all others that sent a closed frame.
+    """The origins that feed a table; with ``every``, or without a table, also all others with a closed frame.
 
-    An origin feeds a table when an open route brings it, even before its first row, or when rows of it wait here.
+    An origin feeds a table when an open route brings it, even before its first row, or when its rows wait to be
+    applied.
     """
     seen = set(connection.scalars(sa.select(_n.origin).distinct()))
     if table is None:
@@ -205,7 +206,7 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
 
 
 def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) -> str:
-    """Which bootstrap the tables wait for, "" when none."""
+    """The bootstrap that the tables wait for, "" when none."""
     awaited = (route.awaited for of_group in routes for route in of_group if route.table in tables)
     return next(filter(None, awaited), "")
 
@@ -237,10 +238,10 @@ def open_routes(connection: Connection, table: UUID | None) -> list[InboundRoute
 
 def by_group(routes: Iterable[InboundRoute]) -> dict[tuple[UUID, str], list[InboundRoute]]:
     """Routes per (table, group)."""
-    made: dict[tuple[UUID, str], list[InboundRoute]] = {}
+    groups: dict[tuple[UUID, str], list[InboundRoute]] = {}
     for route in routes:
-        made.setdefault((route.table, route.group), []).append(route)
-    return made
+        groups.setdefault((route.table, route.group), []).append(route)
+    return groups
 
 
 def routes_of(
@@ -248,7 +249,7 @@ def routes_of(
     routes: Mapping[tuple[UUID, str], Sequence[InboundRoute]],
     gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]],
 ) -> list[RouteCoverage]:
-    """What each of the routes that bring a stream requires, less what was salvaged here."""
+    """The requirements of each route that brings a stream, less the losses acknowledged here."""
     group, none = (stream.table, stream.group), Ranges()
     here = gaps.get(group, {}).get(stream.wal, none)
     return [
@@ -262,25 +263,25 @@ def routes_of(
 
 
 def own_route(stream: StreamId, gaps: Mapping[tuple[UUID, str], Mapping[FileId, Ranges]]) -> Sequence[RouteCoverage]:
-    """What is to be here of a stream that this cluster wrote: all of it, less what was salvaged."""
+    """The requirement for an own stream: all of it, less acknowledged losses."""
     of_group = gaps.get((stream.table, stream.group))
     return (EVERYTHING,) if of_group is None else (RouteCoverage({}, of_group),)
 
 
 def acknowledged(connection: Connection) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:
-    """See ``LandingRecords.acknowledged``."""
-    made: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
+    """See ``Salvage.acknowledged``."""
+    losses: dict[tuple[UUID, str], dict[FileId, Ranges]] = {}
     wanted = sa.select(_s.wal, _s.table_uuid, _s.table_group, _v.seq_begin, _v.seq_end).join(schema.acknowledged)
     for wal, table, group, begin, end in connection.execute(wanted):
-        of_group = made.setdefault((UUID(table), group), {})
+        of_group = losses.setdefault((UUID(table), group), {})
         of_group[file_id(wal)] = of_group.get(file_id(wal), Ranges()).add(begin, end)
-    return made
+    return losses
 
 
 def route_columns(
     required_from: Mapping[FileId, int], acknowledged: Mapping[FileId, Ranges], carried: Iterable[Carried]
 ) -> dict[str, str]:
-    """A route's columns of text."""
+    """A route's text columns."""
     return {
         "required_from": json.dumps({str(wal): first for wal, first in required_from.items()}),
         "acknowledged": json.dumps({str(wal): list(ranges) for wal, ranges in acknowledged.items()}),
@@ -350,7 +351,7 @@ def _coverage(connection: Connection, wanted: Iterable[StreamId]) -> tuple[_Sequ
 
 
 def _quarantined(connection: Connection) -> dict[int, Ranges]:
-    """Sequences per stream key that are kept out of replicated time, until a person gives the frame up."""
+    """Sequences per stream key that hold back replicated time: those of quarantined frames that are not discarded."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for held in connection.scalars(sa.select(_q.held).where(_q.discarded == 0)):
         for key, begin, end in json.loads(held):

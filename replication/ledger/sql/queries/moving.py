@@ -1,4 +1,4 @@
-"""Claims that move to another file, because frames were copied there, or that end: those of quarantined frames."""
+"""Moving claims to another file when frames were copied there, and dropping claims of quarantined frames."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _f, _c, _q = schema.files.c, schema.claims.c, schema.quarantined.c
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Sequences ``[seq_begin, seq_end)`` of a row of claims, and where they are from now on; ``file`` None: applied."""
+    """Sequences ``[seq_begin, seq_end)`` of a row of claims, and their new place; ``file`` None: applied."""
 
     file: int | None
     seq_begin: int
@@ -35,7 +35,7 @@ class Piece:
 
 
 def replace_claim(connection: Connection, key: int, stream: int, pieces: Sequence[Piece]) -> None:
-    """Put ``pieces`` in the place of one row of claims of a stream; sequences in none of them are claimed no more."""
+    """Replace one row of claims of a stream by ``pieces``; sequences in none of them are no longer claimed."""
     connection.execute(schema.claims.delete().where(_c.id == key))
     execute_many(
         connection,
@@ -59,7 +59,7 @@ def replace_claim(connection: Connection, key: int, stream: int, pieces: Sequenc
 
 
 def fill(connection: Connection, names: KeysInTransaction, into: FileId, claims: Sequence[Claim]) -> int:
-    """Register an OPEN, empty landing file made of copied frames, whole, and close it there; its key."""
+    """Register all copied frames of an OPEN, empty landing file and close it; return its key."""
     key = names.file(into)
     end = max(claim.end for claim in claims)
     empty = (_f.id == key) & (_f.length == FILE_HEADER_BYTES) & (_f.closed_length < 0)
@@ -85,27 +85,27 @@ def requeue(connection: Connection, names: KeysInTransaction, held: Any, claim: 
     spans = json.loads(held.held)
     if not spans:
         raise RequestError(
-            f"{what} is another history of its stream, which is never applied",
-            "Find out which history is right; discard this frame if the other one is",
+            f"{what} belongs to another history of its stream, which is never applied",
+            "Find out which history is right. If the other one is, discard this frame",
         )
     stream, n = names.stream(claim.stream), claim.sequence
     source, row = _claimed(connection, held, stream, n)
     if row is None:
-        raise RequestError(f"{what} is in another file by now, and applied from there", "Discard this frame")
+        raise RequestError(f"{what} is now claimed in another file and applied from there", "Discard this frame")
     target = fill(connection, names, into, [claim])
     copy = Piece(target, n, n + 1, claim.begin, claim.end, claim.previous, claim.hash)
     replace_claim(connection, row.id, row.stream_id, [*_around(row, held, claim), copy])
-    if source is not None:  # should replay of that file ever come by again
+    if source is not None:  # in case that file is replayed again
         duplicates = {"file_id": source, "stream_id": stream, "seq_begin": n, "seq_end": n + 1}
         connection.execute(schema.duplicates.insert().values(**duplicates, begin=held.begin, end=held.end))
     connection.execute(schema.quarantined.delete().where(_q.file == held.file, _q.begin == held.begin))
 
 
 def release(connection: Connection, names: KeysInTransaction, held: Any, claim: Claim, at: int) -> None:
-    """Claim a quarantined damaged frame no more, and acknowledge the loss of its sequence; see ``Replay.discard``."""
+    """Drop the claim of a damaged quarantined frame and acknowledge its sequence's loss; see ``Replay.discard``."""
     stream = names.stream(claim.stream)
     _, row = _claimed(connection, held, stream, claim.sequence)
-    if row is None:  # in another file by now, or another history
+    if row is None:  # now in another file, or another history
         return
     replace_claim(connection, row.id, row.stream_id, _around(row, held, claim))
     gap = {"seq_begin": claim.sequence, "seq_end": claim.sequence + 1, "file": held.file, "at": at}
@@ -113,7 +113,7 @@ def release(connection: Connection, names: KeysInTransaction, held: Any, claim: 
 
 
 def _claimed(connection: Connection, held: Any, stream: int, sequence: int) -> tuple[int | None, Any]:
-    """The key of the file of a quarantined frame, and the row that claims the frame; None where it has no such one."""
+    """The key of a quarantined frame's file and the row that claims the frame; each is None when there is none."""
     source = connection.scalar(sa.select(_f.id).where(_f.file == held.file))
     here = (_c.stream_id == stream) & ~_c.divergent & (_c.seq_begin <= sequence) & (_c.seq_end > sequence)
     row = connection.execute(sa.select(schema.claims).where(here)).one_or_none()
@@ -122,7 +122,7 @@ def _claimed(connection: Connection, held: Any, stream: int, sequence: int) -> t
 
 
 def _around(row: Any, held: Any, claim: Claim) -> tuple[Piece, Piece]:
-    """What else is claimed by the row of a quarantined frame."""
+    """The claims before and after a quarantined frame in its row."""
     n = claim.sequence
     low, high = (row.begin, row.end) if row.file_id is None else (held.begin, held.end)
     return (

@@ -1,4 +1,4 @@
-"""How far the own replay is in a file, and which hosts run it; ZooKeeper may lose what it knows of hosts."""
+"""Replay's progress in a file, and the hosts that are configured to run replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replication.ledger.sql.store.store import greatest, put_meta
 _f, _c, _s, _t, _p = (t.c for t in (schema.files, schema.claims, schema.streams, schema.tables, schema.positions))
 _r, _d, _meta = schema.received.c, schema.duplicates.c, schema.meta.c
 
-# rows of claims that a table of this cluster still has to apply, of the file that the enclosing statement is about
+# claims, in the file of the enclosing statement, that a table of this cluster has yet to apply
 _UNAPPLIED = (
     schema.claims.join(schema.streams, _s.id == _c.stream_id)
     .join(schema.tables, (_t.uuid == _s.table_uuid) & ~_t.dropped)
@@ -23,9 +23,9 @@ _IS_UNAPPLIED = (
     (_c.file_id == _f.id) & ~_c.divergent & (_c.end > _f.applied) & (_c.end > sa.func.coalesce(_p.applied, 0))
 )
 
-# duplicates, in the file that the enclosing statement is about, of frames claimed elsewhere that are not applied yet
+# duplicates, in the file of the enclosing statement, of frames that are claimed elsewhere and not applied yet
 _other, _at_other, _reaching = schema.files.alias("other"), schema.positions.alias("at_other"), schema.claims.alias()
-# claims of a stream are disjoint, so this bounds those that overlap a duplicate to a claim range of the index
+# claims of a stream are disjoint, so this bounds those that overlap a duplicate to a range of the index
 _LAST_OVERLAP = (
     sa.select(sa.func.min(_reaching.c.seq_end))
     .where(_reaching.c.stream_id == _d.stream_id, _reaching.c.seq_end >= _d.seq_end, ~_reaching.c.divergent)
@@ -74,16 +74,16 @@ AWAITING_TABLE = sa.select(_f.id).where(_f.applied < _f.length, _HAS_DUPLICATES.
 
 
 def is_held() -> sa.ColumnElement[bool]:
-    """Whether some table has yet to apply frames of a file, from there or elsewhere, within a statement about files."""
+    """Within a statement over files: whether a table has yet to apply frames of a file, from it or from elsewhere."""
     held = sa.select(_c.id).select_from(_UNAPPLIED).where(_IS_UNAPPLIED).correlate(schema.files)
     awaits = sa.select(_d.id).select_from(_AWAITING).where(_IS_AWAITING).correlate(schema.files)
     return held.exists() | awaits.exists()
 
 
 def advance(connection: Connection, key: int) -> int:
-    """Move a file's applied prefix as far as its tables allow, and join what is applied; the prefix then.
+    """Move a file's applied prefix as far as its tables allow, and join applied rows; return the prefix.
 
-    What landed again counts as applied once the claimed copy of it is: until then it may be needed in its place.
+    A duplicate counts as applied once the claimed frame is: until then salvage may need the duplicate.
     """
     waiting = [begin for begin in connection.execute(_FIRST_UNAPPLIED, {"key": key}).one() if begin is not None]
     target: sa.ColumnElement[int] = sa.literal(min(waiting), sa.BigInteger) if waiting else _f.length
@@ -98,7 +98,7 @@ _PREFIX = "replays "
 
 
 def note_replayer(connection: Connection, host: str, replays: bool) -> None:
-    """Note whether a host is told to run the own replay."""
+    """Store whether a host is configured to run replay."""
     if replays:
         put_meta(connection, {f"{_PREFIX}{host}": "1"})
     else:
@@ -112,5 +112,5 @@ def replayers(connection: Connection) -> tuple[str, ...]:
 
 
 def awaits_replay(connection: Connection, keeps_tables: bool) -> bool:
-    """Whether files wait for the own replay: also where no host is known to run it, while one is noted here."""
+    """Whether files wait for replay: the cluster keeps tables, or the ledger lists a host that runs replay."""
     return keeps_tables or bool(replayers(connection))

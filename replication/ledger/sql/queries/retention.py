@@ -1,4 +1,4 @@
-"""What holds files: their statuses, the own replay and each peer's disk budget; and releasing what is past a budget."""
+"""Which files are retained, by statuses, replay and peers' disk budgets; and releasing files past a budget."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Statuses = dict[tuple[FileId, str], list[PeerHold]]
 
 
 def facts(connection: Connection, rules_cache: RuleCache, rows: Keyed, policy: RetentionPolicy) -> list[FileFacts]:
-    """What holds each of these files, in their order."""
+    """The retention facts of each of these files, in their order."""
     found = _statuses(connection, rules_cache, rows)
     past = _past(connection, rules_cache, found, policy)
     awaited = awaits_replay(connection, policy.keeps_tables)
@@ -64,7 +64,7 @@ def _statuses(connection: Connection, rules_cache: RuleCache, rows: Keyed) -> St
 def _past(
     connection: Connection, rules_cache: RuleCache, asked: Statuses, policy: RetentionPolicy
 ) -> frozenset[tuple[FileId, str]]:
-    """Of the files asked about, those with which a peer is past its budget; all closed files count against it."""
+    """The ``asked`` (file, peer) pairs for which the peer is past its budget; all CLOSED files count against it."""
     budget = policy.peer_bytes_max
     if budget is None or not any(_waits(of_peer) for of_peer in asked.values()):
         return frozenset()
@@ -83,7 +83,7 @@ def _past(
 
 
 def _waits(of_peer: Sequence[PeerHold]) -> bool:
-    """Whether the peer has all of the file durable, and only has to apply it; what a bootstrap pins does not count."""
+    """Whether the peer has all of the file durable but not applied; False for a file that a bootstrap pins."""
     if any(hold.is_pinned for hold in of_peer):
         return False
     return all(is_fully_replicated(hold.status) for hold in of_peer) and not all(
@@ -93,7 +93,7 @@ def _waits(of_peer: Sequence[PeerHold]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Lacked:
-    """A file with frames that a peer lacks, the statuses that show it, and tables of which a bootstrap pins it."""
+    """A file with frames that a peer lacks, the statuses that lack them, and the tables whose bootstraps pin it."""
 
     key: int
     row: FileRow
@@ -110,7 +110,7 @@ def lacked_files(connection: Connection, rules_cache: RuleCache) -> dict[str, li
 
 
 def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list[Released]:
-    """Of each peer past its budget: tables with frames in the oldest files need a bootstrap; see ``Files``."""
+    """Make tables with frames in the oldest files NEEDS_BOOTSTRAP for peers past their budget; see ``FileRecords``."""
     done = []
     for peer, lacked in sorted(_lacked(connection, rules_cache).items()):
         here = [e for e in lacked if e.row.closed and not e.row.is_stored and e.row.length >= e.row.closed_length]
@@ -126,7 +126,7 @@ def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list
         lost = {each.row.file: _lost(connection, each) for each in free}
         gone = past_budget(((e.row.file, e.row.needed) for e in free if lost[e.row.file]), budget)
         tables = {table for file in gone for table in lost[file]}
-        files = [each for each in free if lost[each.row.file] <= tables]  # nobody waits for the rest of these
+        files = [each for each in free if lost[each.row.file] <= tables]  # no other table needs these
         _need_bootstrap(connection, peer, tables)
         for each in files:
             whole = Ranges.of((FILE_HEADER_BYTES, each.row.needed)).to_json()
@@ -146,7 +146,7 @@ def _need_bootstrap(connection: Connection, peer: str, tables: Iterable[UUID]) -
 
 
 def _lacked(connection: Connection, rules_cache: RuleCache) -> Mapping[str, Sequence[_Lacked]]:
-    """Files of frames that each peer lacks something of, oldest first."""
+    """Per peer, the files of frames that it lacks bytes of, oldest first."""
     wanted = sa.select(schema.files).where(_f.kind.in_((FileKind.WAL, FileKind.LANDING))).order_by(_f.created, _f.file)
     rows = {row.id: file_row(row) for row in connection.execute(wanted)}
     keys = {row.file: key for key, row in rows.items()}
@@ -171,7 +171,7 @@ def _lacked(connection: Connection, rules_cache: RuleCache) -> Mapping[str, Sequ
 
 
 def _lost(connection: Connection, each: _Lacked) -> set[UUID]:
-    """Tables with frames in what the peer lacks of a file."""
+    """Tables with frames in the bytes of a file that the peer lacks."""
     sent = sent_on([each.key]).subquery()
     wanted = sa.select(_s.wal, _s.table_uuid, _s.table_group, sent.c.seq_end, sent.c.begin, sent.c.end).join_from(
         sent, schema.streams, _s.id == sent.c.stream_id

@@ -1,7 +1,7 @@
 """Rules, pattern rules and peers as a transaction sees them, and the gaps of rules that began again.
 
-When a rule ends, the ledger keeps where each of its streams was at the peer. When the same (table, group) goes to the
-same cluster again, the difference is a gap. It is shown for as long as the rule is in force.
+When a rule ends, the ledger stores how far each of its streams was at the peer. When the same (table, group) is enabled
+for the same cluster again, the difference is a gap. It is shown while the rule is in force.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _e, _peer, _rule, _required_from = (
 
 
 class RuleCache:
-    """Rules in force. What a rule requires never changes and may be long, so it is read once a process."""
+    """Rules in force. A rule's ``required_from`` never changes and may be long, so it is read once per process."""
 
     def __init__(self) -> None:
         """Start with nothing read."""
@@ -77,7 +77,7 @@ class RuleCache:
         ]
 
     def known(self, connection: Connection) -> list[Rule]:
-        """As ``in_force``, read anew only when a rule or peer changed; for a connection that writes nothing itself."""
+        """All rules in force, read again only when a rule or peer changed. Only for read transactions."""
         revision = counter(connection, RULES)
         if self._kept[0] < revision:
             self._kept = revision, self.in_force(connection)
@@ -102,9 +102,9 @@ def peers(connection: Connection) -> list[Peer]:
 
 @dataclass(frozen=True, slots=True)
 class MissingSequences:
-    """The first sequence per WAL of a rule's streams that the peer lacks; ``since`` is about when it was written.
+    """Per WAL of a rule's streams, the first sequence that the peer lacks; ``since`` is about when it was written.
 
-    Empty when the peer has all that the rule requires and that is registered.
+    Empty when the peer has everything that the rule requires and that is registered.
     """
 
     first: Mapping[FileId, int]
@@ -112,7 +112,7 @@ class MissingSequences:
 
 
 def lacking(connection: Connection, rule: Any) -> MissingSequences:
-    """What the peer of a row of ``rules`` lacks, by what is registered and known to be durable there."""
+    """The registered sequences that the peer of a row of ``rules`` requires and is not known to have durable."""
     to = ClusterId.parse(connection.execute(sa.select(_peer.cluster).where(_peer.name == rule.peer)).scalar_one())
     of_claim = (_s.wal, _c.seq_begin, _c.seq_end, _c.begin, _c.end)
     of_file = (_f.source, _f.created, _p.shipped, _p.commit, _begins.begin)
@@ -145,9 +145,9 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
 
 
 def note_end(connection: Connection, rule: Any, now: int) -> None:
-    """Keep how far a rule's streams have got, before its row is deleted.
+    """Store how far a rule's streams were at the peer, before its row is deleted.
 
-    Of a rule that was never live, or needs a bootstrap, that is where an earlier rule ended, or nowhere.
+    For a rule that is not LIVE, the positions where an earlier rule ended are kept, if there are any.
     """
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == rule.peer))
     here = (_e.cluster == to) & (_e.table_uuid == rule.table_uuid) & (_e.table_group == rule.table_group)
@@ -179,7 +179,7 @@ def note_end(connection: Connection, rule: Any, now: int) -> None:
 def gaps_of_new(
     connection: Connection, peer: str, table: UUID, group: str, required_from: Mapping[FileId, int], now: int
 ) -> tuple[Gap, ...]:
-    """The gaps of a rule that begins now at ``required_from``; forgets where an earlier one ended."""
+    """The gaps of a rule that begins now at ``required_from``; deletes the record of an earlier rule's end."""
     to = connection.scalar(sa.select(_peer.cluster).where(_peer.name == peer))
     here = (_e.cluster == to) & (_e.table_uuid == str(table)) & (_e.table_group == group)
     row = connection.execute(sa.select(sending.ended_rules).where(here)).one_or_none()

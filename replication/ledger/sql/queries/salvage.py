@@ -1,4 +1,4 @@
-"""Salvaging a file (rule 2), over SQL: what is copied, kept, asked for again or lost, by the decisions about it."""
+"""Statements that carry out salvage decisions (rule 2): moving claims, requesting ranges again, recording losses."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ _rule, _begins, _w = sending.rules.c, sending.rule_begins.c, schema.writers.c
 
 
 def refuse(plan: SalvagePlan, copies: Mapping[Place, Claim]) -> None:
-    """RequestError when a plan cannot be carried out with these copies."""
+    """Raise RequestError when a plan cannot be carried out with these copies."""
     file = plan.row.file
     if plan.row.source is not None and not plan.row.closed:
         raise RequestError(f"{file} is still OPEN", "Its receiver closes it when it restarts, or after an idle minute")
     for table in sorted(plan.doubtful):
         raise RequestError(
-            f"table {table} has applied some of what cannot be read of {file}, and how much cannot be told",
-            "It has no key, so a row that is applied twice would show: restore the file, or drop the table",
+            f"table {table} has applied an unknown part of the unreadable bytes of {file}",
+            "The table has no key, so a row applied twice would show. Restore the file, or drop the table",
         )
     if any((claim.stream, claim.sequence) not in copies for claim in (*plan.wanted, *plan.elsewhere)):
-        raise RequestError(f"more of {file} is needed than a moment ago", "Nothing was changed; try again")
+        raise RequestError(f"more frames of {file} are needed than were copied", "Nothing was changed; try again")
 
 
 def move_claims(
     connection: Connection, decisions: SalvageDecisions, copies: Mapping[Place, Claim], target: int | None
 ) -> dict[int, Ranges]:
-    """Claim what was copied in its new file, keep what is applied, and claim the rest no more.
+    """Claim copied frames in their new file, keep the claims of applied ones, and drop the other claims.
 
     Returns:
         By stream key, the sequences that were not applied from the file.
@@ -68,7 +68,7 @@ def move_claims(
 
 
 def _kept_pieces(decision: SalvageDecision, frames: FramesOfStream) -> list[Piece]:
-    """What of a claim range stays claimed as applied, wherever it was."""
+    """The parts of a claim range that stay claimed as applied, without a file."""
     at = decision.claim_range
     if at is None:
         return []
@@ -76,7 +76,7 @@ def _kept_pieces(decision: SalvageDecision, frames: FramesOfStream) -> list[Piec
 
 
 def _moved_pieces(target: int | None, copies: Iterable[Claim]) -> list[Piece]:
-    """What is claimed in the file of copies: runs that follow one another in sequence, hash and file."""
+    """The claims in the file of copies: runs of copies that are consecutive in sequence, hash and file."""
     runs: list[list[Claim]] = []
     for claim in sorted(copies, key=lambda claim: claim.sequence):
         last = runs[-1][-1] if runs else None
@@ -96,22 +96,22 @@ def claim_rest(
     target: int,
     copies: Mapping[Place, Claim],
 ) -> None:
-    """Claim copies that were claimed nowhere; those that are claimed already are duplicates."""
+    """Claim copies whose sequences are unclaimed; add the others as duplicates."""
     moved = {(c.stream, c.sequence) for d in decisions.claimed for c in (*(w for w, _ in d.wanted), *d.elsewhere)}
     rest = by_stream(claim for place, claim in copies.items() if place not in moved)
     keys = {stream: names.stream(stream) for stream in rest}
     held = nearby(connection, [(keys[stream], claims) for stream, claims in rest.items()])
     for stream, claims in rest.items():
-        verdict = judge(claims, held.get(keys[stream], []))
+        decision = judge(claims, held.get(keys[stream], []))
         place = {"file_id": target, "stream_id": keys[stream]}
         rows = [
             place
             | {"seq_begin": run.seq_begin, "seq_end": run.seq_end, "begin": run.begin, "end": run.end}
             | {"previous": run.previous, "last": run.last, "divergent": False}
-            for run in verdict.claimed
+            for run in decision.claimed
         ]
         execute_many(connection, schema.claims.insert(), rows)
-        claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in verdict.claimed)
+        claimed = Ranges.union_of((run.seq_begin, run.seq_end) for run in decision.claimed)
         duplicates = [
             place | {"seq_begin": c.sequence, "seq_end": c.sequence + 1, "begin": c.begin, "end": c.end}
             for c in claims
@@ -123,7 +123,7 @@ def claim_rest(
 def carry_over(
     connection: Connection, decisions: SalvageDecisions, key: int, target: int, copies: Mapping[Place, Claim]
 ) -> None:
-    """How far each table has applied the copies, and where rules begin among them, as it was in the file."""
+    """Carry over, from the file to the file of copies, the tables' applied positions and the rules' begins."""
     positions: dict[UUID, int] = {}
     applied = decisions.applied()
     for place, copy in copies.items():
@@ -145,9 +145,9 @@ def carry_over(
 
 
 def release_quarantined(connection: Connection, file: FileId, applied: AppliedHere, left: Mapping[int, Ranges]) -> None:
-    """Quarantined frames that come again are judged again; the others hold what they held, less what has ``left``.
+    """Delete quarantine rows of frames that will land again; remove sequences in ``left`` from the other rows.
 
-    That is by stream key: sequences that the file has no more.
+    ``left`` has, by stream key, the sequences that are no longer in the file.
     """
     for row in connection.execute(sa.select(schema.quarantined).where(_q.file == str(file))).all():
         here = (_q.file == row.file) & (_q.begin == row.begin)
@@ -164,7 +164,7 @@ def release_quarantined(connection: Connection, file: FileId, applied: AppliedHe
 
 
 def take_back_received(connection: Connection, decisions: SalvageDecisions, target: int | None, end: int) -> None:
-    """Take back received ranges with frames that are gone; those of copied frames are received in their new file."""
+    """Delete received ranges with lost frames; move those with copied frames to the file of copies."""
     gone, moved = decisions.gone(), decisions.moved()
     sources: set[int] = set()
     for received in decisions.facts.received:
@@ -180,7 +180,7 @@ def take_back_received(connection: Connection, decisions: SalvageDecisions, targ
 
 
 def acknowledge(connection: Connection, names: KeysInTransaction, plan: SalvagePlan) -> None:
-    """Note what is lost, so that nobody waits for it."""
+    """Record the lost sequences, so that closed and replicated time do not wait for them."""
     now = time.time_ns() // 1000
     rows = [
         {"stream_id": names.stream(stream), "seq_begin": begin, "seq_end": end, "file": str(plan.row.file), "at": now}
@@ -191,23 +191,23 @@ def acknowledge(connection: Connection, names: KeysInTransaction, plan: SalvageP
 
 
 def forget_batches(connection: Connection, decisions: SalvageDecisions) -> None:
-    """Forget batch ids of frames that are lost, so that whoever has the rows still may append them again.
+    """Delete batch ids of lost frames, so that their rows may be appended again.
 
-    Where a peer may have them they would show there twice in a table without key, whose batch ids are kept.
+    In a table without a key, rows that a peer may have would show there twice; their batch ids are kept.
     """
     for decision in decisions.every():
         stream = decision.stream
-        there = decision.somewhere if stream.table in decisions.facts.keyless else Ranges()
+        kept = decision.somewhere if stream.table in decisions.facts.keyless else Ranges()
         of_stream = (
             (_b.table_uuid == str(stream.table)) & (_b.table_group == stream.group) & (_b.wal == str(stream.wal))
         )
-        for begin, end in decision.lost.subtract(there):
+        for begin, end in decision.lost.subtract(kept):
             gone = of_stream & (_b.sequence >= begin) & (_b.sequence < end)
             connection.execute(schema.batches.delete().where(gone))
 
 
 def end_writer(connection: Connection, row: FileRow) -> None:
-    """Forget a writer that died and of which no OPEN file is left: it holds closed time no more."""
+    """Delete a dead writer without OPEN files, so that it no longer holds back closed time."""
     if row.closed or not row.writer:
         return
     left = sa.select(_f.id).where(_f.writer == row.writer, _f.host == row.host, _f.closed_length < 0)

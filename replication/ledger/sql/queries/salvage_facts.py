@@ -1,4 +1,4 @@
-"""What the ledger knows of a file that is to be salvaged, over SQL: read once, judged by ``decisions.salvage``."""
+"""Loads the ledger's facts about a file to salvage, the input of ``decisions.salvage``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ALL = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class AppliedHere:
-    """How far a file is applied: its prefix, and the tables that are further."""
+    """How far a file is applied: its prefix, and the positions of tables past it."""
 
     prefix: int
     tables: Mapping[str, int]
@@ -64,15 +64,15 @@ def load_salvage_facts(
     keeps_tables: bool,
     applied: Mapping[UUID, int],
 ) -> SalvagedFile:
-    """Load what is known of a file.
+    """Load a file's facts; MissingFileError when the ledger does not have it.
 
     Args:
-        connection: of the transaction.
-        rules_cache: of the ledger.
-        file: which one; MissingFileError when the ledger has it not.
-        end: where its frames end, by what can be read.
-        keeps_tables: whether this cluster is known to have an own replay.
-        applied: up to where tables have applied it, where that is not recorded.
+        connection: the transaction's connection.
+        rules_cache: the ledger's rules.
+        file: the file.
+        end: where its readable frames end.
+        keeps_tables: whether this cluster keeps tables, and so has a replay.
+        applied: offsets to which tables have applied it and that the ledger does not have yet.
     """
     found = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
     if found is None:
@@ -104,7 +104,7 @@ def load_salvage_facts(
 def duplicates_elsewhere(
     connection: Connection, file: FileId, streams: Iterable[StreamId]
 ) -> list[tuple[FileRow, int, int]]:
-    """Other files, and where in them frames of these streams landed as duplicates, in the order in which they did."""
+    """Places in other files where frames of these streams landed as duplicates, in the order of landing."""
     wanted = (
         sa.select(schema.files, _s.wal, _s.table_uuid, _s.table_group, _d.begin.label("low"), _d.end.label("high"))
         .select_from(schema.duplicates.join(schema.files).join(schema.streams))
@@ -129,7 +129,7 @@ def _applied_here(connection: Connection, key: int, row: FileRow, more: Mapping[
 
 
 def _claims(connection: Connection, key: int, applied: AppliedHere) -> Iterator[ClaimRange]:
-    """What is claimed in a file, with how far it is applied; nobody waits for a table that is not here."""
+    """The claims in a file, each with its table's applied position; tables that are not here count as applied."""
     is_live = (_t.uuid == _s.table_uuid) & ~_t.dropped
     wanted = (
         sa.select(schema.claims, _s.wal, _s.table_uuid, _s.table_group, _t.uuid)
@@ -143,7 +143,7 @@ def _claims(connection: Connection, key: int, applied: AppliedHere) -> Iterator[
 
 
 def _repeated(connection: Connection, key: int) -> Iterator[ClaimRange]:
-    """Frames of a file that are claimed elsewhere and that peers require from here."""
+    """Frames of a file that are claimed elsewhere and sent to peers from this file."""
     sent = repeats_sent_on([key]).subquery()
     wanted = sa.select(sent, _s.wal, _s.table_uuid, _s.table_group).join_from(
         sent, schema.streams, _s.id == sent.c.stream_id
@@ -164,17 +164,17 @@ def _received(connection: Connection, key: int) -> Sequence[ReceivedRange]:
 
 
 def _has_unapplied(connection: Connection, source: FileId) -> bool:
-    """Whether not all that was received of a source is applied here."""
+    """Whether some received bytes of a source are not applied here."""
     received = schema.received.join(schema.sources).join(schema.files, _f.id == _r.file_id)
     waits = sa.select(_r.id).select_from(received).where(_o.file == str(source), _r.end > _f.applied)
     return connection.scalar(waits.limit(1)) is not None
 
 
 def _requirements(connection: Connection, rules_cache: RuleCache, key: int, row: FileRow, end: int) -> Requirements:
-    made: dict[tuple[UUID, str], list[GroupRequirement]] = {}
+    requirements: dict[tuple[UUID, str], list[GroupRequirement]] = {}
     clusters = {peer.name: peer.cluster for peer in peers(connection)}
     for _, rule, status in statuses(connection, rules_cache, [(key, row)]):
         lacks = status.shipped.missing(status.begin, max(status.needed, end))
         required = GroupRequirement(rule.peer, clusters[rule.peer], lacks, rule.required_from)
-        made.setdefault((rule.table, rule.group), []).append(required)
-    return Requirements(made)
+        requirements.setdefault((rule.table, rule.group), []).append(required)
+    return Requirements(requirements)

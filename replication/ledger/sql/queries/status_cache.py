@@ -1,7 +1,6 @@
-"""What peers lack of every file, kept in memory: a look reads only files that changed since the one before.
+"""A cache of what peers lack of each file; each read only loads files that changed since the last one.
 
-For the master, which asks about once a second. Nothing is decided by it alone: what may be deleted is checked again in
-the transaction that deletes.
+The master reads it about once a second. It decides nothing alone: the transaction that retires a file checks again.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _f, _touched = schema.files.c, touched.c
 class KnownStatuses:
     """A file with what follows from its statuses.
 
-    ``lacked``: what each peer lacks, None when none lacks anything. ``required_by_peer``: peers that lack some of its
-    frames. ``pinned_for``: those of them that are being bootstrapped with a table of which frames are here.
-    ``applied``: whether every peer has applied all of it.
+    ``lacked`` are the bytes that each peer lacks, None when no peer lacks any. ``required_by_peer`` are the peers that
+    lack some of its frames. ``pinned_for`` are the peers at which a table with frames here is being bootstrapped.
+    ``applied`` is whether every peer has applied all of it.
     """
 
     row: FileRow
@@ -52,9 +51,9 @@ class _Making:
 
 
 class StatusCache:
-    """Under the rules of ``rules_cache``.
+    """The cache, under the rules of ``rules_cache``.
 
-    Threads take ``turn`` before they begin the transaction that they pass: no look is then older than the last.
+    Take ``turn`` before beginning the transaction to pass in, so that snapshots are used in order.
     """
 
     def __init__(self, rules_cache: RuleCache) -> None:
@@ -75,8 +74,8 @@ class StatusCache:
             self._files |= self._read(connection, changed)
         self._rules, self._seen = rules, max(seen, self._seen)
         if connection.scalar(sa.select(sa.func.count()).select_from(schema.files)) != len(self._files):
-            there = set(connection.scalars(sa.select(_f.id)))
-            self._files = {key: known for key, known in self._files.items() if key in there}
+            present = set(connection.scalars(sa.select(_f.id)))
+            self._files = {key: known for key, known in self._files.items() if key in present}
         return dict(self._files)
 
     def backlogs(self, connection: Connection) -> list[Backlog]:

@@ -1,4 +1,4 @@
-"""ReplicationStatus per (file, rule), and which files a bootstrap pins: a view over files, progress and rules."""
+"""ReplicationStatus per (file, rule), and the files that bootstraps pin: a view over files, progress and rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def statuses(
 def statuses_under(
     connection: Connection, in_force: Sequence[Rule], rows: Sequence[tuple[int, FileRow]]
 ) -> list[tuple[FileId, Rule, ReplicationStatus]]:
-    """As ``statuses``, under these rules."""
+    """Status per (file, rule) under these rules."""
     clusters = {p.name: p.cluster for p in peers(connection)}
     generations: dict[str, int] = {}
     for rule in in_force:
@@ -66,7 +66,7 @@ def statuses_under(
 
 
 def _is_for(rule: Rule, row: FileRow, written: tuple[UUID, int] | None) -> bool:
-    """Whether a bootstrap written here is for a rule; one that began anew since gets another."""
+    """Whether a bootstrap written here is for a rule; a rule that began again later gets another."""
     if written is None or rule.peer != row.peer:
         return False
     return rule.table == written[0] and rule.generation <= written[1]
@@ -128,7 +128,7 @@ def _of_other_tables(connection: Connection, keys: Sequence[int]) -> dict[int, d
 
 
 def _beside(withheld: Mapping[UUID, Ranges], table: UUID, shipped: Ranges) -> Ranges:
-    """What counts as shipped for a table when bytes of others are passed over."""
+    """The ranges that count as shipped for a table: those shipped, and those withheld for other tables."""
     return Ranges.union_of(
         span for ranges in (shipped, *(r for other, r in withheld.items() if other != table)) for span in ranges
     )
@@ -139,28 +139,28 @@ def pins(
     rows: Mapping[FileId, tuple[int, FileRow]],
     found: Iterable[tuple[FileId, Rule, ReplicationStatus]],
 ) -> set[Pin]:
-    """Of statuses those (file, peer, table, group) that are BOOTSTRAPPING and for which the file must stay.
+    """The (file, peer, table, group) of BOOTSTRAPPING statuses for which the file must stay.
 
-    Of a closed WAL or landing file that depends on its frames, of other files it is taken for granted.
+    A CLOSED WAL or landing file must stay only if it has frames of the table past the rule's begin; other files always.
 
     Args:
-        connection: to the ledger.
+        connection: the ledger's connection.
         rows: keys and rows of the files.
         found: their statuses.
     """
-    made: set[Pin] = set()
-    asked: dict[int, list[tuple[Pin, int]]] = {}
+    pinned: set[Pin] = set()
+    undecided: dict[int, list[tuple[Pin, int]]] = {}
     for file, rule, status in found:
         if rule.phase is not Phase.BOOTSTRAPPING:
             continue
         key, row = rows[file]
         pin = (file, rule.peer, rule.table, rule.group)
         if row.closed and row.kind in (FileKind.WAL, FileKind.LANDING):
-            asked.setdefault(key, []).append((pin, status.begin))
+            undecided.setdefault(key, []).append((pin, status.begin))
         else:
-            made.add(pin)
+            pinned.add(pin)
     ends: dict[tuple[int, str, str], int] = {}
-    for ids in chunked(sorted(asked)):
+    for ids in chunked(sorted(undecided)):
         sent = sent_on(ids).subquery()
         wanted = (
             sa.select(sent.c.file_id, _s.table_uuid, _s.table_group, sa.func.max(sent.c.end).label("end"))
@@ -169,6 +169,6 @@ def pins(
         )
         for each in connection.execute(wanted):
             ends[each.file_id, each.table_uuid, each.table_group] = each.end
-    for key, of_file in asked.items():
-        made |= {pin for pin, begin in of_file if ends.get((key, str(pin[2]), pin[3]), 0) > begin}
-    return made
+    for key, of_file in undecided.items():
+        pinned |= {pin for pin, begin in of_file if ends.get((key, str(pin[2]), pin[3]), 0) > begin}
+    return pinned

@@ -1,1 +1,1 @@
-"""The ledger's SQL tables, and the triggers that note what changed."""
+"""The ledger's SQL tables, and the triggers that record changes."""

@@ -1,8 +1,8 @@
-"""What all of the ledger's SQL tables have in common, the same on SQLite and PostgreSQL, and making them.
+"""Common parts of the ledger's SQL tables, and their creation. The schema is the same on SQLite and PostgreSQL.
 
-Files, rules, streams and sources get small integer keys that are never used again; everything else is keyed by what
-it is about. Lengths and offsets are bytes, times microseconds since 1970, hashes 32 raw bytes. ``SCHEMA_VERSION`` is
-stored in ``meta``; a newer one is refused.
+Files, rules, streams and sources have small integer keys that are never reused; other tables have natural keys.
+Lengths and offsets are bytes, times microseconds since 1970, hashes 32 raw bytes. ``SCHEMA_VERSION`` is stored in
+``meta``; a ledger with a newer version is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEY = BigInteger().with_variant(Integer, "sqlite")
 
 
 def id_column() -> Column[int]:
-    """A key that is never used again."""
+    """An integer key that is never reused."""
     return Column("id", KEY, primary_key=True, autoincrement=True)
 
 
@@ -27,13 +27,13 @@ def partial_index(name: str, column: str, where: str, *, unique: bool = False) -
 
 
 def create_all(connection: Connection) -> None:
-    """Make the tables that are not there."""
+    """Create missing tables."""
     if connection.dialect.name == "postgresql":
         give_postgresql_partial_indexes()
     metadata.create_all(connection)
 
 
 def give_postgresql_partial_indexes() -> None:
-    """Only when PostgreSQL is there: the mere word loads its dialect, 0.1 s of every short command."""
+    """Add the indexes' PostgreSQL options. Only for PostgreSQL, since naming them imports its dialect (0.1 s)."""
     for index in (index for table in metadata.tables.values() for index in table.indexes if _WHERE in index.info):
         index.dialect_kwargs["postgresql_where"] = text(index.info[_WHERE])

@@ -1,4 +1,4 @@
-"""The SQL tables of what goes to peers: rules, where they begin, how far each file is there, what holds it."""
+"""The SQL tables of sending: peers, rules and where they begin, progress per file and peer, held tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ rules = Table(
     sqlite_autoincrement=True,
 )
 
-# rules for tables to come
+# rules for later tables
 pattern_rules = Table(
     "pattern_rules",
     metadata,
@@ -56,7 +56,7 @@ pattern_rules = Table(
     Column("with_properties", Boolean, nullable=False),
 )
 
-# where the streams of a rule that ended stood at the peer, until the same goes to the same cluster again
+# how far the streams of an ended rule were at the peer; deleted when the same (table, group, cluster) is enabled again
 ended_rules = Table(
     "ended_rules",
     metadata,
@@ -65,11 +65,11 @@ ended_rules = Table(
     Column("table_group", String, primary_key=True),
     Column("generation", BigInteger, nullable=False),
     Column("at", BigInteger, nullable=False),
-    Column("positions", Text, nullable=False),  # {wal: first sequence that is not there}
+    Column("positions", Text, nullable=False),  # {wal: first sequence that the peer lacks}
     Column("gaps", Text, nullable=False),
 )
 
-# the first sequence a rule requires, per WAL that had its stream when the rule was made; never changed
+# the first sequence a rule requires, per WAL that had its stream when the rule began; never changes
 required_from = Table(
     "required_from",
     metadata,
@@ -78,7 +78,7 @@ required_from = Table(
     Column("sequence", BigInteger, nullable=False),
 )
 
-# what is written here for rules that are bootstrapping; the file goes when the peer has applied it
+# files written here for BOOTSTRAPPING rules; each is retired when the peer has applied it
 bootstraps = Table(
     "bootstraps",
     metadata,
@@ -87,7 +87,7 @@ bootstraps = Table(
     Column("generation", BigInteger, nullable=False),
 )
 
-# where a rule begins in a file that was there before it; files without a row begin at their header's end
+# where a rule begins in a file older than the rule; in files without a row it begins at the header's end
 rule_begins = Table(
     "rule_begins",
     metadata,
@@ -105,10 +105,10 @@ progress = Table(
     Column("applied", BigInteger, nullable=False),
     Column("commit", BigInteger, nullable=False),
     Column("error", Text, nullable=False),
-    Column("losses", BigInteger, nullable=False, server_default="0"),  # of the peer, when last learnt
+    Column("losses", BigInteger, nullable=False, server_default="0"),  # see PeerProgress
 )
 
-# how each of those who send fares with a peer; for people to see
+# the latest attempt of each reporter at a peer; shown by status
 attempts = Table(
     "attempts",
     metadata,
@@ -132,7 +132,7 @@ held_tables = Table(
     Column("since", BigInteger, nullable=False),
 )
 
-# bytes [begin, end) of a file, as ranges, that hold only frames of one table: other tables need not wait for them
+# ranges of a file that hold only frames of one withheld table; other tables need not wait for them
 withheld = Table(
     "withheld",
     metadata,

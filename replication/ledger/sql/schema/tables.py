@@ -1,6 +1,6 @@
-"""The SQL tables of what is here: tables and their schemas, files, streams, what was claimed, received and applied.
+"""The SQL tables of local state: tables and their schemas, files, streams, claims, received ranges, applied positions.
 
-What goes to peers is in ``sending.py``, what both keep to in ``metadata.py``.
+The tables of sending are in ``sending.py``, common parts in ``metadata.py``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from replication.ledger.sql.schema.metadata import KEY, id_column, metadata, par
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
-# term, closed, generation, replay_epoch, seen, retired_bytes, definitions; of a table, aged and forgotten; of a host,
-# assigned: each only grows
+# Values that only grow. Global: term, closed, generation, replay_epoch, seen, retired_bytes, definitions, rules.
+# Per table: aged, forgotten. Per host: assigned. Per peer and slot: last_seen.
 counters = Table(
     "counters", metadata, Column("name", String, primary_key=True), Column("value", BigInteger, nullable=False)
 )
 
-# the newest term of each other cluster that was seen, and the nonce its ledger drew for it
+# the newest known term of each other cluster, with its random nonce
 term_histories = Table(
     "term_histories",
     metadata,
@@ -84,7 +84,7 @@ files = Table(
     sqlite_autoincrement=True,
 )
 
-# gauges over the last hour or so, that forecasts are made from
+# gauge values of about the last hour, for forecasts
 samples = Table(
     "samples",
     metadata,
@@ -104,8 +104,8 @@ streams = Table(
     sqlite_autoincrement=True,
 )
 
-# Sequences [seq_begin, seq_end) of a stream, found at [begin, end) of a file; file_id NULL once it is retired.
-# Rows are as long as a registration until they are applied, then joined, so that "applied" stays exact.
+# Sequences [seq_begin, seq_end) of a stream, found at [begin, end) of a file; file_id is NULL once the file is retired.
+# A row covers one registration until it is applied, so that "applied" stays exact; then adjacent rows are joined.
 claims = Table(
     "claims",
     metadata,
@@ -147,12 +147,12 @@ sources = Table(
     sqlite_autoincrement=True,
 )
 
-# the highest role epoch seen per cluster that ships here
+# the highest role epoch per cluster that ships here
 epochs = Table(
     "epochs", metadata, Column("source", Text, primary_key=True), Column("epoch", BigInteger, nullable=False)
 )
 
-# [source_begin, source_end) of a peer's file, at [begin, end) of a landing file; joined once applied, as claims are
+# [source_begin, source_end) of a peer's file, at [begin, end) of a landing file; joined once applied, as in claims
 received = Table(
     "received",
     metadata,
@@ -183,7 +183,7 @@ batches = Table(
     Index("batches_age", "table_uuid", "at"),
 )
 
-# WALs with rows that were acked under a batch id which had other rows already
+# WALs with rows that were acked under a batch id with different rows
 batch_conflicts = Table(
     "batch_conflicts",
     metadata,
@@ -193,7 +193,7 @@ batch_conflicts = Table(
     Column("at", BigInteger, nullable=False),
 )
 
-# who appends under a batch id, until the batch is complete; the row stays while the writer's bytes are not registered
+# the writer that appends under a batch id, until the batch is complete; see Batches.hold
 batch_holds = Table(
     "batch_holds",
     metadata,
@@ -216,7 +216,7 @@ routes = Table(
     Column("carried", Text, nullable=False, server_default="[]"),  # [[origin, [cluster, …], silent since, awaits], …]
 )
 
-# sequences that went with a file that was written here and salvaged: nobody waits for them, though they may come back
+# sequences lost with a salvaged own file; nothing waits for them, and they may land again
 acknowledged = Table(
     "acknowledged",
     metadata,
@@ -228,7 +228,7 @@ acknowledged = Table(
     Column("at", BigInteger, nullable=False),  # when it was salvaged
 )
 
-# when a cluster that sends to this one was last seen
+# when each cluster that sends to this one was last seen
 last_seen = Table(
     "last_seen", metadata, Column("source", Text, primary_key=True), Column("at", BigInteger, nullable=False)
 )
@@ -261,8 +261,8 @@ quarantined = Table(
     Column("reason", Text, nullable=False),
     Column("copy", Text, nullable=False),
     Column("at", BigInteger, nullable=False),
-    Column("discarded", BigInteger, nullable=False, server_default="0"),  # when a person discarded it; 0: not
-    Column("held", Text, nullable=False),  # [[stream id, sequence begin, end], …] kept out of replicated time
+    Column("discarded", BigInteger, nullable=False, server_default="0"),  # when a person discarded it, 0 if not
+    Column("held", Text, nullable=False),  # [[stream id, sequence begin, end], …] that hold back replicated time
 )
 
 folds = Table(
@@ -293,7 +293,7 @@ notices = Table(
     Column("payload", LargeBinary, nullable=False),
 )
 
-# origins whose commit times were far ahead of a clock here: the furthest one, and when it was seen
+# origins with commit times far ahead of a local clock: the newest one, and when it was seen
 clocks = Table(
     "clocks",
     metadata,
@@ -302,7 +302,7 @@ clocks = Table(
     Column("at", BigInteger, nullable=False),
 )
 
-# tables that a hook makes here out of others; ``pending`` is a batch that may or may not be there
+# derived tables; ``pending`` is a batch that may or may not be written
 derivations = Table(
     "derivations",
     metadata,
@@ -310,10 +310,10 @@ derivations = Table(
     Column("source_uuid", String, ForeignKey("tables.uuid"), nullable=False, index=True),
     Column("hook", String, nullable=False),
     Column("options", Text, nullable=False),  # {name: value}
-    Column("names", Text, nullable=False),  # {uuid of a column of the source: what the hook knows it as}
+    Column("names", Text, nullable=False),  # {uuid of a column of the source: its name for the hook}
     Column("version", String, nullable=False),
     Column("generation", BigInteger, nullable=False),
-    Column("position", BigInteger, nullable=False),  # -1: all of the source is compared anew
+    Column("position", BigInteger, nullable=False),  # -1: compare the whole source again
     Column("pending", String, nullable=False, server_default=""),
     Column("pending_position", BigInteger, nullable=False, server_default="0"),
     Column("upto", BigInteger, nullable=False, server_default="0"),

@@ -1,7 +1,7 @@
-"""Which files and rules changed since somebody looked: noted by triggers, so that nobody who writes can forget it.
+"""Change tracking of files and rules by triggers, so that every write is recorded.
 
-Writers take turns on either store, so ids of ``touched`` grow in the order of commits: whoever has seen all up to one
-has missed nothing before it. A file has one row, which moves to the end; it goes with its file.
+Writes are serialised on both stores, so ids of ``touched`` grow in commit order: a reader that has read up to an id has
+missed no earlier change. A file has one row, which gets a new id on each change and is deleted with the file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from replication.ledger.sql.schema import sending
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.metadata import KEY, id_column, metadata
 
-# how often rules, or who peers are, changed, in ``counters``
+# the counter of changes to rules and to peers' clusters, in ``counters``
 RULES = "rules"
 
 touched = sa.Table(
@@ -35,9 +35,9 @@ _COUNT = f"UPDATE counters SET value = value + 1 WHERE name = '{RULES}'"
 
 
 def install(connection: Connection) -> None:
-    """Make the triggers that are not there; ``touched`` is."""
-    there = sa.select(schema.counters.c.name).where(schema.counters.c.name == RULES)
-    if connection.scalar(there) is None:
+    """Create missing triggers; the table ``touched`` must exist."""
+    counter = sa.select(schema.counters.c.name).where(schema.counters.c.name == RULES)
+    if connection.scalar(counter) is None:
         connection.execute(schema.counters.insert().values(name=RULES, value=0))
     if connection.dialect.name == "postgresql":
         _on_postgresql(connection)
@@ -67,7 +67,7 @@ def _on_sqlite(connection: Connection) -> None:
 
 
 def _on_postgresql(connection: Connection) -> None:
-    """Those that are there are left alone: to make one, a table must be locked against its readers."""
+    """Create missing triggers only: creating one locks its table against readers."""
     known = set(connection.exec_driver_sql("SELECT tgname FROM pg_trigger WHERE tgname LIKE 'touched_%%'").scalars())
     for table, column in _OF_FILES:
         make = f"touched_{table.name}"

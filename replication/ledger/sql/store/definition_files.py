@@ -1,7 +1,7 @@
-"""Definitions as files beside SQLite's ledger, so that frames can be decoded whatever becomes of it.
+"""Definitions as files beside a SQLite ledger, so that frames can be decoded when the ledger is lost.
 
-No data frame carries its schema, and the catalog has a table's definition only once rows have been replayed into it.
-What is here is durable before the ledger knows it, and so before any frame of it.
+Data frames do not carry their schema, and the catalog has a table's definition only after its first replay. A file here
+is durable before the ledger has the definition, and so before any frame of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION, _TABLE = ".schema", ".table"
 class DefinitionFiles:
     """The folder ``schemas`` beside a ledger: a file for each schema version, and one for each table.
 
-    A version's file has a line of table and group, then its body; a table's has its definition as JSON.
+    A version's file has a line with table and group, then the body. A table's file has its definition as JSON.
 
     Args:
         ledger: the ledger's file.
@@ -31,7 +31,7 @@ class DefinitionFiles:
         self._kept: set[bytes] = set()
 
     def keep_version(self, version: SchemaVersion) -> None:
-        """Write a version that is not there yet; durable when this returns. StorageError when it cannot be written."""
+        """Write a version unless its file exists; durable on return. Raises StorageError when writing fails."""
         if version.hash not in self._kept:
             path = self._folder / f"{version.hash.hex()}{_VERSION}"
             if not path.exists():
@@ -39,27 +39,27 @@ class DefinitionFiles:
             self._kept.add(version.hash)
 
     def keep_table(self, spec: TableSpec) -> None:
-        """Write a table's definition, in the place of an earlier one; durable when this returns, or StorageError."""
+        """Write or replace a table's definition; durable on return. Raises StorageError when writing fails."""
         self._write(self._table(spec.uuid), spec.to_json().encode())
 
     def forget_table(self, table: UUID) -> None:
-        """Of a table that was dropped."""
+        """Remove the definition of a dropped table."""
         LocalFiles().remove(str(self._table(table)))
 
     def versions(self) -> list[SchemaVersion]:
-        """Every version that is there and whole."""
+        """Every intact version."""
         found = []
         for path in sorted(self._folder.glob(f"*{_VERSION}")):
             named, _, body = path.read_bytes().partition(b"\n")
             try:
                 table, _, group = named.decode().partition(" ")
                 found.append(SchemaVersion.load(UUID(table), group, bytes.fromhex(path.stem), body))
-            except (FormatError, ValueError):  # damaged, like the ledger that it is to stand in for
+            except (FormatError, ValueError):  # damaged: leave it out
                 continue
         return found
 
     def tables(self) -> dict[UUID, TableSpec]:
-        """Every definition that is there and whole."""
+        """Every intact definition."""
         found = {}
         for path in sorted(self._folder.glob(f"*{_TABLE}")):
             try:

@@ -1,7 +1,7 @@
-"""Small integer keys of files, streams and sources, remembered per process.
+"""Small integer keys of files, streams and sources, cached per process.
 
-Keys never change and are never used again, so remembering them is safe whatever other processes do; a key made in a
-transaction is remembered only once that has committed.
+Keys never change and are never reused, so the cache stays valid whatever other processes do. A key created in a
+transaction is cached only after the commit.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class KeyCache:
     """The keys of one ledger."""
 
     def __init__(self) -> None:
-        """Start with nothing remembered."""
+        """Start empty."""
         self._known: dict[Any, int] = {}
 
     def session(self, connection: Connection) -> KeysInTransaction:
-        """The keys as one transaction sees them; call ``keep`` once it has committed."""
+        """The keys within one transaction; call ``keep`` after it has committed."""
         return KeysInTransaction(self._known, connection)
 
 
 class KeysInTransaction:
-    """Keys looked up, and made where missing, within one transaction."""
+    """Keys looked up, and created when missing, within one transaction."""
 
     def __init__(self, known: dict[Any, int], connection: Connection) -> None:
         """For ``connection``'s transaction, reading ``known`` and adding to it on ``keep``."""
@@ -62,13 +62,13 @@ class KeysInTransaction:
         self._connection = connection
 
     def keep(self) -> None:
-        """The transaction has committed: remember what it looked up or made."""
+        """Cache the keys that the transaction looked up or created. Call it after the commit."""
         if len(self._known) > REMEMBERED:
             self._known.clear()
         self._known.update(self._fresh)
 
     def file(self, file: FileId) -> int:
-        """The key of a file that is there; MissingFileError otherwise."""
+        """The key of a file; MissingFileError when the ledger does not have it."""
         key = self._known.get(file) or self._fresh.get(file)
         if key is None:
             key = self._connection.scalar(_FILE, {"file": str(file)})
@@ -78,16 +78,16 @@ class KeysInTransaction:
         return key
 
     def stream(self, stream: StreamId) -> int:
-        """The key of a stream, made when it is new."""
+        """The key of a stream, created when new."""
         values = {"in_wal": str(stream.wal), "in_table": str(stream.table), "in_group": stream.group}
         return self._get(stream, lambda: self._find_or_add(_STREAM, _ADD_STREAM, values))
 
     def source(self, file: FileId) -> int:
-        """The key of a peer's file, made when it is new."""
+        """The key of a peer's file, created when new."""
         return self._get(("source", file), lambda: self._find_or_add(_SOURCE, _ADD_SOURCE, {"of_file": str(file)}))
 
     def has_table(self, table: UUID) -> bool:
-        """Whether this cluster has, or had, the table, so that its own replay applies the frames."""
+        """Whether this cluster has or had the table, so that its replay handles the frames."""
         if table not in self._known and table not in self._fresh:
             if self._connection.scalar(_TABLE, {"uuid": str(table)}) is None:
                 return False
@@ -102,15 +102,15 @@ class KeysInTransaction:
 
     def _find_or_add(self, find: Prepared, add: Prepared, values: dict[str, str]) -> int:
         found = find.run(self._connection, values).fetchone()
-        if found is None:  # nobody else writes meanwhile
+        if found is None:  # writes are serialised: no other process adds it meanwhile
             add.run(self._connection, values)
             found = find.run(self._connection, values).fetchone()
         return int(found[0])
 
 
 def missing(file: FileId) -> MissingFileError:
-    """The error for a file the ledger does not have."""
-    return MissingFileError(f"the ledger has no file {file}", "It may have been retired; look at: walship wal list")
+    """The error for a file that the ledger does not have."""
+    return MissingFileError(f"the ledger has no file {file}", "It may have been retired. List files: walship wal list")
 
 
 def file_row(row: Any) -> FileRow:
@@ -135,26 +135,27 @@ def file_row(row: Any) -> FileRow:
 
 @lru_cache(maxsize=REMEMBERED)
 def file_id(text: str) -> FileId:
-    """A file's id from its text, remembered: the same few are read over and over."""
+    """A file's id from its text, cached since the same few are read often."""
     return FileId.parse(text)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def stream_id(wal: str, table: str, group: str) -> StreamId:
-    """A stream's id from its columns, remembered."""
+    """A stream's id from its columns, cached."""
     return StreamId(file_id(wal), UUID(table), group)
 
 
 @lru_cache(maxsize=4096)
 def table_spec(text: str) -> TableSpec:
-    """A definition as it is stored, remembered: the same few are read over and over, and each is one object."""
+    """A definition from its stored text, cached since the same few are read often; equal texts give one object."""
     return TableSpec.from_json(text)
 
 
 def check_term(connection: Connection, term: int) -> None:
-    """Within a decision's own transaction: StaleTermError when a newer master was elected."""
+    """Raise StaleTermError when a newer master was elected. Call it in the decision's own transaction."""
     current = counter(connection, "term")
     if term < current:
         raise StaleTermError(
-            f"a decision of term {term} came after term {current} began", "Another master was elected; nothing was done"
+            f"a decision of term {term} was refused: the term is {current}",
+            "Another master was elected; nothing was changed",
         )

@@ -14,13 +14,13 @@ _EVERY_US = 1_000_000
 
 
 class LastSeen:
-    """Notes about once a second that a sender is there; shared by the parts of one ledger."""
+    """Records about once a second that a sender is alive; shared by the parts of one ledger."""
 
     def __init__(self) -> None:
         self._noted: dict[ClusterId, int] = {}
 
     def note(self, connection: Connection, source: ClusterId) -> None:
-        """Something came from ``source`` just now."""
+        """Record that a message from ``source`` arrived now."""
         now = time.time_ns() // 1000
         if abs(now - self._noted.get(source, 0)) >= _EVERY_US:
             self._noted[source] = now

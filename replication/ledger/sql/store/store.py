@@ -1,9 +1,9 @@
-"""Connections and transactions: one writing connection per process behind a lock, reads beside it that wait for nobody.
+"""Connections and transactions: one writing connection per process behind a lock, and reads that never wait for it.
 
 SQLite runs in WAL mode with synchronous=FULL, and every writing transaction begins IMMEDIATE (deferred ones fail when
-several processes upgrade at once). PostgreSQL gets the same one-writer-at-a-time order from an advisory lock taken
-first in every writing transaction, so that both stores give the same answers. A host that vanishes or freezes in the
-middle of one holds the others up for ``_SILENT_S`` at most: the server then ends its session, and so the transaction.
+several processes upgrade at once). On PostgreSQL every writing transaction first takes an advisory lock, so writes are
+serialised on both stores. A host that vanishes or freezes in a transaction blocks the others for at most ``_SILENT_S``:
+then the server ends its session and the transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READERS = 4
 IN_LIST = 5000
 _ADVISORY_KEY = 0x77616C73
 _CONNECT_S = 10
-_SILENT_S = 15  # a connection whose other end says nothing for longer is closed, on both sides
+_SILENT_S = 15  # both sides close a connection whose other end is silent for longer
 _READ_ONLY = "25006"  # PostgreSQL's read_only_sql_transaction
 _MEMORY = (":memory:", "", None)
 
@@ -43,11 +43,11 @@ class SqlStore:
         busy_timeout_s: how long a writing transaction waits for others before LedgerBusyError.
 
     Attributes:
-        path: SQLite's file; None where there is none.
+        path: SQLite's file; None in memory and on PostgreSQL.
     """
 
     def __init__(self, url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        """Prepare the engines; nothing is connected yet."""
+        """Prepare the engines without connecting."""
         self.url = _driver_url(url)
         self._timeout_s = busy_timeout_s
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class SqlStore:
             pool_size=1,
             max_overflow=0,
             pool_pre_ping=True,
-            isolation_level="READ COMMITTED",  # each statement sees what was committed before the lock was had
+            isolation_level="READ COMMITTED",  # statements see everything committed before the advisory lock was taken
         )
         sa.event.listen(writer, "begin", _advisory_lock)
         sa.event.listen(writer, "handle_error", _leave_read_only)
@@ -100,7 +100,7 @@ class SqlStore:
         return writer, reader
 
     def _begin_immediate(self, connection: Connection) -> None:
-        """Begin once the store is free, asking every millisecond: SQLite would wait up to 100 ms between tries."""
+        """Begin once the store is free. Retries every 2 ms; SQLite alone would wait up to 100 ms between tries."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -112,11 +112,11 @@ class SqlStore:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """One writing transaction, alone among all processes; durable when the block ends, undone when it raises.
+        """Run one writing transaction, serialised among all processes: durable at the block's end, undone if it raises.
 
         Raises:
-            LedgerBusyError: others kept the store locked past the time-out.
-            CoordinationError: the store cannot be reached, or failed.
+            LedgerBusyError: others kept the store locked past the timeout.
+            CoordinationError: the store is unreachable or failed.
         """
         if not self._lock.acquire(timeout=self._timeout_s):
             raise self._busy()
@@ -131,7 +131,7 @@ class SqlStore:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One consistent snapshot for reading; neither waits for writers nor holds them up."""
+        """Read from one consistent snapshot; readers and writers do not block each other."""
         if self._in_memory:
             with self.write() as connection:
                 yield connection
@@ -162,16 +162,16 @@ class SqlStore:
                 what = message_line(cause or error)
                 raise CoordinationError(
                     f"the ledger at {self._name} failed: {what}",
-                    "Look at its disk or server. Roles try again by themselves; say a command again",
+                    "Check its disk or server. Roles retry by themselves; repeat a command that failed",
                 ) from error
             raise
         except sa.exc.TimeoutError as error:
             raise self._busy() from error
-        except sqlite3.DatabaseError as error:  # of a statement that its driver was given directly
+        except sqlite3.DatabaseError as error:  # from a statement that the driver executed directly
             if _is_busy(error):
                 raise self._busy() from error
             if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
-                raise CoordinationError(f"the ledger at {self._name} failed: {error}", "Look at its disk") from error
+                raise CoordinationError(f"the ledger at {self._name} failed: {error}", "Check its disk") from error
             raise
 
     def _busy(self) -> LedgerBusyError:
@@ -185,10 +185,10 @@ class SqlStore:
         return self.url.render_as_string(hide_password=True)
 
     def check_present(self) -> None:
-        """Raise ConfigError when a SQLite file is not there, instead of making an empty one."""
+        """Raise ConfigError when a SQLite file does not exist, instead of creating an empty one."""
         path = self.url.database
         if self.is_sqlite and not self._in_memory and path and not Path(path).exists():
-            raise ConfigError(f"there is no ledger at {path}", "Start the cluster, which makes it: walship up")
+            raise ConfigError(f"there is no ledger at {path}", "Start the cluster, which creates it: walship up")
 
 
 def _driver_url(url: str) -> URL:
@@ -204,8 +204,8 @@ def _driver_url(url: str) -> URL:
 
 
 def _postgresql_arguments(url: URL, timeout_s: float) -> dict[str, object]:
-    """What connections are opened with; what the address says itself wins."""
-    given = url.query.get("options", "")
+    """Connection arguments; those in the URL take precedence."""
+    from_url = url.query.get("options", "")
     server = {
         "lock_timeout": int(timeout_s * 1000),
         "synchronous_commit": "on",
@@ -224,7 +224,7 @@ def _postgresql_arguments(url: URL, timeout_s: float) -> dict[str, object]:
         "application_name": "walship",
     }
     options = [f"-c {name}={value}" for name, value in server.items()]
-    options += [given] if isinstance(given, str) else given
+    options += [from_url] if isinstance(from_url, str) else from_url
     return {name: value for name, value in client.items() if name not in url.query} | {
         "options": " ".join(filter(None, options))
     }
@@ -243,7 +243,7 @@ def _advisory_lock(connection: Connection) -> None:
 
 
 def _leave_read_only(context: sa.engine.ExceptionContext) -> None:
-    """A server that has become another's standby stays one: the next transaction asks for a connection anew."""
+    """Drop the connection when the server has become a standby; the next transaction connects again."""
     if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
 
@@ -252,7 +252,7 @@ def _durable(connection: Any, _: object) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA fullfsync=ON")
-    connection.execute("PRAGMA busy_timeout=2")  # beginning waits in steps of a millisecond, and nothing after it waits
+    connection.execute("PRAGMA busy_timeout=2")  # ms; ``_begin_immediate`` retries, later statements never wait
 
 
 def _foreign_keys(connection: Any, _: object) -> None:
@@ -264,7 +264,7 @@ def _query_only(connection: Any, _: object) -> None:
 
 
 def greatest(one: sa.ColumnElement[int], two: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """The larger of two, in either store's words."""
+    """The larger of two, in SQL that both stores have."""
     return sa.case((one >= two, one), else_=two)
 
 
@@ -274,7 +274,7 @@ def counter(connection: Connection, name: str) -> int:
 
 
 def raise_counter(connection: Connection, name: str, value: int) -> int:
-    """Raise a counter to ``value`` unless it is higher already; what it is then."""
+    """Raise a counter to ``value`` unless it is higher already; return its value."""
     kept = counter(connection, name)
     if value > kept:
         done = connection.execute(
@@ -285,8 +285,8 @@ def raise_counter(connection: Connection, name: str, value: int) -> int:
     return max(kept, value)
 
 
-def insert_into(connection: Connection, table: sa.Table) -> Any:  # the two dialects' inserts share no typed face
-    """An INSERT that knows ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
+def insert_into(connection: Connection, table: sa.Table) -> Any:  # the two dialects' inserts share no type
+    """An INSERT with ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
     if connection.dialect.name == "sqlite":
         return sqlite.insert(table)
     from sqlalchemy.dialects import postgresql  # 0.08 s to import
@@ -295,14 +295,14 @@ def insert_into(connection: Connection, table: sa.Table) -> Any:  # the two dial
 
 
 def put_meta(connection: Connection, values: Mapping[str, str]) -> None:
-    """Set what is known of the ledger as a whole."""
+    """Set rows of ``meta``."""
     for name, value in values.items():
         insert = insert_into(connection, schema.meta).values(name=name, value=value)
         connection.execute(insert.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
 
 def chunked(ids: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """``ids`` in pieces short enough for an IN list."""
+    """Split ``ids`` into pieces short enough for an IN list."""
     for at in range(0, len(ids), IN_LIST):
         yield ids[at : at + IN_LIST]
 
