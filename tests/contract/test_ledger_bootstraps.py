@@ -86,7 +86,7 @@ def test_a_file_begun_again_replaces_the_one_before(sending: Ledger) -> None:
         sending.bootstraps.finish_file(old, LONG)
     sending.bootstraps.finish_file(new, LONG)
     sending.rules.need_bootstrap("north", FLIGHTS.uuid, 0)
-    with pytest.raises(RequestError, match="begun anew"):
+    with pytest.raises(RequestError, match="begun again"):
         sending.bootstraps.begin_file(wanted, "h0", "/data/wal", "boot")
     assert [row.file for row in sending.files.retirable("h0")] == [new]  # nobody waits for it
     sending.rules.begin_bootstrap("north", FLIGHTS.uuid, 0)

@@ -98,7 +98,7 @@ def test_what_must_not_be_tried_again_is_refused_and_changes_nothing(ledger: Led
     ledger.replay.quarantine(Quarantined(other.file, at, at + FRAME, FLIGHTS.uuid, "divergence", "/q/2", 8))
     with pytest.raises(RequestError, match="another history"):
         ledger.replay.requeue(other.file, at, copy_of(2, "astray"), landing(ledger))
-    with pytest.raises(RequestError, match="in another file by now"):
+    with pytest.raises(RequestError, match="now claimed in another file"):
         ledger.replay.requeue(route.file, BAD, copy_of(4), landing(ledger))
     closed = landing(ledger)
     ledger.files.close(closed, HEADER)
