@@ -1,5 +1,5 @@
-"""Files: appending, syncing and locking, over POSIX and in memory, and stores for files that are moved off the disk.
+"""Files: append, sync and lock, over POSIX and in memory; and remote stores for spilled files.
 
-Guarantees: what was written before a ``sync`` that returned survives a power cut. In tests, ``memory.py`` drops
-everything else. Begin at ``base.py``.
+Guarantees: bytes written before a successful ``sync`` survive a power cut. In tests, ``memory.py`` drops all other
+bytes. Begin at ``base.py``.
 """

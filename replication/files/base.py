@@ -1,6 +1,6 @@
 """The protocols of a file system: files that grow at their end, with explicit durability.
 
-Implemented over POSIX (``local.py``), and in memory with the faults of a disk (``memory.py``). A path is text. Every
+Implemented over POSIX (``local.py``), and in memory with the faults of a disk (``memory.py``). Paths are strings. Every
 failure raises StorageError or a subclass: NoSpaceError for a full disk or quota, MissingFileError, LockedFileError.
 """
 
@@ -20,28 +20,28 @@ class AppendFile(Protocol):
     path: str
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        """Write ``parts`` at the position and move it; how many bytes were written: maybe not all, never 0."""
+        """Write ``parts`` at the position and move it. Return the bytes written: possibly not all, never 0."""
 
     def position(self) -> int:
-        """Where the next write goes."""
+        """Return the offset of the next write."""
 
     def seek(self, position: int) -> None:
-        """Write there next."""
+        """Set the offset of the next write."""
 
     def read(self, begin: int, end: int) -> bytes:
-        """The bytes ``[begin, end)``; fewer if the file ends before."""
+        """Return the bytes ``[begin, end)``; fewer if the file ends before ``end``."""
 
     def size(self) -> int:
-        """Length of the file in bytes, with reserved bytes."""
+        """Return the length of the file in bytes, reserved bytes included."""
 
     def reserve(self, end: int) -> None:
-        """Reserve disk blocks up to ``end``, which read as zeros; does nothing where the system cannot do that."""
+        """Reserve disk blocks up to ``end``; they read as zeros. Does nothing on systems that cannot reserve."""
 
     def truncate(self, length: int) -> None:
-        """Cut (or fill with zeros) to ``length`` and write there next. Durable after ``sync``."""
+        """Cut, or extend with zeros, to ``length``; the next write goes there. Durable after ``sync``."""
 
     def sync(self) -> None:
-        """Everything written is durable on return. After a failure, nothing is known of the unsynced bytes."""
+        """Make everything written durable. After a failure, unsynced bytes may or may not be durable."""
 
     def lock(self) -> None:
         """Lock the file until ``close`` or the end of the process; LockedFileError when another holds the lock."""
@@ -54,60 +54,60 @@ class Files(Protocol):
     """A file system."""
 
     def create(self, path: str) -> AppendFile:
-        """A new, empty file; StorageError when it exists. Its name is durable after ``sync_directory``."""
+        """Create an empty file. Raises StorageError when it exists. Its name is durable after ``sync_directory``."""
 
     def open(self, path: str) -> AppendFile:
-        """An existing file for reading and writing, positioned at 0; MissingFileError when there is none."""
+        """Open an existing file for reading and writing, at position 0. Raises MissingFileError when it is missing."""
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory exists."""
 
     def names(self, directory: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Return the names in a directory, sorted; empty when the directory does not exist."""
 
     def make_directory(self, path: str) -> None:
         """Make a directory and its parents, durably. Does nothing when it exists."""
 
     def rename(self, old: str, new: str) -> None:
-        """Replace ``new`` by ``old`` in one step. Durable after ``sync_directory``."""
+        """Rename ``old`` to ``new``, atomically; replace ``new`` if it exists. Durable after ``sync_directory``."""
 
     def remove(self, path: str) -> None:
-        """Delete a file. Does nothing when there is none. Durable after ``sync_directory``."""
+        """Delete a file, if it exists. Durable after ``sync_directory``."""
 
     def sync_directory(self, path: str) -> None:
-        """Names made, renamed and removed in the directory are durable on return."""
+        """Make creations, renames and removals in the directory durable."""
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
-        """``count`` unsigned 64-bit words of a file, shared by every process that maps it.
+        """Map ``count`` unsigned 64-bit words of a file, shared by every process that maps it.
 
-        A store of one word is never seen torn. ``create`` makes the file, or fills it with zeros. On a read-only disk
-        the words can only be read. Release the view when done.
+        A store of one word is atomic. ``create`` creates the file, or fills it with zeros. On a read-only disk the
+        words are read-only. Release the view when done.
 
         Raises:
-            MissingFileError: there is no such file, or it is shorter.
+            MissingFileError: the file does not exist, or is shorter.
         """
 
     def sync_words(self, path: str, words: memoryview) -> None:
-        """What was stored in ``words``, which ``map_words`` gave for ``path``, is durable on return."""
+        """Make the stored ``words`` durable; ``map_words`` returned them for ``path``."""
 
 
 def reserve(file: AppendFile, written: int, end: int, ahead: int) -> int:
-    """Reserve room for a file up to ``end``, and ``ahead`` bytes more if the disk has them; the end of the reservation.
+    """Reserve space up to ``end``, and ``ahead`` bytes more if the disk has them; return the end of the reservation.
 
     Raises:
-        NoSpaceError: there is no room up to ``end``. The file is then cut to ``written``.
+        NoSpaceError: there is no space up to ``end``. The file was cut to ``written``.
     """
     try:
         file.reserve(end + ahead)
         return end + ahead
-    except NoSpaceError:  # without ``ahead``, the last bytes of a disk can be used too
+    except NoSpaceError:  # retry without ``ahead``, to use the last bytes of a disk
         file.truncate(written)
         file.reserve(end)
         return end
 
 
 def append(file: AppendFile, parts: Sequence[Buffer]) -> int:
-    """Write all of ``parts`` at the position, in as many writes as it takes; how many bytes that were.
+    """Write all of ``parts`` at the position, in several writes if needed; return the number of bytes.
 
     Raises:
         StorageError: a write failed. Some bytes may be written past the earlier position.

@@ -13,12 +13,12 @@ _READ_BYTES = 4 << 20
 
 
 def frames(file: AppendFile, begin: int, end: int) -> Iterator[tuple[FrameView, memoryview]]:
-    """Every whole frame in ``[begin, end)``, with its payload; stops before an incomplete one.
+    """Yield every whole frame in ``[begin, end)``, with its payload; stop before an incomplete one.
 
     ``begin`` is the start of a frame.
 
     Raises:
-        CorruptFrameError: there is something other than a frame or an end record. Frames before it were yielded.
+        CorruptFrameError: bytes are neither a frame nor an end record. Frames before them were yielded.
     """
     step = _READ_BYTES
     while begin < end:
@@ -36,35 +36,35 @@ def frames(file: AppendFile, begin: int, end: int) -> Iterator[tuple[FrameView, 
 
 
 def refuse_occupied(files: Files, path: str, file: FileId, *, unfinished: bool = False) -> None:
-    """Raise StorageError when another file lies at ``path``, where the newly allocated ``file`` is to be made.
+    """Raise StorageError when another file exists at ``path``, where the newly allocated ``file`` will be created.
 
-    Hosts that share a directory by mistake, or a ledger older than its files, must not replace acked frames.
+    This protects acked frames when hosts share a directory by mistake, or the ledger is older than its files.
 
     Args:
         files: this host's file system.
-        path: where the file is to be made.
-        file: its id.
-        unfinished: an earlier attempt may have left frames.
+        path: the path of the new file.
+        file: the id of the new file.
+        unfinished: whether an earlier attempt may have left frames.
     """
     if not files.exists(path):
         return
     handle = files.open(path)
     try:
         size = handle.size()
-        found = str(read_file_header(handle.read(0, FILE_HEADER_BYTES))[0])
+        occupant = str(read_file_header(handle.read(0, FILE_HEADER_BYTES))[0])
     except FormatError:
         if unfinished or size <= FILE_HEADER_BYTES:  # an earlier attempt was interrupted
             return
-        found = "something else"
+        occupant = "a file without a WAL header"
     finally:
         handle.close()
-    if found != str(file):
+    if occupant != str(file):
         raise StorageError(
-            f"{path} cannot be {file}: {found} is there",
-            "Give every host and cluster its own data_dir. To make the cluster again, move the old files away",
+            f"{path} cannot be {file}: {occupant} is there",
+            "Give every host and cluster its own data_dir. To create the cluster again, move the old files away",
         )
     if size > FILE_HEADER_BYTES and not unfinished:
         raise StorageError(
             f"{path} exists already, with {size} bytes: the ledger is older than the files beside it",
-            "Stop the cluster: walship down. Then walship up explains how to register the files",
+            "Stop the cluster with walship down; then run walship up, which explains how to register the files",
         )

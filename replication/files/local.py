@@ -34,7 +34,7 @@ def _naming(path: str, doing: str) -> Iterator[None]:
 
 
 def _sync(fd: int, elsewhere: Callable[[int], None]) -> None:
-    """F_FULLFSYNC on macOS, where fsync leaves bytes in the drive's cache."""
+    """Call ``elsewhere``; on macOS F_FULLFSYNC instead, because fsync there leaves bytes in the drive's cache."""
     if sys.platform != "darwin":
         elsewhere(fd)
         return
@@ -69,7 +69,7 @@ class LocalFile:
             return os.writev(self._fd, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX])
 
     def position(self) -> int:
-        """The descriptor's."""
+        """Return the descriptor's offset."""
         return os.lseek(self._fd, 0, os.SEEK_CUR)
 
     def seek(self, position: int) -> None:
@@ -77,7 +77,7 @@ class LocalFile:
         os.lseek(self._fd, position, os.SEEK_SET)
 
     def read(self, begin: int, end: int) -> bytes:
-        """By pread, which leaves the position as it is."""
+        """Call pread, which does not move the position."""
         with _naming(self.path, "read"):
             content = os.pread(self._fd, end - begin, begin)
             while content and len(content) < end - begin:
@@ -88,11 +88,11 @@ class LocalFile:
             return content
 
     def size(self) -> int:
-        """From fstat."""
+        """Return the size by fstat."""
         return os.fstat(self._fd).st_size
 
     def reserve(self, end: int) -> None:
-        """By posix_fallocate on Linux; elsewhere nothing is reserved."""
+        """Call posix_fallocate on Linux; elsewhere do nothing."""
         if sys.platform == "linux" and end > (size := self.size()):
             with _naming(self.path, "reserve"):
                 os.posix_fallocate(self._fd, size, end - size)
@@ -109,7 +109,7 @@ class LocalFile:
             _sync(self._fd, os.fdatasync)
 
     def lock(self) -> None:
-        """An exclusive flock."""
+        """Take an exclusive flock."""
         _locked.add(self)
         with _naming(self.path, "lock"):
             try:
@@ -128,7 +128,7 @@ _locked: WeakSet[LocalFile] = WeakSet()
 
 
 def _leave_locks() -> None:
-    """In a forked child: close the locked files, whose flocks it would hold on to when its parent has died."""
+    """Close the locked files in a forked child: otherwise it would keep the flocks after its parent died."""
     for file in list(_locked):
         file.close()
 
@@ -150,18 +150,18 @@ class LocalFiles:
             return LocalFile(path, os.open(path, os.O_RDWR))
 
     def exists(self, path: str) -> bool:
-        """Whether there is anything of that name."""
+        """Whether the name exists, also as a broken link."""
         return os.path.lexists(path)
 
     def names(self, directory: str) -> list[str]:
-        """The sorted names; none when there is no such directory."""
+        """Return the sorted names; empty when the directory does not exist."""
         try:
             return sorted(os.listdir(directory))
         except FileNotFoundError:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Each missing level is made and its parent synced."""
+        """Make each missing level and sync its parent."""
         if not path or os.path.isdir(path):
             return
         parent = os.path.dirname(path)
@@ -190,7 +190,7 @@ class LocalFiles:
                 os.close(fd)
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
-        """A shared mapping as native words. A store of an aligned word is a single instruction."""
+        """Map the file as native words. A store of an aligned word is a single instruction."""
         with _naming(path, "map"):
             access = mmap.ACCESS_WRITE
             try:
@@ -207,7 +207,7 @@ class LocalFiles:
                         raise MissingFileError(f"{path} is truncated")
                     os.ftruncate(fd, count * 8)
                 words = memoryview(mmap.mmap(fd, count * 8, access=access)).cast("Q")
-                if create:  # not by truncating the file: SIGBUS would end a process that has it mapped
+                if create:  # zeroed in place: truncation would end a process that has it mapped with SIGBUS
                     for at in range(count):
                         words[at] = 0
                 return words
@@ -215,7 +215,7 @@ class LocalFiles:
                 os.close(fd)
 
     def sync_words(self, path: str, words: memoryview) -> None:
-        """Msync, which macOS needs to write the words to the file, and a sync of the file."""
+        """Call msync, which macOS needs to write the words to the file, then sync the file."""
         assert isinstance(words.obj, mmap.mmap), "words are mapped"
         with _naming(path, "sync"):
             words.obj.flush()

@@ -1,6 +1,6 @@
-"""Files mapped for reading. Pages are loaded before they are touched.
+"""Files mapped for reading. Pages are loaded before they are accessed.
 
-Touching a page that the disk cannot read would end this process with SIGBUS. Loading it first raises OSError instead.
+Accessing a page that the disk cannot read ends the process with SIGBUS. Loading the page first raises OSError instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from replication.core.coverage import Span
 from replication.core.frame import FrameView, scan
 
 _POPULATE_READ = 22  # MADV_POPULATE_READ of Linux since 5.14, for which Python has no name
-_NOT_GIVEN = (errno.EFAULT, getattr(errno, "EHWPOISON", 133))
+_UNREADABLE = (errno.EFAULT, getattr(errno, "EHWPOISON", 133))
 #: Both headers of a frame, whose lengths have 16 bits.
 HEAD_BYTES_MAX = 128 << 10
 _AHEAD_BYTES = 2 * HEAD_BYTES_MAX
@@ -22,7 +22,7 @@ _TOGETHER_BYTES = 1 << 20
 
 
 def ask(mapped: mmap.mmap, begin: int, end: int) -> None:
-    """Load the pages of ``[begin, end)`` from the disk. Does nothing where the kernel has no call for that.
+    """Load the pages of ``[begin, end)`` from the disk. Does nothing when the kernel has no call for that.
 
     Raises:
         OSError: the disk cannot read all of them.
@@ -34,15 +34,15 @@ def ask(mapped: mmap.mmap, begin: int, end: int) -> None:
     try:
         mapped.madvise(_POPULATE_READ, first, end - first)
     except OSError as error:
-        if error.errno in _NOT_GIVEN:
-            raise OSError(errno.EIO, f"the disk does not give all of bytes {begin} to {end}") from None
+        if error.errno in _UNREADABLE:
+            raise OSError(errno.EIO, f"the disk cannot read all of bytes {begin} to {end}") from None
 
 
 def read_mapped(mapped: mmap.mmap, spans: Sequence[Span]) -> Iterator[memoryview]:
-    """The bytes of each span, not copied. Adjacent spans are loaded together.
+    """Yield the bytes of each span, not copied. Adjacent spans are loaded together.
 
     Raises:
-        OSError: the disk cannot read them.
+        OSError: the disk cannot read the bytes.
     """
     view = memoryview(mapped)
     low = high = 0
@@ -59,8 +59,8 @@ def scan_mapped(mapped: mmap.mmap, begin: int, end: int, base: int = 0) -> Itera
     """As ``core.frame.scan`` of ``mapped[begin:end]``; payloads are not loaded.
 
     Raises:
-        CorruptFrameError: there is something other than frames.
-        OSError: the disk cannot read it.
+        CorruptFrameError: bytes are not a frame.
+        OSError: the disk cannot read the bytes.
     """
     frames = scan(memoryview(mapped)[:end], begin, base)
     at = asked = begin

@@ -1,4 +1,4 @@
-"""Files in memory that fail as disks do. Safe for threads.
+"""Files in memory with the faults of a disk. Safe for threads.
 
 A crash loses bytes and names that were not synced. A sync can fail, a write can be short, and the disk can be full. As
 on Linux, after a failed sync the dirty bytes stay readable, a later sync does not write them, and a crash loses them.
@@ -26,11 +26,11 @@ class _Inode:
 
 @dataclass(slots=True)
 class FileFaults:
-    """The faults to come; tests set them.
+    """The faults of the next calls; tests set them.
 
     Args:
-        sync_failures: how many of the next syncs fail.
-        write_bytes_max: the most bytes that one write takes.
+        sync_failures: the number of next syncs that fail.
+        write_bytes_max: the maximum bytes of one write.
         capacity_bytes: the size of the disk.
         sync_gate: a sync waits until this is set, as on a slow disk.
     """
@@ -51,7 +51,7 @@ class MemoryFile:
         self._at = 0
 
     def write(self, parts: Sequence[Buffer]) -> int:
-        """As much as the faults allow."""
+        """Write as many bytes as the faults allow."""
         content = b"".join(bytes(memoryview(part).cast("B")) for part in parts)
         with self._files.lock:
             inode = self._open()
@@ -71,20 +71,20 @@ class MemoryFile:
             return len(content)
 
     def position(self) -> int:
-        """Where the next write goes."""
+        """Return the offset of the next write."""
         return self._at
 
     def seek(self, position: int) -> None:
-        """Write there next."""
+        """Set the offset of the next write."""
         self._at = position
 
     def read(self, begin: int, end: int) -> bytes:
-        """The bytes that a process sees, synced or not."""
+        """Return bytes as a process sees them, synced or not."""
         with self._files.lock:
             return bytes(self._open().content[begin:end])
 
     def size(self) -> int:
-        """How many bytes a process sees."""
+        """Return the length as a process sees it."""
         with self._files.lock:
             return len(self._open().content)
 
@@ -100,7 +100,7 @@ class MemoryFile:
                 inode.resized = True
 
     def truncate(self, length: int) -> None:
-        """Cut or fill."""
+        """Cut, or extend with zeros."""
         with self._files.lock:
             inode = self._open()
             del inode.content[length:]
@@ -109,7 +109,7 @@ class MemoryFile:
             self._at = length
 
     def sync(self) -> None:
-        """Make dirty bytes durable; a failed sync forgets that they are dirty."""
+        """Make dirty bytes durable. After a failed sync they no longer count as dirty."""
         gate = self._files.faults.sync_gate
         if gate is not None:
             gate.wait()
@@ -127,7 +127,7 @@ class MemoryFile:
                 inode.durable[begin : min(end, size)] = inode.content[begin:end]
 
     def lock(self) -> None:
-        """One holder at a time."""
+        """Lock the file; one holder at a time."""
         with self._files.lock:
             inode = self._open()
             if inode.holder not in (None, self):
@@ -135,7 +135,7 @@ class MemoryFile:
             inode.holder = self
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file and release its lock."""
         with self._files.lock:
             if self._inode is not None and self._inode.holder is self:
                 self._inode.holder = None
@@ -148,7 +148,7 @@ class MemoryFile:
 
 
 class MemoryFiles:
-    """Files in memory; ``crash`` loses what was not synced."""
+    """Files in memory; ``crash`` drops unsynced bytes and names."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -161,15 +161,15 @@ class MemoryFiles:
         self._handles: list[MemoryFile] = []
 
     def crash(self, *, machine: bool = True, keep_bytes: int = 0) -> None:
-        """End every process. With ``machine``, lose what was not synced, but for ``keep_bytes`` of each unsynced tail.
+        """End every process. With ``machine``, drop unsynced bytes, except ``keep_bytes`` of each unsynced tail.
 
-        When only processes die, their bytes stay readable, and their locks are free.
+        When only processes die, their bytes stay readable and their locks are released.
         """
         with self.lock:
             for handle in self._handles:
                 handle.close()
             self._handles.clear()
-            self._words = {path: bytearray(words) for path, words in self._words.items()}  # apart from old views
+            self._words = {path: bytearray(words) for path, words in self._words.items()}  # detached from old views
             if not machine:
                 return
             self._names = dict(self._durable_names)
@@ -181,12 +181,12 @@ class MemoryFiles:
                 inode.dirty.clear()
 
     def room(self) -> int:
-        """Bytes until the disk is full."""
+        """Return the free bytes of the disk."""
         capacity = self.faults.capacity_bytes
         return (1 << 62) if capacity is None else capacity - sum(len(inode.content) for inode in self._names.values())
 
     def create(self, path: str) -> MemoryFile:
-        """A new name."""
+        """Create a name."""
         with self.lock:
             if path in self._names:
                 raise StorageError(f"cannot create {path}: File exists")
@@ -196,7 +196,7 @@ class MemoryFiles:
             return self.open(path)
 
     def open(self, path: str) -> MemoryFile:
-        """Another handle."""
+        """Open another handle."""
         with self.lock:
             inode = self._names.get(path)
             if inode is None:
@@ -206,17 +206,17 @@ class MemoryFiles:
             return handle
 
     def exists(self, path: str) -> bool:
-        """File or directory."""
+        """Whether a file or directory exists."""
         return path in self._names or path in self._directories or path in self._words
 
     def names(self, directory: str) -> list[str]:
-        """Files in it, mapped ones too."""
+        """Return the sorted names of files, mapped ones too."""
         with self.lock:
             paths = [*self._names, *self._words]
         return sorted(path.rpartition("/")[2] for path in paths if dirname(path) == directory)
 
     def make_directory(self, path: str) -> None:
-        """With its parents."""
+        """Make a directory and its parents."""
         while path not in self._directories:
             self._directories.add(path)
             path = dirname(path)
@@ -236,13 +236,13 @@ class MemoryFiles:
             self._durable_words.pop(path, None)
 
     def sync_directory(self, path: str) -> None:
-        """Make its names durable."""
+        """Make the directory's names durable."""
         with self.lock:
             kept = {p: inode for p, inode in self._durable_names.items() if dirname(p) != path}
             self._durable_names = kept | {p: inode for p, inode in self._names.items() if dirname(p) == path}
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
-        """A shared array. A crash of the machine loses what was stored since the last sync."""
+        """Return a shared array. A crash of the machine loses stores since the last sync."""
         with self.lock:
             if create:
                 self._words[path] = bytearray(count * 8)

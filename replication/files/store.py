@@ -1,7 +1,7 @@
-"""Files in a store that fsspec supports (``s3://…``, ``file://…``, ``hdfs://…``) instead of on the host's disk.
+"""Remote stores: files in any store that fsspec supports (``s3://…``, ``file://…``, ``hdfs://…``).
 
 An object is whole or does not exist: it is written under another name, checked by size, and moved. On a local file
-system it is durable, with its name, when ``put`` returns. Elsewhere it is as durable as the store makes it.
+system an object and its name are durable when ``put`` returns. Elsewhere the store determines the durability.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PIECE = 8 << 20
 
 
 def is_stored(path: str) -> bool:
-    """Whether a path is the address of an object, and not a file of this host."""
+    """Whether a path is the address of an object, not a file of this host."""
     return "://" in path
 
 
@@ -35,7 +35,7 @@ class RemoteStore:
         self._is_local = isinstance(self._fs, fsspec.implementations.local.LocalFileSystem)
 
     def put(self, path: str, name: str) -> str:
-        """Copy a file of this host to ``name``, replacing an object there; the object's address.
+        """Copy a file of this host to ``name``, replacing any object there; return the object's address.
 
         Raises:
             StorageError: the object was not written whole.
@@ -63,7 +63,7 @@ class RemoteStore:
             sync(copy.fileno())
 
     def read(self, address: str, begin: int, end: int) -> bytes:
-        """The bytes ``[begin, end)`` of an object; fewer if it ends before."""
+        """Return the bytes ``[begin, end)`` of an object; fewer if it ends before ``end``."""
         with _translated(address):
             try:
                 return bytes(self._fs.cat_file(self._path(address), start=begin, end=end))
@@ -73,22 +73,22 @@ class RemoteStore:
                 return b""
 
     def size(self, address: str) -> int:
-        """Length of an object in bytes."""
+        """Return the length of an object in bytes."""
         with _translated(address):
             return int(self._fs.size(self._path(address)))
 
     def names(self, below: str) -> list[str]:
-        """Names, relative to the store, of the objects directly below a prefix; none when there is no such prefix."""
+        """Return the names, relative to the store, of the objects directly below a prefix; empty if it is missing."""
         with _translated(f"{self.url}/{below}"):
             self._fs.invalidate_cache()
             try:
-                found = self._fs.ls(f"{self._root}/{below}", detail=False)
+                paths = self._fs.ls(f"{self._root}/{below}", detail=False)
             except FileNotFoundError:
                 return []
-        return sorted(f"{below}/{os.path.basename(path)}" for path in found)
+        return sorted(f"{below}/{os.path.basename(path)}" for path in paths)
 
     def remove(self, address: str) -> None:
-        """Delete an object. Does nothing when there is none."""
+        """Delete an object, if it exists."""
         with _translated(address):
             try:
                 self._fs.rm_file(self._path(address))
@@ -96,7 +96,7 @@ class RemoteStore:
                 return
 
     def address(self, name: str) -> str:
-        """The address of the object ``name``."""
+        """Return the address of the object ``name``."""
         return f"{self.url}/{name}"
 
     def _path(self, address: str) -> str:
@@ -112,7 +112,7 @@ class RemoteStore:
 
 
 def store_of(address: str) -> RemoteStore:
-    """The store that an object's address is in, for reading and removing it."""
+    """Return the store of an object's address, to read and remove the object."""
     return RemoteStore(address.rpartition("/")[0])
 
 
@@ -123,10 +123,10 @@ def _translated(address: str) -> Iterator[None]:
     except StorageError:
         raise
     except FileNotFoundError:
-        remedy = "Restore it there, or salvage the file: walship wal salvage"
+        remedy = "Restore it in the store, or salvage the file: walship wal salvage"
         raise MissingFileError(f"{address} is in the ledger, but not in the store", remedy) from None
-    except Exception as error:  # each driver has errors of its own
+    except Exception as error:  # each driver has its own errors
         raise StorageError(
             f"the store at {address} failed: {type(error).__name__}: {error}"[:500],
-            "Check that it can be reached, its credentials, and that its driver is installed: see walship's extras",
+            "Check the connection, the credentials, and that the driver is installed: see walship's extras",
         ) from error

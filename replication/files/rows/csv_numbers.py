@@ -15,18 +15,18 @@ def is_number(wanted: pa.DataType) -> bool:
 
 
 def numbers(text: pa.StringArray, wanted: pa.DataType, name: str, first_row: int) -> pa.Array:
-    """A column of text as numbers. Blanks around a number are ignored.
+    """Convert a column of text to numbers. Blanks around a number are ignored.
 
     Args:
-        text: as it is in the file.
+        text: the column as it is in the file.
         wanted: a type for which ``is_number`` is true.
-        name: of the column, for errors.
+        name: the column's name, for errors.
         first_row: the number of the first row, for errors.
 
     Raises:
         FormatError: a value is not a decimal number, or out of range; names row, column and value.
     """
-    import pyarrow.compute as pc  # deferred: it loads slowly, and not every command needs it
+    import pyarrow.compute as pc  # deferred: it loads slowly, and few commands need it
 
     if _may_contain(text, b" \t"):
         text = pc.utf8_trim_whitespace(text)
@@ -38,12 +38,12 @@ def numbers(text: pa.StringArray, wanted: pa.DataType, name: str, first_row: int
     if pa.types.is_integer(wanted):
         if not _may_contain(text, b"xX"):
             return values
-        odd = pc.match_substring(text, "x", ignore_case=True)
+        misread = pc.match_substring(text, "x", ignore_case=True)
     else:
-        odd = pc.is_inf(values)
-        if pc.any(odd).as_py():
-            odd = pc.and_(odd, pc.invert(pc.match_substring(text, "inf", ignore_case=True)))
-    at = pc.index(odd, True).as_py()
+        misread = pc.is_inf(values)
+        if pc.any(misread).as_py():
+            misread = pc.and_(misread, pc.invert(pc.match_substring(text, "inf", ignore_case=True)))
+    at = pc.index(misread, True).as_py()
     if at >= 0:
         raise _refused(text, at, wanted, name, first_row)
     return values

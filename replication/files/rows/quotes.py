@@ -1,6 +1,6 @@
-"""Checks quotes in CSV while Arrow reads it: a quote that never closes, or closes before the end of its value.
+"""Checks quotes in CSV while Arrow reads it: finds quotes that never close, or close before the end of their value.
 
-For such a quote, Arrow puts all rows up to the next quote into one value, without an error.
+Arrow reads such a quote without an error, and puts all rows up to the next quote into one value.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import BinaryIO
 from replication.errors import FormatError
 
 _BOM = b"\xef\xbb\xbf"
-_HINT = "Close it; inside a value that is in quotes, a quote is written twice"
+_HINT = "Close the quote; inside a quoted value, write a quote twice"
 
 
 class Quoted(RawIOBase):
-    """A file for Arrow to read; ``check`` raises the error in the bytes read so far.
+    """A file for Arrow to read; ``check`` raises an error for the bytes read so far.
 
     As in Arrow, a quote counts at the beginning of a value only. An unfinished value is held until the next read.
 
     Args:
         opened: a buffered file or pipe; the caller closes it.
-        delimiter: one character of ASCII.
+        delimiter: one ASCII character.
     """
 
     def __init__(self, opened: BinaryIO, delimiter: str) -> None:
@@ -39,10 +39,10 @@ class Quoted(RawIOBase):
         self._error: FormatError | None = None
 
     def read(self, size: int = -1) -> bytes:
-        """The next ``size`` bytes; fewer, or none, at the end."""
+        """Return the next ``size`` bytes; fewer, or none, at the end."""
         content = self._opened.read(size)
         if self._error is None:
-            self._look(content, is_last=size < 0 or len(content) < size)
+            self._scan(content, is_last=size < 0 or len(content) < size)
         return content
 
     def check(self) -> None:
@@ -51,14 +51,14 @@ class Quoted(RawIOBase):
             raise self._error
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True: Arrow asks for it."""
         return True
 
-    def _look(self, content: bytes, *, is_last: bool) -> None:
+    def _scan(self, content: bytes, *, is_last: bool) -> None:
         text = content.removeprefix(_BOM) if self._rest is None else self._rest + content
         if b'"' in text:
-            found = self._values.match(text)
-            ended = found.end() if found else 0
+            match = self._values.match(text)
+            ended = match.end() if match else 0
         else:
             ended = max(text.rfind(end) for end in self._ends) + 1
         self._line += text.count(b"\n", 0, ended)

@@ -36,7 +36,7 @@ _ARROW_FILE_MAGIC = b"ARROW1"
 
 
 class RowFile:
-    """An open file of rows. Use it as a context.
+    """An open file of rows. Use it as a context manager.
 
     Args:
         path: a regular file.
@@ -44,7 +44,7 @@ class RowFile:
         schema: types for CSV columns, by name; the other formats have their own types.
 
     Raises:
-        RequestError: no such file, or an unknown format.
+        RequestError: the file cannot be opened, or its format is unknown.
     """
 
     def __init__(self, path: str | Path, form: str = "", schema: pa.Schema | None = None) -> None:
@@ -73,7 +73,7 @@ class RowFile:
         self._opened.close()
 
     def batches(self, *, empty: bool = False) -> Iterator[pa.RecordBatch]:
-        """The rows, in order and once, at most ``BATCH_ROWS`` a batch. With ``empty``, also empty batches.
+        """Yield the rows, in order, at most ``BATCH_ROWS`` a batch. With ``empty``, yield empty batches too.
 
         Raises:
             FormatError: the file has another format, is damaged or truncated, or a CSV value does not fit its column.
@@ -91,7 +91,7 @@ class RowFile:
             ) from None
 
     def row_count(self) -> int | None:
-        """The row count in the file's metadata; None for CSV and Arrow."""
+        """Return the row count in the file's metadata; None for CSV and Arrow."""
         try:
             if self.form == "parquet":
                 return int(pq.ParquetFile(self._opened).metadata.num_rows)
@@ -103,7 +103,7 @@ class RowFile:
 
 
 def form_of(path: Path, form: str = "") -> str:
-    """One of ``FORMATS``: ``form`` if given, else by suffix; RequestError if it is unknown."""
+    """Return one of ``FORMATS``: ``form`` if given, else by suffix. Raises RequestError if it is unknown."""
     if path.is_dir():
         raise RequestError(f"{path} is a folder", "Name a file")
     chosen = form or SUFFIXES.get(path.suffix.lower(), "")
@@ -115,7 +115,7 @@ def form_of(path: Path, form: str = "") -> str:
 def read(
     opened: BinaryIO, form: str, *, tabs: bool = False, schema: pa.Schema | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of a seekable file; CSV may come from a pipe. Raises pyarrow's errors, and FormatError."""
+    """Yield record batches of a seekable file; CSV may come from a pipe. Raises pyarrow's errors, and FormatError."""
     if form == "parquet":
         yield from pq.ParquetFile(opened).iter_batches(BATCH_ROWS)
     elif form == "arrow":
@@ -146,7 +146,7 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
     ) as reader:
         row = 1
         for batch in reader:
-            quoted.check()  # it has read at least the bytes of the batch
+            quoted.check()  # Arrow has read at least the bytes of the batch
             yield _exact(batch, row, wanted)
             row += batch.num_rows
         quoted.check()
@@ -155,7 +155,7 @@ def _csv(opened: BinaryIO, tabs: bool, schema: pa.Schema | None) -> Iterator[pa.
 
 
 def _exact(batch: pa.RecordBatch, row: int, wanted: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """A CSV batch that begins at ``row``, with numbers and bytes converted from text; FormatError for a bad value."""
+    """Convert numbers and bytes of a CSV batch from text; ``row`` is its first row. FormatError for a bad value."""
     for at, field in enumerate(batch.schema):
         if field.name in wanted:
             batch = batch.set_column(at, field.name, numbers(batch.column(at), wanted[field.name], field.name, row))
@@ -177,5 +177,5 @@ def _arrow(opened: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 def _csv_type(wanted: pa.DataType) -> pa.DataType:
-    """Text for numbers, which ``_exact`` converts, and for nested types, which are refused later."""
+    """Return text for numbers, which ``_exact`` converts, and for nested types, which are refused later."""
     return pa.string() if pa.types.is_nested(wanted) or is_number(wanted) else wanted

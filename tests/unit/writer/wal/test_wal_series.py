@@ -163,7 +163,7 @@ def test_a_file_of_another_host_or_cluster_is_never_replaced(site: Site) -> None
             make(site.files, replace(row, file=other), 1, 0)
     assert site.files.open(row.path).read(0, len(content) + 1) == content
     site.files.open(row.path).write([b"no header"])
-    with pytest.raises(StorageError, match="something else is there"):
+    with pytest.raises(StorageError, match="a file without a WAL header is there"):
         make(site.files, row, 1, 0)
 
 
