@@ -156,8 +156,8 @@ class AppendQueue:
                 if not self._space.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
                     raise BackpressureError(
                         f"{self._bytes} bytes wait for the disk and none were written for {self._timeout_s:g} s",
-                        "The disk is slow, stuck or full; append again later. Parts of a large append may be written;"
-                        " repeat it with a batch id to avoid duplicates",
+                        "The disk is slow, stuck or full; append again later. Parts of a large append may be written:"
+                        " with a batch id, repeating it is safe",
                     )
         finally:
             self._blocked -= 1

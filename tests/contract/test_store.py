@@ -74,5 +74,5 @@ def test_a_missing_object_is_an_error_and_can_be_removed_again(store: RemoteStor
 
 
 def test_a_store_whose_driver_is_not_there_says_what_it_needs() -> None:
-    with pytest.raises(StorageError, match=r"its driver is installed"):
+    with pytest.raises(StorageError, match=r"the driver is installed"):
         RemoteStore("nosuchstore://bucket/walship")

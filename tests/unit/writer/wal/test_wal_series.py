@@ -173,7 +173,7 @@ def test_a_ledger_that_is_older_than_its_files_replaces_none_of_them(site: Site)
         (row,) = site.rows()
         handle = site.files.open(row.path)
         content = handle.read(0, handle.size())
-        with pytest.raises(StorageError, match=r"older than the files beside it.*walship up explains"):
+        with pytest.raises(StorageError, match=r"older than the files beside it.*walship up, which explains"):
             make(site.files, row, 1, 0)
         refuse_occupied(site.files, row.path, row.file, unfinished=True)
         assert handle.read(0, len(content) + 1) == content
