@@ -1,4 +1,4 @@
-"""A file, or part of one, that the disk does not give is an error of that file; touching it would end the process."""
+"""A file, or part of one, that the disk cannot read is an error of that file; accessing it would end the process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def cut(wal: OriginWal, frame: FrameView) -> None:
 def test_frames_of_a_mapped_file_whose_pages_are_gone_are_an_error(wal: OriginWal) -> None:
     frames = LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered)
     cut(wal, next(frames))
-    with pytest.raises(StorageError, match=r"wal cannot be read: the disk does not give"):
+    with pytest.raises(StorageError, match=r"wal cannot be read: the disk cannot read"):
         next(frames)
 
 
@@ -62,9 +62,9 @@ def test_a_check_says_which_file_the_disk_does_not_give_and_goes_on_with_others(
         frames = view.frames()
         first = next(frames)
         cut(wal, first)
-        with pytest.raises(StorageError, match="the disk does not give"):
+        with pytest.raises(StorageError, match="the disk cannot read"):
             view.payload(first)
-        with pytest.raises(StorageError, match="the disk does not give"):
+        with pytest.raises(StorageError, match="the disk cannot read"):
             next(frames)
 
 
@@ -73,11 +73,11 @@ def test_a_check_tells_a_payload_that_cannot_be_read_as_a_problem(
 ) -> None:
     def bad(mapping: Any, begin: int, end: int) -> None:
         if end - begin >= len(PAYLOAD):
-            raise OSError(errno.EIO, "the disk does not give all of it")
+            raise OSError(errno.EIO, "the disk cannot read all of it")
 
     monkeypatch.setattr(wal_check, "ask", bad)
     checked = check_file(wal.path)
-    assert checked.frames == 0 and "the disk does not give" in checked.problems[0]
+    assert checked.frames == 0 and "the disk cannot read" in checked.problems[0]
 
 
 def test_salvage_finds_the_frames_beside_one_that_cannot_be_read(
@@ -102,7 +102,7 @@ def test_bytes_of_a_mapped_file_whose_pages_are_gone_are_an_error(wal: OriginWal
     contents = LOCAL.read(str(wal.path), [spans[0], spans[2]])
     assert bytes(next(contents)) == wal.path.read_bytes()[slice(*spans[0])]
     os.truncate(wal.path, spans[0][1])
-    with pytest.raises(StorageError, match="the disk does not give"):
+    with pytest.raises(StorageError, match="the disk cannot read"):
         next(contents)
 
 
@@ -112,9 +112,9 @@ def test_own_frames_that_the_disk_does_not_give_are_an_error(wal: OriginWal) -> 
     first = next(frames)
     assert read.payload(first) == PAYLOAD
     cut(wal, first)
-    with pytest.raises(StorageError, match="the disk does not give"):
+    with pytest.raises(StorageError, match="the disk cannot read"):
         next(frames)
-    with pytest.raises(StorageError, match="the disk does not give"):
+    with pytest.raises(StorageError, match="the disk cannot read"):
         read.payload(first)
 
 
