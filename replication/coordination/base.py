@@ -1,8 +1,8 @@
-"""What coordination asks of a store, and the values it keeps there.
+"""The protocol of a coordination store, and the values that are kept there.
 
-``Tree`` is the small protocol: versioned nodes, ephemeral ones among them, sessions and one-shot watches. It is
-implemented over ZooKeeper (``zookeeper.py``) and in memory (``memory.py``); election, membership, roles, assignments
-and announcements are written once above it (``session.py``).
+``Tree`` is the protocol: versioned nodes, which may be ephemeral, sessions and one-shot watches. It is implemented over
+ZooKeeper (``zookeeper.py``) and in memory (``memory.py``). Election, membership, roles, assignments and announcements
+are implemented once, on top of it (``session.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Woken = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node's content, its version (from 0) and the session that owns it when it is ephemeral, else 0."""
+    """A node's content, its version (from 0), and the session that owns it: 0 unless it is ephemeral."""
 
     content: bytes
     version: int
@@ -29,58 +29,58 @@ class Node:
 
 
 class Tree(Protocol):
-    """A tree of nodes. Every call may raise CoordinationError, after which the outcome of a write is unknown.
+    """A tree of nodes. Every call may raise CoordinationError; the outcome of a write is then unknown.
 
-    A watch is called at most once, from any thread, must not block, and says only "read again"; it is also called when
-    the connection is lost. ``woken`` of ``start`` is called likewise at every change of the session's state.
+    A watch is called at most once, from any thread, when the node may have changed or the connection is lost. It must
+    not block, and the caller must read again. ``start``'s ``woken`` is called at every change of the session's state.
     """
 
     def start(self, woken: Woken, timeout_s: float) -> None:
         """Connect; CoordinationError when that takes longer than ``timeout_s``."""
 
     def close(self) -> None:
-        """End the session, its ephemeral nodes with it. Idempotent."""
+        """End the session and remove its ephemeral nodes. Idempotent."""
 
     def begin_anew(self) -> None:
-        """Take what the store has now, be it older than what was seen: its data were lost, or put back from a copy."""
+        """Accept the store's present state even if it is older than what was read: its data were lost or restored."""
 
     def session(self) -> int:
         """The id of the session when connected, else 0."""
 
     def get(self, path: str, watch: Woken | None = None) -> Node | None:
-        """The node, or None when there is none; ``watch`` is set in both cases."""
+        """Return the node, or None when it does not exist; sets ``watch`` in both cases."""
 
     def children(self, path: str) -> tuple[str, ...]:
         """Names of the children, sorted; empty when the node does not exist."""
 
     def create(self, path: str, content: bytes, *, ephemeral: bool = False, sequential: bool = False) -> str | None:
-        """Create and return the path; None when it exists or its parent does not."""
+        """Create a node and return its path; None when the node exists or its parent does not."""
 
     def set(self, path: str, content: bytes, version: int = -1) -> int | None:
-        """Write if ``version`` is the current one (-1: any) and return the new one; None if it is not or no node is."""
+        """Write if ``version`` is current (-1: any); return the new version, or None if it is not or no node exists."""
 
     def delete(self, path: str) -> None:
-        """Delete; nothing happens when there is no such node."""
+        """Delete a node; no effect when it does not exist."""
 
     def check(self, path: str, version: int) -> bool:
-        """Whether ``version`` is in force, decided by the quorum among its writes, not by a server that may lag."""
+        """Whether ``version`` is current: decided by the quorum, in the order of writes, not by a server that lags."""
 
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """What a cluster shows to others: who it is, its version, and where its receivers listen (``host:port``)."""
+    """What other clusters may read: the cluster's id, its version, and its receivers' addresses (``host:port``)."""
 
     cluster: ClusterId
     version: str
     receivers: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """JSON."""
+        """Encode as JSON."""
         return _json({"cluster": str(self.cluster), "version": self.version, "receivers": list(self.receivers)})
 
     @staticmethod
     def decode(content: bytes) -> Public:
-        """Read the JSON form; FormatError when it is none."""
+        """Decode JSON; FormatError when it is malformed."""
         fields = _fields(content, "public part")
         try:
             return Public(
@@ -94,9 +94,9 @@ class Public:
 class HostRecord:
     """A host of the cluster.
 
-    ``store`` names storage that hosts share: workers whose hosts have the same non-empty one can read each other's
-    files, at ``data_dir``. Empty for local disks. ``keeps_tables`` is False when the host is told to run no replay.
-    ``identity`` tells its data directory from another's; empty when it is not known.
+    ``store`` names storage that hosts share; it is empty for local disks. Workers on hosts with the same ``store`` can
+    read each other's files, at ``data_dir``. ``keeps_tables`` is False when the host is configured to run no replay.
+    ``identity`` is the id of its data directory; empty when unknown.
     """
 
     slot: str
@@ -107,12 +107,12 @@ class HostRecord:
     identity: str = ""
 
     def encode(self) -> bytes:
-        """JSON."""
+        """Encode as JSON."""
         return _json(asdict(self))
 
     @staticmethod
     def decode(content: bytes) -> HostRecord:
-        """Read the JSON form; FormatError when it is none."""
+        """Decode JSON; FormatError when it is malformed."""
         fields = _fields(content, "host node")
         try:
             texts = {name: str(fields[name]) for name in ("slot", "data_dir", "ledger_url", "store")}
@@ -123,14 +123,14 @@ class HostRecord:
 
 
 def keeps_tables(hosts: Iterable[HostRecord]) -> bool:
-    """Whether a cluster replays into tables: unless every host that it has, alive or not, is told to run no replay."""
-    told = [host.keeps_tables for host in hosts]
-    return any(told) or not told
+    """Whether a cluster replays into tables: False only if all its hosts, alive or not, are configured not to."""
+    configured = [host.keeps_tables for host in hosts]
+    return any(configured) or not configured
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A live worker, receiver or writer and what it says of itself."""
+    """A live worker, receiver or writer and the fields of its node."""
 
     name: str
     fields: dict[str, Any]
@@ -139,7 +139,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class RoleRead:
-    """A role and the version of its node, for a change conditional on it."""
+    """A role and the version of its node, for conditional changes."""
 
     state: RoleState
     version: int
@@ -154,12 +154,12 @@ class AssignmentRead:
 
 
 def encode_fields(fields: dict[str, Any]) -> bytes:
-    """What a member says of itself, as JSON."""
+    """Encode a member's fields as JSON."""
     return _json(fields)
 
 
 def decode_fields(content: bytes) -> dict[str, Any]:
-    """Read the JSON form; FormatError when it is none."""
+    """Decode JSON; FormatError when it is malformed."""
     return _fields(content, "member node")
 
 

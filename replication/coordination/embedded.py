@@ -1,8 +1,8 @@
-"""A real ZooKeeper server as a child process, out of PySpark's jars: the default for clusters of one host.
+"""A ZooKeeper server as a child process, from PySpark's jars: the default for clusters of one host.
 
-Its data is on disk and survives restarts. It listens on loopback unless told otherwise, keeps no admin server, and
-answers only the four-letter words ``ruok`` and ``srvr``. Whoever starts it stops it; one left by an owner that was
-killed is found by its pid file and replaced.
+Its data is on disk and survives restarts. It listens on loopback by default, runs no admin server, and answers only the
+four-letter words ``ruok`` and ``srvr``. The process that starts it must stop it. A server left over from a killed owner
+is found by its pid file and replaced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ appender.out.layout.pattern = %d{ISO8601} %p %c{1} %m%n%ex{3}
 """
 
 
-_ASK_AND_BECOME = """
+# Sets the parent-death signal, then execs the command given as arguments.
+_DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -48,17 +49,17 @@ if os.getppid() == int(sys.argv[1]):
 
 
 class EmbeddedZookeeper:
-    """The server. ``start`` returns when it answers; ``stop`` when it is gone.
+    """The server. ``start`` returns when it serves requests, ``stop`` when the process has ended.
 
-    It never outlives its owner: on Linux the kernel kills it with the thread that called ``start``; elsewhere the next
-    start in the same directory ends one whose owner was killed.
+    It does not outlive its owner. On Linux the kernel kills it with the thread that called ``start``. Elsewhere the
+    next start in the same directory ends a server whose owner was killed.
 
     Args:
-        directory: for data, configuration, log and pid file; made when missing.
-        port: where it listens; 0 takes a free one.
+        directory: for data, configuration, log and pid file; created when missing.
+        port: the port it listens on; 0 for a free one.
         host: the address it binds.
         heap_mb: Java's heap.
-        tls: serve TLS only, to clients whose certificates the same authority signed.
+        tls: serve only TLS, to clients with a certificate of the same authority.
     """
 
     def __init__(
@@ -93,24 +94,24 @@ class EmbeddedZookeeper:
 
     @property
     def pid(self) -> int | None:
-        """The server's process, while it runs."""
+        """The server's process id while it runs, else None."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def alive(self) -> bool:
-        """Whether the process runs and serves requests; ``ruok`` would be answered before it does."""
+        """Whether the process runs and serves requests. Uses ``srvr``, since ``ruok`` is answered too early."""
         return self.pid is not None and "Mode:" in four_letter_word(self._host, self._port, "srvr", self._tls)
 
     def start(self, timeout_s: float = 30.0) -> None:
-        """Start and wait until it answers.
+        """Start and wait until it serves requests.
 
         Raises:
-            ConfigError: Java or PySpark is missing, or the port is taken by another program.
-            CoordinationError: it ended or did not answer in time; its last lines are in the message.
+            ConfigError: Java or PySpark is missing, or another program uses the port.
+            CoordinationError: the server ended or did not answer in time; the message has its last log lines.
         """
         assert self.pid is None, "already started"
         command = self._command()
-        for made in (self._directory, self._directory / "data"):
-            made.mkdir(parents=True, exist_ok=True)
+        for folder in (self._directory, self._directory / "data"):
+            folder.mkdir(parents=True, exist_ok=True)
         self._check_port(_PORT_S if self._end_leftover() else 0.0)
         (self._directory / "zoo.cfg").write_text(self._configuration())
         (self._directory / "log4j2.properties").write_text(_LOG4J)
@@ -132,7 +133,7 @@ class EmbeddedZookeeper:
             time.sleep(0.05)
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Stop and wait until it is gone. Idempotent; safe at any moment, as all it acked is on disk."""
+        """Stop and wait until it has ended. Idempotent. Safe at any moment: everything it acked is on disk."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -174,7 +175,7 @@ class EmbeddedZookeeper:
         prefix = "clientPort" if self._tls is None else "secureClientPort"
         return "\n".join(
             (
-                "dataDir=./data",  # of its working directory: Java reads this file as Latin-1
+                "dataDir=./data",  # relative to its working directory: Java reads this file as Latin-1
                 f"{prefix}={self._port}",
                 f"{prefix}Address={self._host}",
                 *(() if self._tls is None else self._tls_lines(self._tls)),
@@ -189,12 +190,12 @@ class EmbeddedZookeeper:
         )
 
     def _tls_lines(self, tls: ZookeeperTls) -> list[str]:
-        both = self._directory / "server.pem"  # ZooKeeper wants key and certificate in one file
-        both.touch(mode=0o600)
-        both.write_text(Path(tls.key).read_text() + Path(tls.certificate).read_text())
+        pem = self._directory / "server.pem"  # ZooKeeper needs key and certificate in one file
+        pem.touch(mode=0o600)
+        pem.write_text(Path(tls.key).read_text() + Path(tls.certificate).read_text())
         return [
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
-            f"ssl.keyStore.location={_property(both)}",
+            f"ssl.keyStore.location={_property(pem)}",
             "ssl.keyStore.type=PEM",
             f"ssl.trustStore.location={_property(tls.ca)}",
             "ssl.trustStore.type=PEM",
@@ -214,14 +215,14 @@ class EmbeddedZookeeper:
                 if time.monotonic() > deadline:
                     raise ConfigError(
                         f"ZooKeeper cannot listen on {self.servers}: {error.strerror}",
-                        "Stop the program that has the port, or choose another: [zookeeper] port",
+                        "Stop the program that uses the port, or set another: [zookeeper] port",
                     ) from None
             time.sleep(0.05)
 
     def _end_leftover(self) -> bool:
-        """End the server of an owner that was killed; by its pid, and only if it is still this directory's server.
+        """End this directory's server, left over from a killed owner: by its pid, if that is still this server.
 
-        Returns whether there was one, which has its port a moment longer than its command line: threads end one by one.
+        Returns whether there was one. It may hold its port a moment after its command line is gone from ``/proc``.
         """
         try:
             pid = int(self._pid_file.read_text())
@@ -242,22 +243,22 @@ class EmbeddedZookeeper:
 
     def _last_lines(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-        return " | ".join(lines[-3:]) or "it said nothing"
+        return " | ".join(lines[-3:]) or "its log is empty"
 
 
 def _command_line(pid: int) -> str:
-    """How a process was started; empty when it is gone, or a zombie."""
+    """The command line of a process; empty when it has ended or is a zombie."""
     if Path("/proc/self/cmdline").exists():
         with contextlib.suppress(OSError):
             return os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).replace("\0", " ")
         return ""
-    asked = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]
-    shown = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    command = ["ps", "-ww", "-o", "stat=,command=", "-p", str(pid)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     return "" if shown.startswith("Z") else shown
 
 
 def _property(path: str | Path) -> str:
-    """A path as Java's property files have text: escaped past ASCII."""
+    """A path as text for Java's property files, with non-ASCII characters escaped."""
     return json.dumps(str(path))[1:-1]
 
 
@@ -277,22 +278,23 @@ def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None =
 
 
 def _dying_with_parent(command: list[str]) -> list[str]:
-    """``command`` so started that on Linux the kernel kills it when the thread that starts it is gone, however it went.
+    """Wrap ``command`` so that on Linux the kernel kills it when the thread that started it ends.
 
-    The request is the process's own and outlives exec, so a Python of a few milliseconds makes it and becomes Java.
+    A process can only request this for itself, and the request survives exec. So a short Python process makes the
+    request and then execs ``command``.
     """
     if sys.platform != "linux":
         return command
-    return [sys.executable, "-I", "-S", "-c", _ASK_AND_BECOME, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def find_jars() -> Path:
-    """The folder of PySpark's jars, of which the embedded ZooKeeper is one; ConfigError when there is none."""
+    """The folder of PySpark's jars, which include ZooKeeper; ConfigError when PySpark is not installed."""
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
             "the embedded ZooKeeper is part of PySpark, which is not installed",
-            "pip install 'walship[spark]', or point [zookeeper] servers at a ZooKeeper that runs",
+            "Run pip install 'walship[spark]', or set [zookeeper] servers to a running ZooKeeper",
         )
     return Path(found.submodule_search_locations[0]) / "jars"
 

@@ -1,4 +1,4 @@
-"""What this host says of itself in ZooKeeper."""
+"""This host's record in ZooKeeper, and checks against using another cluster's root or a copied data directory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from replication.log import redact
 
 
 def host_record(config: Config) -> HostRecord:
-    """This host's record. Its data directory is given an id of its own when it has none.
+    """This host's record. Creates the data directory's id when it has none.
 
     Raises:
-        ConfigError: the id cannot be read or kept.
+        ConfigError: the id's file cannot be read or written.
     """
     return HostRecord(
         config.cluster.host,
@@ -32,24 +32,24 @@ def host_record(config: Config) -> HostRecord:
 
 
 def check_cluster(ours: ClusterId, former: Collection[ClusterId], coordination: Coordination) -> None:
-    """Refuse another cluster's ZooKeeper: its workers would be taken for one's own, its role changed in place of it.
+    """Refuse the ZooKeeper root of another cluster, so that its workers and its role are not used as one's own.
 
     Raises:
         ConfigError: the root belongs neither to ``ours`` nor to one of ``former``, its earlier incarnations.
     """
-    with suppress(CoordinationError):  # nothing was started there yet
-        there = coordination.public().cluster
-        if there != ours and there not in former:
+    with suppress(CoordinationError):  # no cluster was started there yet
+        public = coordination.public().cluster
+        if public != ours and public not in former:
             raise ConfigError(
-                f"the ZooKeeper root {coordination.paths.root} belongs to {there}, not to {ours}",
-                "Give each cluster its own root or ZooKeeper: [zookeeper] port or root; is another user's cluster up?",
+                f"the ZooKeeper root {coordination.paths.root} belongs to {public}, not to {ours}",
+                "Give each cluster its own root or ZooKeeper: [zookeeper] port or root. Is another user's cluster up?",
             )
 
 
 def check_place(config: Config, coordination: Coordination) -> None:
-    """Refuse a copy of the data directory that this host's roles run in: nothing written to a copy would be shipped.
+    """Refuse a copy of the data directory of this host's roles: rows written to a copy would not be shipped.
 
-    Where another path is only another way to it, as a link is, or cannot be seen from here, nothing is refused.
+    A path that leads to the same directory, as a link does, is not refused, nor is one that does not exist here.
 
     Raises:
         ConfigError: the host slot's roles were started in another data directory of this machine.
@@ -58,15 +58,15 @@ def check_place(config: Config, coordination: Coordination) -> None:
         if host.slot == config.cluster.host and not _may_be_one(Path(host.data_dir), config.data_dir):
             raise ConfigError(
                 f"{config.data_dir} is not the data directory of host {host.slot} of cluster {config.cluster.name}:"
-                f" that is {host.data_dir}, so what is written here would not be shipped or replayed",
-                f"Use {host.data_dir}; is this one a copy? If it is to take the other's place: stop that, walship up",
+                f" that is {host.data_dir}, so rows written here would not be shipped or replayed",
+                f"Use {host.data_dir}. To use this one instead, stop the roles in that one, then run walship up",
             )
 
 
 def _may_be_one(there: Path, here: Path) -> bool:
     try:
         return there.samefile(here)
-    except OSError:  # it is seen by another path where the roles run, or gone
+    except OSError:  # the roles see it under another path, or it is gone
         return True
 
 
@@ -75,14 +75,14 @@ def _identity(config: Config) -> str:
     try:
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            making = file.with_name(f".{file.name}.{os.getpid()}")
-            making.write_text(f"{uuid4().hex}\n")
+            part = file.with_name(f".{file.name}.{os.getpid()}")
+            part.write_text(f"{uuid4().hex}\n")
             try:
-                os.link(making, file)  # of processes that start together, the first one's counts
+                os.link(part, file)  # when processes start together, the first one's id counts
             except FileExistsError:
                 pass
             finally:
-                making.unlink()
+                part.unlink()
         return file.read_text().strip()
     except OSError as error:
         raise ConfigError(f"{file} cannot be read or written: {error.strerror}", "Check its permissions") from None

@@ -1,7 +1,7 @@
-"""The one thread of a session: it keeps ephemeral nodes in being and delivers what is watched.
+"""The one thread of a session: it recreates ephemeral nodes after a lost session and delivers watched values.
 
-Neither a watch nor a session event is believed; each only wakes the thread, which reads everything again (so does the
-passing of ``reread_s``, should a watch be lost).
+A watch or session event only wakes the thread, which then reads everything again. It also reads again every
+``reread_s``, in case a watch was lost.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from replication import log
 from replication.coordination.base import Tree, Woken
 from replication.errors import CoordinationError, ReplicationError
 
-#: Servers that are back by then, but refuse a client that has seen more, have lost data.
+#: Servers that refuse a client for so long, because it has seen newer state, have lost data.
 LOST_DATA_S = 60.0
 _T = TypeVar("_T")
 _log = log.get(__name__)
 
 
 class KeptNode(Protocol):
-    """Something to bring up to date at every wake-up."""
+    """Something to refresh at every wake-up."""
 
     def refresh(self) -> None:
-        """Read and repair or deliver; raises CoordinationError when the store cannot be reached."""
+        """Read, then repair or deliver; CoordinationError when the store is unreachable."""
 
 
 class Keeper:
@@ -47,17 +47,17 @@ class Keeper:
         self._thread.start()
 
     def wake(self) -> None:
-        """Have everything read again soon. Never blocks."""
+        """Make the thread read everything again soon. Never blocks."""
         self._woken.set()
 
     def keep(self, kept: KeptNode) -> None:
-        """Bring ``kept`` up to date from now on."""
+        """Refresh ``kept`` from now on."""
         with self._lock:
             self._kept.append(kept)
         self.wake()
 
     def drop(self, kept: KeptNode) -> None:
-        """No longer."""
+        """Stop refreshing ``kept``."""
         with self._lock:
             self._kept = [other for other in self._kept if other is not kept]
 
@@ -69,7 +69,7 @@ class Keeper:
         return session
 
     def owned(self, session: int) -> bool:
-        """Whether ``session`` is or was one of this process."""
+        """Whether ``session`` is, or was, a session of this keeper."""
         return session in self._sessions
 
     def close(self) -> None:
@@ -109,12 +109,12 @@ class Keeper:
                 raise
             except ReplicationError as error:
                 _log.error("coordination_unreadable", root=self._root, error=str(error))
-            except Exception:  # a fault in what was delivered to must not cost this process its memberships
+            except Exception:  # an error in a subscriber must not end the thread, which keeps memberships alive
                 _log.exception("coordination_delivery_failed", root=self._root)
 
 
 class Subscription(Generic[_T]):
-    """A watched value: ``deliver`` is called on the keeper's thread with the first value and after each change."""
+    """A watched value: the keeper's thread calls ``deliver`` with the first value and after each change."""
 
     def __init__(self, keeper: Keeper, read: Callable[[Woken], _T | None], deliver: Callable[[_T], None]) -> None:
         self._keeper = keeper
@@ -132,6 +132,6 @@ class Subscription(Generic[_T]):
             self._last = value
 
     def close(self) -> None:
-        """Deliver no more, but for a delivery under way; what is read from now on is not delivered."""
+        """Stop delivering. A delivery in progress may still finish."""
         self._closed = True
         self._keeper.drop(self)

@@ -1,4 +1,4 @@
-"""Ephemeral nodes: members, and candidates for master."""
+"""Ephemeral nodes: members, and candidates of elections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from replication.errors import CoordinationError, NotLeaderError
 
 
 class Membership:
-    """One member; its node is made again in each new session until it leaves, or yields to another process."""
+    """One member. Its node is recreated in each new session until it leaves or is superseded by another process."""
 
     def __init__(self, keeper: Keeper, path: str, fields: dict[str, Any]) -> None:
         self._keeper = keeper
@@ -26,18 +26,18 @@ class Membership:
         keeper.keep(self)
 
     def update(self, fields: dict[str, Any]) -> None:
-        """Change what the node says. It is kept over sessions, and written at once when there is one."""
+        """Change the node's fields, in this session and later ones. Written at once when a session is alive."""
         with self._lock:
             self._content = encode_fields(fields)
         self.refresh()
 
     def held(self) -> bool:
-        """Whether the node is there and this session's. A moment later it may not be."""
+        """Whether the node exists and belongs to this session. This may change at any moment."""
         node = self._keeper.tree.get(self._path)
         return node is not None and node.owner == self._keeper.session() != 0
 
     def leave(self) -> None:
-        """Remove the node, when it is ours, and stop keeping it. Idempotent."""
+        """Delete the node if it is this process's, and stop refreshing it. Idempotent."""
         self._keeper.drop(self)
         with self._lock:
             self._left = True
@@ -46,7 +46,7 @@ class Membership:
                 self._keeper.tree.delete(self._path)
 
     def refresh(self) -> None:
-        """Make the node again after a lost session, and write what changed."""
+        """Recreate the node after a lost session, and write changed fields."""
         with self._lock:
             session = self._keeper.session()
             if self._left or self.superseded or not session:
@@ -67,11 +67,11 @@ class Membership:
             if self._keeper.tree.create(self._path, self._content, ephemeral=True) is not None:
                 return
             self._keeper.tree.delete(self._path)
-        raise CoordinationError(f"{self._path} could not be made", "Is the cluster running? walship up --config FILE")
+        raise CoordinationError(f"{self._path} cannot be created", "Is the cluster running? walship up --config FILE")
 
 
 class Candidacy:
-    """A candidate for master. Whether it leads is read before every round of work; that proves nothing."""
+    """A candidate of an election. Read ``leads`` before every round of work; it is no proof (rule 6)."""
 
     def __init__(self, keeper: Keeper, parent: str, name: str) -> None:
         self._keeper = keeper
@@ -80,7 +80,7 @@ class Candidacy:
         self._id = uuid4().hex
 
     def leads(self) -> bool:
-        """Whether this candidate is the oldest, in a live session. Makes its node when it has none."""
+        """Whether this candidate is the oldest, in a live session. Creates its node when it has none."""
         tree, session = self._keeper.tree, self._keeper.session()
         if not session:
             return False
@@ -95,17 +95,17 @@ class Candidacy:
         return node is not None and node.owner == session
 
     def check(self) -> None:
-        """NotLeaderError unless this candidate leads."""
+        """Raise NotLeaderError unless this candidate leads."""
         if not self.leads():
-            raise NotLeaderError(f"{self._name} was not elected")
+            raise NotLeaderError(f"{self._name} is not the leader")
 
     def withdraw(self) -> None:
-        """Be no candidate any more."""
+        """Delete this candidate's nodes."""
         for node in self._keeper.tree.children(self._parent):
             if node.startswith(self._id):
                 self._keeper.tree.delete(f"{self._parent}/{node}")
 
 
 def in_order(nodes: tuple[str, ...]) -> list[str]:
-    """Candidates in the order in which they came."""
+    """Candidates, oldest first."""
     return sorted(nodes, key=lambda node: node.rpartition("-")[2])

@@ -1,6 +1,6 @@
-"""A tree in memory, shipped for tests: sessions that expire or are cut off, watches that come late, calls that fail.
+"""A tree in memory for tests: sessions that expire or are cut off, watches that are delayed, calls that fail.
 
-``MemoryEnsemble`` is the servers; each ``connect`` is a session. It keeps the promises of ``base.Tree`` and no others.
+``MemoryEnsemble`` stands for the servers; each ``connect`` opens a session. It guarantees what ``base.Tree`` does.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MemoryEnsemble:
     """The nodes and sessions of one ZooKeeper.
 
     Attributes:
-        fault: called with (call, path) before a call takes effect; raise CoordinationError in it to make the call fail.
-        fault_after: the same after it took effect: the caller's outcome is unknown, the write is done.
+        fault: called with (call, path) before a call takes effect; raise CoordinationError in it to fail the call.
+        fault_after: the same after the call took effect: the caller does not know the outcome.
     """
 
     def __init__(self) -> None:
@@ -46,18 +46,18 @@ class MemoryEnsemble:
         self._late: list[Woken] | None = None
 
     def connect(self, root: str, *, reread_s: float = 5.0) -> Coordination:
-        """A session with the cluster at ``root``."""
+        """Open a session with the cluster at ``root``."""
         return Coordination(self.tree(), root, reread_s=reread_s)
 
     def tree(self) -> MemoryTree:
-        """A session that is not yet started."""
+        """A tree whose session is not started yet."""
         tree = MemoryTree(self)
         with self._lock:
             self._trees.append(tree)
         return tree
 
     def expire(self, session: int) -> None:
-        """End a session as the servers do: its ephemeral nodes vanish; its client learns of it and gets a new one."""
+        """End a session as the servers do: its ephemeral nodes are removed, and its client gets a new session."""
         with self._lock:
             self._end(session)
             for tree in self._trees:
@@ -66,7 +66,7 @@ class MemoryEnsemble:
                     self._fire([tree.woken])
 
     def cut(self, session: int) -> None:
-        """Cut a client off: its calls fail until ``heal``. The session lives on until somebody expires it."""
+        """Cut a client off: its calls fail until ``heal``. Its session stays alive until ``expire``."""
         with self._lock:
             for tree in self._trees:
                 if tree.number == session:
@@ -74,7 +74,7 @@ class MemoryEnsemble:
                     self._fire([tree.woken])
 
     def heal(self) -> None:
-        """Let every client reach the servers again; those whose session expired meanwhile get a new one."""
+        """Reconnect every client; those whose session expired meanwhile get a new one."""
         with self._lock:
             for tree in self._trees:
                 if tree.cut:
@@ -83,12 +83,12 @@ class MemoryEnsemble:
                     self._fire([tree.woken])
 
     def delay_watches(self) -> None:
-        """Hold every watch back from now on."""
+        """Delay every watch from now on."""
         with self._lock:
             self._late = [] if self._late is None else self._late
 
     def release_watches(self) -> None:
-        """Deliver what was held back, and hold nothing back any more."""
+        """Deliver the delayed watches, and stop delaying."""
         with self._lock:
             late, self._late = self._late or [], None
         self._fire(late)
@@ -136,14 +136,14 @@ class MemoryTree:
             self._ensemble._trees = [tree for tree in self._ensemble._trees if tree is not self]
 
     def begin_anew(self) -> None:
-        """Nothing is remembered of what was seen."""
+        """No effect: this tree does not remember what it has seen."""
 
     def session(self) -> int:
         """The id of the session when connected, else 0."""
         return 0 if self.cut else self.number
 
     def get(self, path: str, watch: Woken | None = None) -> Node | None:
-        """Read a node, watching it or its coming."""
+        """Read a node and watch it, or its creation."""
 
         def act() -> Node | None:
             entry = self._ensemble._nodes.get(path)
@@ -168,15 +168,15 @@ class MemoryTree:
         def act() -> str | None:
             nodes = self._ensemble._nodes
             parent = nodes.get(path.rpartition("/")[0])
-            made = path
+            new = path
             if parent is not None and sequential:
-                made = f"{path}{parent.made:010d}"
-            if parent is None or made in nodes:
+                new = f"{path}{parent.made:010d}"
+            if parent is None or new in nodes:
                 return None
             parent.made += 1
-            nodes[made] = _Entry(content, owner=self.number if ephemeral else 0)
-            self._ensemble._fire(self._ensemble._absent.pop(made, []))
-            return made
+            nodes[new] = _Entry(content, owner=self.number if ephemeral else 0)
+            self._ensemble._fire(self._ensemble._absent.pop(new, []))
+            return new
 
         return self._call("create", path, act)
 

@@ -6,10 +6,11 @@
     <root>/role                 json: ACTIVE or STANDBY, with its epoch
     <root>/peers                empty; its version is bumped when rules or peers change in the ledger
     <root>/masters/<id>-<seq>   ephemeral, sequential: candidates; the lowest leads
-    <root>/replayers/<id>-<seq> the same, for replay       <root>/derivers/<id>-<seq>   and for deriving tables
+    <root>/replayers/<id>-<seq> the same, for replay
+    <root>/derivers/<id>-<seq>  the same, for deriving tables
     <root>/workers/<slot>       ephemeral      <root>/receivers/<slot>  ephemeral, json: address
     <root>/writers/<id>         ephemeral      <root>/hosts/<slot>      json: data directory, ledger, store
-    <root>/assignments/<slot>   json: what one worker ships; written by the master, versioned, < 256 KiB
+    <root>/assignments/<slot>   json: what one worker ships; written by the master, at most 256 KiB
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from replication.core.ids import check_name
 from replication.errors import ConfigError
 
 NODE_BYTES_MAX = 256 * 1024
-PORT = 2181  # of a server that is named without one
+PORT = 2181  # the default for servers without a port
 _SERVER = re.compile(r"(?:(?P<whole>[^\s/,]+:\d{1,5})|[^\s/,:\[\]]+|\[[^\s/,\[\]]+\])\Z")
 _ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]*)+\Z")
 
@@ -36,7 +37,7 @@ class MemberKind(StrEnum):
 
 
 class Election(StrEnum):
-    """What one host at a time does, and others stand for."""
+    """The tasks that one elected host at a time performs."""
 
     MASTERS = "masters"
     REPLAYERS = "replayers"
@@ -56,7 +57,7 @@ class Quorum:
 
     @staticmethod
     def parse(text: str) -> Quorum:
-        """Read ``host[:port][,host[:port]…]/root``, the port 2181 where none is given; ConfigError when it is none."""
+        """Parse ``host[:port][,host[:port]…]/root``; the default port is 2181. ConfigError when it is malformed."""
         servers, slash, root = text.strip().partition("/")
         root = (slash + root).rstrip("/")
         hosts = [_SERVER.match(host) for host in servers.split(",")]
@@ -76,7 +77,7 @@ class Paths:
 
     @property
     def public(self) -> str:
-        """What other clusters may read."""
+        """The part that other clusters may read."""
         return f"{self.root}/public"
 
     @property
@@ -86,7 +87,7 @@ class Paths:
 
     @property
     def announcements(self) -> str:
-        """The counter that says: read the ledger's rules again."""
+        """The node whose version changes when the ledger's rules must be read again."""
         return f"{self.root}/peers"
 
     def candidates(self, election: Election) -> str:
@@ -121,7 +122,7 @@ class Paths:
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """Every node that must exist before any member can, parents first."""
+        """Every node that must exist before members can be created, parents first."""
         ancestors = self.root.split("/")[1:]
         chain = tuple("/" + "/".join(ancestors[: n + 1]) for n in range(len(ancestors)))
         elections, kinds = map(self.candidates, Election), map(self.members, MemberKind)

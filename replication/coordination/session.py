@@ -1,8 +1,8 @@
 """A cluster's coordination as one process sees it: ``Coordination`` over any ``Tree``.
 
-Whatever is read may be old a moment later, and a session may end at any time without anybody being told. So nothing
-here is proof: leadership and membership are read, never remembered; decisions are fenced by the ledger's term;
-assignments and roles change conditionally on a version; and the role that a lease rests on is confirmed by the quorum.
+Every value read may be stale at once, and a session may end at any time without notice. So nothing here is proof.
+Leadership and membership are read again, never cached. Decisions are fenced by the ledger's term. Assignments and roles
+change conditionally on a version. A role that a lease depends on is confirmed by the quorum.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from replication.errors import ConfigError, CoordinationError, NotLeaderError, R
 
 
 class Coordination:
-    """A session with the ZooKeeper of one cluster. Safe for threads; close it, or use it as a context.
+    """A session with the ZooKeeper of one cluster. Thread-safe; close it, or use it as a context.
 
-    Every call may raise CoordinationError when ZooKeeper cannot be reached; reading again later is always safe.
+    Every call may raise CoordinationError when ZooKeeper is unreachable. Reading again later is always safe.
 
     Args:
-        tree: where the nodes are; started and closed here.
+        tree: the store; started and closed here.
         root: the cluster's root node.
         connect_timeout_s: how long the first connection may take.
-        reread_s: watched nodes and own members are read again at least this often, whether a watch came or not.
-        lost_data_s: servers that refuse this session for so long have lost data, and get a new one.
+        reread_s: watched nodes and own members are read again at least this often.
+        lost_data_s: after servers have refused this client for so long, it accepts that they have lost data.
     """
 
     def __init__(
@@ -66,21 +66,21 @@ class Coordination:
         self.close()
 
     def close(self) -> None:
-        """End the session: members and candidates are gone at once, the thread is joined. Idempotent."""
+        """End the session: its members and candidates are removed at once, its thread is joined. Idempotent."""
         self._keeper.close()
 
     def connected(self) -> bool:
-        """Whether a session is alive as far as this end knows."""
+        """Whether the session is alive, as far as this client knows."""
         return self._keeper.session() != 0
 
     def establish(
         self, cluster: ClusterId, version: str, former: Collection[ClusterId] = (), role: RoleState | None = None
     ) -> None:
-        """Make the cluster's nodes where they are missing: public part, role, announcements. Idempotent.
+        """Create the cluster's missing nodes: public part, role, announcements. Idempotent.
 
-        A root that belongs to one of ``former``, earlier incarnations of the cluster, becomes its own; what was
-        assigned there was decided under terms that receivers may refuse by now, and is decided anew. The role is ACTIVE
-        at first; one with a lower epoch than ``role`` is of data that were lost, and becomes that.
+        A root of one of ``former``, the cluster's earlier incarnations, is taken over. Its assignments are deleted,
+        since receivers may refuse their terms. The role is ACTIVE at first. A stored role with a lower epoch than
+        ``role`` comes from lost data and is replaced by ``role``.
 
         Raises:
             ConfigError: the root belongs to another cluster, or to another incarnation of this one.
@@ -91,34 +91,34 @@ class Coordination:
             self._keeper.keep(self._root)
         for path in self.paths.parents:
             self._tree.create(path, b"")
-        self._tree.create(self.paths.role, (role or RoleState()).encode())  # never ACTIVE in between
+        self._tree.create(self.paths.role, (role or RoleState()).encode())  # ``role`` at once: never briefly ACTIVE
         self._tree.create(self.paths.announcements, b"")
         self._tree.create(self.paths.public, Public(cluster, version).encode())
-        there = self.public()
-        if there.cluster in former:
+        public = self.public()
+        if public.cluster in former:
             for slot in self._tree.children(self.paths.assignments):
                 self._tree.delete(self.paths.assignment(slot))
             self.publish(Public(cluster, version))
-            there = self.public()
-        if there.cluster != cluster:
+            public = self.public()
+        if public.cluster != cluster:
             raise ConfigError(
-                f"the ZooKeeper root {self.paths.root} belongs to {there.cluster}, not to {cluster}",
+                f"the ZooKeeper root {self.paths.root} belongs to {public.cluster}, not to {cluster}",
                 "Give each cluster its own root or ZooKeeper",
             )
         read = self.role()
         if role is not None and read.state.epoch < role.epoch:
-            with contextlib.suppress(StaleEpochError):  # another role of this cluster was faster
+            with contextlib.suppress(StaleEpochError):  # another process of this cluster set it first
                 self.set_role(role, read.version)
 
     def public(self) -> Public:
-        """The public part; CoordinationError when no cluster was established at this root."""
+        """Read the public part; CoordinationError when no cluster was established at this root."""
         node = self._tree.get(self.paths.public)
         if node is None:
             raise self._no_cluster()
         return Public.decode(node.content)
 
     def publish(self, public: Public) -> None:
-        """Replace the public part, unless it says so already. NotLeaderError when another wrote first."""
+        """Replace the public part if it differs. NotLeaderError when another master wrote first."""
         node = self._tree.get(self.paths.public)
         if node is None:
             raise self._no_cluster()
@@ -126,7 +126,7 @@ class Coordination:
             raise NotLeaderError(f"{self.paths.public} was written by another master")
 
     def role(self) -> RoleRead:
-        """The role, confirmed by the quorum to be in force at some moment after this call began: fit for a lease."""
+        """Read the role, confirmed by the quorum as in force at some moment during this call; valid for a lease."""
         for _ in range(8):
             node = self._tree.get(self.paths.role)
             if node is None:
@@ -136,14 +136,17 @@ class Coordination:
         raise CoordinationError(f"the role of {self.paths.root} changes faster than it can be read")
 
     def set_role(self, state: RoleState, version: int) -> int:
-        """Change the role when ``version`` is still in force; returns the new version. StaleEpochError otherwise."""
+        """Change the role if ``version`` is current; return the new version. StaleEpochError otherwise."""
         written = self._set(self.paths.role, state.encode(), version)
         if written is None:
-            raise StaleEpochError(f"the role of {self.paths.root} was changed meanwhile", "Look at it and decide anew")
+            raise StaleEpochError(
+                f"the role of {self.paths.root} was changed by another process",
+                "Check the role with walship status, then try again",
+            )
         return written
 
     def watch_role(self, deliver: Callable[[RoleRead], None]) -> Subscription[RoleRead]:
-        """Deliver the role now and after each change, for noticing early; a lease is confirmed by ``role()``."""
+        """Deliver the role now and after each change. It may be stale: confirm a lease with ``role()``."""
 
         def read(wake: Woken) -> RoleRead | None:
             node = self._tree.get(self.paths.role, wake)
@@ -155,16 +158,16 @@ class Coordination:
         """Write or replace the record of one host.
 
         Raises:
-            ConfigError: the slot is another host's.
+            ConfigError: the slot belongs to another data directory.
         """
         path = self.paths.host(host.slot)
         known = self._tree.get(path)
-        there = None if known is None else HostRecord.decode(known.content)
-        if there is not None and there.identity and host.identity and there.identity != host.identity:
+        record = None if known is None else HostRecord.decode(known.content)
+        if record is not None and record.identity and host.identity and record.identity != host.identity:
             raise ConfigError(
-                f"the host slot {host.slot} of {self.paths.root} belongs to the data directory {there.data_dir} "
-                f"(id {there.identity[:8]}), not to {host.data_dir}",
-                "Give each host a slot of its own, [cluster] host, that was never used before",
+                f"the host slot {host.slot} of {self.paths.root} belongs to the data directory {record.data_dir} "
+                f"(id {record.identity[:8]}), not to {host.data_dir}",
+                "Give each host a slot of its own ([cluster] host) that was never used before",
             )
         if self._create(path, host.encode()) is None and self._set(path, host.encode(), -1) is None:
             raise self._no_cluster()
@@ -177,17 +180,17 @@ class Coordination:
         return tuple(HostRecord.decode(node.content) for node in nodes if node is not None)
 
     def remove_host(self, slot: str) -> None:
-        """Forget a host and its assignment."""
+        """Delete a host's record and its assignment."""
         if self._root is not None and self._root.host is not None and self._root.host.slot == slot:
             self._root.host = None
         self._tree.delete(self.paths.assignment(slot))
         self._tree.delete(self.paths.host(slot))
 
     def enrol(self, kind: MemberKind, name: str, fields: dict[str, Any]) -> Membership:
-        """Become a member under ``name`` for as long as the session lives, and again in the next one.
+        """Create an ephemeral member node ``name``, recreated in each later session; ``members`` returns its fields.
 
-        A node that an earlier process left is replaced at once. If later another process takes the name, this one
-        yields (``Membership.superseded``). The fields are shown to whoever reads ``members``.
+        A node left over from an earlier process is replaced at once. When another process takes the name later, this
+        membership ends (``Membership.superseded``).
         """
         return Membership(self._keeper, self.paths.member(kind, name), fields)
 
@@ -201,22 +204,22 @@ class Coordination:
         return tuple(found)
 
     def has_enrolled(self, kind: MemberKind, name: str) -> bool:
-        """Whether the member of that name is of this session, and not of a process that was there before."""
+        """Whether the member of that name belongs to this process, and not to an earlier one."""
         node = self._tree.get(self.paths.member(kind, name))
         return node is not None and self._keeper.owned(node.owner)
 
     def campaign(self, name: str, election: Election = Election.MASTERS) -> Candidacy:
-        """Become a candidate of an election. Any number may; ``Candidacy.leads()`` tells who is first."""
+        """Become a candidate of an election; ``Candidacy.leads()`` says whether it leads."""
         return Candidacy(self._keeper, self.paths.candidates(election), name)
 
     def candidates(self, election: Election = Election.MASTERS) -> tuple[str, ...]:
-        """The names of an election's candidates, the leader first; for people to see."""
+        """The names of an election's candidates, the leader first; for display."""
         parent = self.paths.candidates(election)
         nodes = [self._tree.get(f"{parent}/{node}") for node in in_order(self._tree.children(parent))]
         return tuple(node.content.decode() for node in nodes if node is not None)
 
     def leader(self, election: Election = Election.MASTERS) -> str | None:
-        """The name of who has an election, for people to see; None when nobody has."""
+        """The name of an election's leader, None without candidates; for display."""
         return next(iter(self.candidates(election)), None)
 
     def assignment(self, slot: str) -> AssignmentRead | None:
@@ -230,10 +233,10 @@ class Coordination:
         return {slot: found for slot, found in read.items() if found is not None}
 
     def set_assignment(self, slot: str, content: bytes, version: int) -> int:
-        """Write an assignment when ``version`` (-1: none was there) still holds; returns the new version.
+        """Write an assignment if ``version`` is current (-1: it must not exist); return the new version.
 
         Raises:
-            NotLeaderError: another master wrote it meanwhile.
+            NotLeaderError: another master wrote it since.
             RequestError: it is larger than 256 KiB; nothing was sent.
         """
         path = self.paths.assignment(slot)
@@ -246,7 +249,7 @@ class Coordination:
         return written
 
     def watch_assignment(self, slot: str, deliver: Callable[[AssignmentRead], None]) -> Subscription[AssignmentRead]:
-        """Deliver the assignment as soon as there is one, and after each change."""
+        """Deliver the assignment once it exists, and after each change."""
         path = self.paths.assignment(slot)
 
         def read(wake: Woken) -> AssignmentRead | None:
@@ -256,14 +259,14 @@ class Coordination:
         return Subscription(self._keeper, read, deliver)
 
     def announce(self) -> int:
-        """Say that rules or peers changed in the ledger; returns the new count."""
+        """Announce that rules or peers changed in the ledger; return the new count."""
         count = self._set(self.paths.announcements, b"", -1)
         if count is None:
             raise self._no_cluster()
         return count
 
     def watch_announcements(self, deliver: Callable[[int], None]) -> Subscription[int]:
-        """Deliver the count now and after each change; changes in quick succession come as one."""
+        """Deliver the count now and after changes; quick successive changes may be delivered as one."""
 
         def read(wake: Woken) -> int | None:
             node = self._tree.get(self.paths.announcements, wake)
@@ -284,15 +287,15 @@ class Coordination:
 
 
 def _check_size(path: str, content: bytes) -> None:
-    """Refuse here what ZooKeeper would answer with a lost connection."""
+    """Refuse oversized content, since ZooKeeper would only close the connection."""
     if len(content) > NODE_BYTES_MAX:
         raise RequestError(
-            f"{path} would hold {len(content)} bytes, more than {NODE_BYTES_MAX}", "Fewer or larger chunks"
+            f"{path} would hold {len(content)} bytes, more than {NODE_BYTES_MAX}", "Use fewer or larger chunks"
         )
 
 
 class _Root:
-    """Makes what a role of the cluster found or made at its start again, when ZooKeeper has lost it meanwhile."""
+    """Recreates the cluster's nodes when ZooKeeper has lost them while this process runs."""
 
     def __init__(
         self,
@@ -310,13 +313,13 @@ class _Root:
         self.host: HostRecord | None = None
 
     def refresh(self) -> None:
-        """Look, and make it; also where another role, which knew an older state, was faster."""
+        """Recreate missing nodes, and replace a role of a lower epoch that another process has restored."""
         node = self._tree.get(self._paths.role)
-        there = None if node is None else RoleState.decode(node.content)
-        if there is not None and (self._role is None or there.epoch >= self._role.epoch):
-            self._role = there
+        stored = None if node is None else RoleState.decode(node.content)
+        if stored is not None and (self._role is None or stored.epoch >= self._role.epoch):
+            self._role = stored
         else:
             self._establish(role=self._role)
-        host = self.host  # each process makes its own again, whoever made the role
+        host = self.host  # each process recreates its own host's record
         if host is not None and self._tree.get(self._paths.host(host.slot)) is None:
             self._put_host(host)

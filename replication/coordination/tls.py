@@ -19,7 +19,7 @@ class ZookeeperTls:
 
     @staticmethod
     def of(section: ZooKeeperSection) -> ZookeeperTls | None:
-        """As configured; None when it says nothing of TLS."""
+        """From the configuration; None unless ca, cert and key are set."""
         if section.ca is None or section.cert is None or section.key is None:
             return None
         return ZookeeperTls(str(section.ca), str(section.cert), str(section.key))

@@ -1,7 +1,7 @@
-"""The tree in a real ZooKeeper, through kazoo; kazoo's types and errors stay in this file.
+"""The tree in ZooKeeper, through kazoo; kazoo's types and errors stay in this file.
 
-Every call waits at most ``call_timeout_s``. kazoo reconnects by itself, for ever, with a new session when the old one
-has expired; what that means for ephemeral nodes and watches is ``keeper.py``'s business.
+Every call waits at most ``call_timeout_s``. kazoo reconnects by itself without limit, with a new session when the old
+one has expired. ``keeper.py`` then restores ephemeral nodes and watches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
 from replication.errors import CoordinationError
 
-_LOST = "It may have been done or not: look at ZooKeeper and its disk, then at walship status, and say it again"
+_LOST = "The call may have been done. Check ZooKeeper and its disk, then walship status, and try again"
 
 
 class ZookeeperTree:
@@ -32,7 +32,7 @@ class ZookeeperTree:
 
     Args:
         servers: ``host:port[,host:port…]``.
-        session_timeout_s: after how long without a sign of life the servers end the session.
+        session_timeout_s: the servers end a session after this long without a heartbeat.
         call_timeout_s: the longest that one call waits.
         tls: for mutual TLS; without it the connection is plain.
     """
@@ -74,7 +74,7 @@ class ZookeeperTree:
         self._client.close()
 
     def begin_anew(self) -> None:
-        """Connect also to servers that have seen less than this client: they close its connection otherwise."""
+        """Forget the newest state seen; servers with older state would close the connection otherwise."""
         self._client.last_zxid = 0
 
     def session(self) -> int:
@@ -83,7 +83,7 @@ class ZookeeperTree:
         return int(identity[0]) if identity else 0
 
     def get(self, path: str, watch: Woken | None = None) -> Node | None:
-        """Read a node, watching it or its coming."""
+        """Read a node and watch it, or its creation."""
         notice = None if watch is None else (lambda _event: watch())
         while True:
             with self._named(f"reading {path}"):
@@ -128,7 +128,7 @@ class ZookeeperTree:
                 return
 
     def check(self, path: str, version: int) -> bool:
-        """Have the quorum compare the version: a transaction, ordered among the writes, never answered by a laggard."""
+        """Compare the version in a transaction: the quorum orders it among writes; a lagging server cannot answer."""
         with self._named(f"checking {path}"):
             transaction = self._client.transaction()
             transaction.check(path, version)
@@ -156,14 +156,14 @@ class ZookeeperTree:
 
 
 class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's handler, connecting with a context of ours: its own also trusts every root of the system."""
+    """kazoo's handler with this TLS context; kazoo's own context also trusts every system root."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         super().__init__()
         self._context = context
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: object) -> ssl.SSLSocket:
-        """Connect and shake hands within ``timeout``."""
+        """Connect and complete the TLS handshake within ``timeout``."""
         plain = socket.create_connection(address, timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -190,7 +190,7 @@ def connect(
 
 
 def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, timeout_s: float = 5.0) -> Public:
-    """Read the public part of the cluster at ``root``, in a session of its own that ends at once; writes nothing.
+    """Read the public part of the cluster at ``root`` in a short session of its own; writes nothing.
 
     Raises:
         CoordinationError: ZooKeeper did not answer within ``timeout_s``, or no cluster was ever started at this root.

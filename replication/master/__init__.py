@@ -1,5 +1,5 @@
 """The master: observes ledger and ZooKeeper, plans with ``core``, and acts.
 
-Guarantees: each decision is conditional on its term. Sending and receiving go on without it (rule 8). Begin at
+Each decision is conditional on the master's term. Sending and receiving go on without a master (rule 8). Begin at
 ``loop.py``; ``retire.py`` deletes files.
 """

@@ -1,4 +1,4 @@
-"""Each peer's disk budget: what it lacks is sampled for forecasts, and released when it stayed away for too long."""
+"""Each peer's disk budget: samples the backlog for forecasts, and releases files when it exceeds the budget."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _log = log.get(__name__)
 
 
 def backlog_gauge(peer: str) -> str:
-    """Under which name the bytes of local files that a peer lacks are sampled."""
+    """The gauge of the bytes of local files that a peer lacks."""
     return f"backlog {peer}"
 
 
 def disk_gauge(host: str) -> str:
-    """Under which name the bytes that are used of a host's disk are sampled."""
+    """The gauge of the used bytes of a host's disk."""
     return f"disk {host}"
 
 
 class Budgets:
-    """Watches the budgets of one cluster from one master.
+    """Samples disk use and enforces the peers' disk budgets of one cluster.
 
     Args:
-        ledger: of the cluster.
+        ledger: the cluster's ledger.
         host: this host's slot.
-        data_dir: on the disk that is watched.
-        budget: bytes that may be kept for a peer; None for no limit.
-        spills: files past the budget go to a store, so none is released.
+        data_dir: a directory on the disk to sample.
+        budget: bytes of local files to retain for a peer; None for no limit.
+        spills: whether files past the budget move to a store, so that none is released.
         clock: microseconds since 1970.
     """
 
@@ -54,7 +54,7 @@ class Budgets:
         self._sampled = 0
 
     def watch(self) -> None:
-        """On every host, elected or not: sample its disk when that is due."""
+        """Sample this host's disk when due. Runs on every host, elected or not."""
         now = self._clock()
         if abs(now - self._sampled) >= SAMPLE_US:  # the clock may step back
             self._sampled = now
@@ -62,7 +62,7 @@ class Budgets:
             self._ledger.sending.sample(disk_gauge(self._host), now, used, now - KEEP_US)
 
     def keep(self, term: int) -> None:
-        """As elected master: sample what peers lack, and release what is past the budget.
+        """Sample the peers' backlogs and release files past the budget. Runs on the elected master.
 
         Raises:
             StaleTermError: a newer master was elected; nothing was released.
@@ -79,4 +79,4 @@ class Budgets:
                 spec = self._ledger.tables.by_uuid(table)
                 name = str(table) if spec is None else spec.name
                 _log.error("table_needs_bootstrap", peer=gone.peer, table=name, files=len(gone.files), bytes=gone.bytes)
-            _log.warning("files_let_go", peer=gone.peer, files=len(gone.files), bytes=gone.bytes, limit=budget)
+            _log.warning("files_released", peer=gone.peer, files=len(gone.files), bytes=gone.bytes, limit=budget)

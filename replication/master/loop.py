@@ -1,9 +1,8 @@
 """The master of a cluster: a candidate that, while elected, observes, plans and acts about once a second.
 
-Being elected is no proof of anything (rule 6). A new master first raises the term in the ledger; it decides only while
-the ledger's term is its own; assignments are written only over the version they were planned from; the ledger refuses
-what comes under an older term. Nothing that runs depends on the master: if it dies at any point, workers go on with
-what they have, and the next one plans from what is there.
+Election proves nothing (rule 6). A new master first raises the term in the ledger, and decides only while the ledger's
+term is its own. Assignments are written only over the version they were planned from. The ledger refuses decisions of
+an older term. If the master dies, workers continue their assigned work, and the next master plans from stored state.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MasterTimes:
-    """How often things are done, in seconds."""
+    """Intervals and ages, in seconds."""
 
     interval_s: float = 1.0
     retire_interval_s: float = 5.0
@@ -53,7 +52,7 @@ class MasterTimes:
 
 @dataclass(frozen=True, slots=True)
 class HostDisk:
-    """Where one host keeps WALs and landing files: its file system, its slot and the directories."""
+    """A host's slot, its file system, and the directories of its WALs and landing files."""
 
     files: Files
     host: str
@@ -64,14 +63,14 @@ class Master:
     """One candidate for master.
 
     Args:
-        ledger: of the cluster; stays open.
-        coordination: of the cluster; stays open.
-        disk: of this host, whose slot is also the candidate's name.
-        read_public: reads a peer's public part, given its ZooKeepers.
-        limits: for the planner.
-        times: how often things are done.
-        budgets: watches the disk budget of each peer.
-        peer_bytes_max: that budget, past which files are kept until finished there, not applied.
+        ledger: the cluster's ledger; stays open.
+        coordination: the cluster's coordination; stays open.
+        disk: this host's disk; its slot is also the candidate's name.
+        read_public: reads a peer's public part, given its ZooKeeper address.
+        limits: the planner's limits.
+        times: intervals and ages.
+        peer_bytes_max: the disk budget per peer; past it files are kept until finished at the peer, not applied.
+        budgets: enforces the disk budgets; None to skip that.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Master:
         return self._term
 
     def run(self, stop: threading.Event) -> None:
-        """Do rounds until ``stop`` is set; what goes wrong in one is logged, and the next starts from what is there."""
+        """Do rounds until ``stop`` is set. A failed round is logged, and the next one reads the state again."""
         while not stop.is_set():
             try:
                 self.round()
@@ -123,15 +122,15 @@ class Master:
         try:
             self._candidacy.withdraw()
         except CoordinationError:
-            _log.info("candidate_left_to_expire", host=self._disk.host)  # its node ends with the session
+            _log.info("candidate_left_to_expire", host=self._disk.host)  # its node is removed with the session
         self._reader.close()
 
     def round(self) -> None:
         """One round. A candidate that is not elected only removes orphans of its own host.
 
         Raises:
-            StaleTermError: a newer master was elected; what was not yet done is not done.
-            CoordinationError: ZooKeeper or the ledger could not be reached, or another master wrote first.
+            StaleTermError: a newer master was elected; the rest of the round was not done.
+            CoordinationError: ZooKeeper or the ledger is unreachable, or another master wrote first.
         """
         now_s = time.monotonic()
         if self._candidacy.leads():
@@ -147,7 +146,7 @@ class Master:
             self._publish(observed.receivers)
             self._act(plan(observed.snapshot, self._limits), observed)
         elif self._term:
-            _log.warning("master_stands_down", host=self._disk.host, epoch=self._term)
+            _log.warning("master_stepped_down", host=self._disk.host, term=self._term)
             self._term = 0
         if self._budgets is not None:
             self._budgets.watch()
@@ -156,51 +155,51 @@ class Master:
             self._orphans.run_once(now_s)
 
     def _take_term(self) -> None:
-        """Have the ledger's term be this master's, before anything is decided."""
+        """Make sure that the ledger's term is this master's, before anything is decided."""
         if self._term == 0 or self._ledger.terms.current() != self._term:
             self._term = self._ledger.terms.raise_to_next()
-            _log.info("master_elected", host=self._disk.host, epoch=self._term)
+            _log.info("master_elected", host=self._disk.host, term=self._term)
 
     def _check_term(self) -> None:
         current = self._ledger.terms.current()
         if current != self._term:
-            raise StaleTermError(f"the master of term {self._term} was followed by one of term {current}")
+            raise StaleTermError(f"the master's term is {self._term}, the ledger's term is {current}")
 
     def _publish(self, receivers: tuple[str, ...]) -> None:
-        """Show peers who we are; while no receiver is there, those that were, since they come back where they were."""
+        """Publish the cluster's id, version and receivers; without live receivers keep the last ones, which return."""
         public = self._coordination.public()
         self._coordination.publish(Public(self._ledger.cluster, __version__, receivers or public.receivers))
 
-    def _act(self, made: Plan, observed: Observed) -> None:
-        if made.fence:
+    def _act(self, planned: Plan, observed: Observed) -> None:
+        if planned.fence:
             self._check_term()
             self._term = self._ledger.terms.raise_to_next()
-        for slot, assignment in made.assignments.items():
+        for slot, assignment in planned.assignments.items():
             self._ledger.terms.assign(slot, self._term)
             content = replace(assignment, term=self._term).encode()
             self._coordination.set_assignment(slot, content, observed.versions.get(slot, -1))
-        for decision in made.decisions:
+        for decision in planned.decisions:
             if isinstance(decision, Retire):
                 row = observed.retirable[decision.file]
                 retire(self._ledger, self._disk.files, row, self._term, self._disk.host, observed.policy)
             elif isinstance(decision, Assign):
-                _log.info("work_assigned", host=decision.slot, epoch=self._term, **_fields(decision.work))
+                _log.info("work_assigned", host=decision.slot, term=self._term, **_fields(decision.work))
             elif isinstance(decision, Revoke):
-                why = {"reason": decision.reason, **_fields(decision.work)}
-                _log.info("work_revoked", host=decision.slot, epoch=self._term, **why)
-        waiting = frozenset(decision for decision in made.decisions if isinstance(decision, RetryLater))
+                fields = {"reason": decision.reason, **_fields(decision.work)}
+                _log.info("work_revoked", host=decision.slot, term=self._term, **fields)
+        waiting = frozenset(decision for decision in planned.decisions if isinstance(decision, RetryLater))
         self._report.waiting(waiting, {peer.name: peer for peer in observed.snapshot.peers})
 
 
 def _fields(work: Tail | ChunkAssignment) -> dict[str, object]:
-    """What a log says of work."""
+    """The log fields of work."""
     if isinstance(work, Tail):
         return {"peer": work.peer, "receivers": work.receivers}
     return {"peer": work.peer, "file": str(work.file), "begin": work.begin, "end": work.end}
 
 
 def run_master(config: Config, ledger: Ledger, coordination: Coordination, stop: threading.Event) -> None:
-    """Campaign for master, and act as it while elected, until ``stop``; ``ledger`` and ``coordination`` stay open."""
+    """Campaign for master and act while elected, until ``stop``; ``ledger`` and ``coordination`` stay open."""
     section = config.master
     master = Master(
         ledger,

@@ -1,4 +1,4 @@
-"""One immutable snapshot of ledger and ZooKeeper for the planner, with what it takes to act on it."""
+"""One immutable snapshot of ledger and ZooKeeper for the planner, with what the master needs to act on the plan."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A snapshot, the versions of the assignment nodes it read, live receivers, and the rows of what may be retired.
+    """A snapshot, the versions of its assignment nodes, live receivers' addresses, and the rows of retirable files.
 
-    ``policy`` is what retiring was decided with.
+    ``policy`` is the retention policy by which files are retirable.
     """
 
     snapshot: PlannerInput
@@ -36,14 +36,14 @@ class Observed:
 
 
 class Observer:
-    """Takes snapshots; remembers between them only since when workers are gone and what is known of peers.
+    """Takes snapshots. Between them it keeps only the times since when workers are absent, and peers' public parts.
 
     Args:
-        ledger: of this cluster.
-        coordination: of this cluster.
-        reader: of this cluster; closed by whoever made it.
+        ledger: this cluster's ledger.
+        coordination: this cluster's coordination.
+        reader: reads the peers' public parts; the caller closes it.
         peer_bytes_max: the disk budget per peer, for retiring; None for no limit.
-        limits: what the planner does; of files it could do nothing about, none is looked at.
+        limits: the planner's limits; files that the planner could not assign are not read.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Observer:
 
         Args:
             now_s: monotonic seconds.
-            retiring: whether to ask the ledger for files that may be deleted, which costs more than the rest.
+            retiring: whether to query retirable files, which costs more than the rest.
         """
         records = self._coordination.hosts()
         policy = RetentionPolicy(keeps_tables(records), self._peer_bytes_max)
@@ -98,14 +98,14 @@ class Observer:
         return tuple(HostView(host.slot, host.store, self._absent(host.slot, now_s)) for host in hosts)
 
     def _absent(self, slot: str, now_s: float) -> float:
-        """Seconds since the worker went; above zero from the first time that it is not there."""
+        """Seconds since the worker was first seen absent: above 0 while it is absent, 0 while it is there."""
         return max(now_s - self._gone_since[slot], 1e-9) if slot in self._gone_since else 0.0
 
     def _failing(self) -> frozenset[str]:
         return self._ledger.files.failing()
 
     def _peers(self, now_s: float, failing: frozenset[str]) -> tuple[PeerView, ...]:
-        """Those that something goes to, or went to: one that was away when its last rule ended is yet to be told."""
+        """Peers with rules or ended rules: a peer that was away when its last rule ended must still get that change."""
         rules = self._ledger.rules
         named = {rule.peer for rule in rules.all()}
         peers = [peer for peer in rules.peers() if peer.name in named or rules.ended(peer.cluster)]
@@ -127,7 +127,7 @@ class Observer:
         return tuple(views)
 
     def _files(self, hosts: Sequence[HostView], assigned: Mapping[str, Assignment]) -> tuple[FileView, ...]:
-        """Files that chunks are assigned of, that are large enough to be cut, or whose host has no worker."""
+        """Files with assigned chunks, and CLOSED ones that are large enough for chunks or whose host has no worker."""
         chunked = {chunk.file for assignment in assigned.values() for chunk in assignment.chunks}
         working = {host.slot for host in hosts if host.absent_s == 0.0}
         large = self._limits.large_bytes
@@ -144,16 +144,16 @@ class Observer:
             try:
                 assigned[slot] = Assignment.decode(read.content)
             except FormatError as error:
-                _log.error("assignment_unreadable", host=slot, error=str(error))  # the plan will write it anew
+                _log.error("assignment_unreadable", host=slot, error=str(error))  # the next plan replaces it
         return assigned, versions
 
     def _outdated(self, assigned: Mapping[str, Assignment]) -> frozenset[str]:
-        """Hosts that were given work under a newer term than they have it of: ZooKeeper was put back from a copy."""
+        """Hosts with an assignment older than their newest term in the ledger: ZooKeeper was restored from a copy."""
         newest = self._ledger.terms.assigned() if assigned else {}
         return frozenset(slot for slot, each in assigned.items() if each.term < newest.get(slot, 0))
 
 
 def _shared(hosts: tuple[HostView, ...]) -> bool:
-    """Whether any worker can read another's files; else tails cover all but large closed ones."""
+    """Whether any worker can read another's files. Otherwise tails ship all files except large CLOSED ones."""
     stores = [host.store for host in hosts if host.store]
     return len(stores) > len(set(stores))

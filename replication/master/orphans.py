@@ -1,6 +1,6 @@
-"""Orphans: files on a host's disk that the ledger has forgotten.
+"""Orphans: files on a host's disk that are no longer in the ledger.
 
-The master process of every host, elected or not, removes those of its own host.
+The master process of every host, elected or not, removes its own host's orphans.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _log = log.get(__name__)
 
 
 class OrphanRemover:
-    """Removes orphans of one host: files on its disk that the ledger has forgotten.
+    """Removes orphans of one host: files on its disk that are no longer in the ledger.
 
-    A file counts as an orphan when its number is *below* the newest that the ledger knows for this host, since the
-    ledger gives numbers out before files are made. One at or above it was made after the ledger was last right, as when
-    an older copy of the ledger was restored: its bytes may exist nowhere else, so it stays, and a person is told.
+    A file that the ledger does not have is an orphan when its number is *below* the host's newest number in the ledger,
+    since the ledger allocates numbers before files are created. A file at or above it is newer than the ledger, as
+    after a restore of an older ledger. Its bytes may exist nowhere else, so it stays and an error is logged.
 
     Args:
-        ledger: of this cluster.
+        ledger: this cluster's ledger.
         files: the host's file system.
         host: its slot.
-        directories: where WALs and landing files are; nothing else is looked at.
-        age_s: how long a file must have been unknown, or a known one missing, before anything is done about it.
+        directories: the directories of WALs and landing files; no others are read.
+        age_s: how long a file must be unknown, or missing, before it is removed or reported.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class OrphanRemover:
         self._reported: set[str] = set()
 
     def run_once(self, now_s: float) -> list[str]:
-        """Look once, remove what has been an orphan for long enough, and return its paths.
+        """Scan once, remove files that have been orphans for ``age_s``, and return their paths.
 
-        One that cannot be removed is told of once, tried again each time, and holds up no other.
+        A file that cannot be removed is logged once, and tried again on each call.
         """
-        # The disk is read before the ledger: a file made between the two is not seen, and one that is seen is known.
+        # The disk is read before the ledger, so a file created in between is not taken for an orphan.
         folders = [str(PurePath(folder)) for folder in self._directories]
         on_disk = {f"{folder}/{name}" for folder in folders for name in self._files.names(folder)}
         rows = self._ledger.files.all(self._host)
-        # By number, not by path: the ledger may have another spelling of the same folder.
+        # By number, not by path: the ledger may spell the same folder differently.
         known = {row.file.number for row in rows if row.file.slot == self._host and not row.is_stored}
         newest = max((row.file.number for row in rows if row.file.slot == self._host), default=-1)
         unknown = {path for path in on_disk if _NAME.search(path) and _number(path) not in known}
-        durable = {row.path for row in rows if row.needed}  # of one that was never written nothing is lost
+        durable = {row.path for row in rows if row.needed}  # a file that was never written is no loss
         missing = {path for path in durable - on_disk if str(PurePath(path).parent) in folders}
         self._since = {path: self._since.get(path, now_s) for path in unknown | missing}
         old = {path for path, since in self._since.items() if now_s - since >= self._age_s}
@@ -81,7 +81,7 @@ class OrphanRemover:
         return removed
 
     def _unreported(self, paths: set[str]) -> list[str]:
-        """Those of ``paths`` that were not reported yet; they count as reported from now on."""
+        """The ``paths`` that were not reported yet; marks them as reported."""
         fresh = sorted(paths - self._reported)
         self._reported |= paths
         return fresh

@@ -1,4 +1,4 @@
-"""What is known of peers from their own ZooKeepers, kept fresh off the master's path: a slow peer delays no other."""
+"""Reads peers' public parts from their ZooKeepers in background threads, so that a slow peer does not delay others."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _log = log.get(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PeerReading:
-    """A peer's public part as last read (None: the last reading failed), when that was, and how it fails.
+    """A peer's public part as last read, None after a failure; when it was read (``read_s``), and its backoff.
 
-    ``tried``: since its wait was over, one look has let it be tried again.
+    ``tried`` is whether one ``look`` has let the peer be tried since its wait ended.
     """
 
     zookeepers: str
@@ -35,9 +35,9 @@ class PeerReader:
     """Reads the public parts of peers in a few threads of its own, each address at most once at a time.
 
     Args:
-        read_public: reads a public part from ``host:port[,…]/root`` with a short time-out; raises ReplicationError.
-        wait: seconds after the n-th failure in a row.
-        poll_s: how old a public part may get.
+        read_public: reads a public part from ``host:port[,…]/root`` with a short timeout; raises ReplicationError.
+        wait: seconds to wait after the n-th failure in a row.
+        poll_s: the age at which a public part is read again.
     """
 
     def __init__(self, read_public: ReadPublic, wait: Wait, *, poll_s: float = 5.0) -> None:
@@ -49,12 +49,12 @@ class PeerReader:
         self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="peer-reader")
 
     def look(self, peers: Sequence[Peer], failing: frozenset[str], now_s: float) -> dict[str, PeerReading]:
-        """What is known now of each peer, by name; starts readings that are due. Never waits.
+        """Return the last reading of each peer, by name, and start readings that are due. Never waits.
 
         Args:
-            peers: those to look at; others are forgotten.
-            failing: names of those that workers cannot ship to, which counts as failing too.
-            now_s: of any one clock.
+            peers: the peers to read; readings of others are dropped.
+            failing: names of peers that workers cannot ship to; this counts as a failure.
+            now_s: the time in seconds, always of the same clock.
         """
         before = self._known
         self._known = {}
@@ -77,7 +77,7 @@ class PeerReader:
         return dict(self._known)
 
     def close(self) -> None:
-        """Join the threads; a reading under way is waited for, which its own time-out bounds."""
+        """Join the threads; waits for readings in progress, which have their own timeout."""
         self._threads.shutdown(cancel_futures=True)
 
     def _collect(self, peer: Peer, known: PeerReading, now_s: float) -> PeerReading:
@@ -93,7 +93,7 @@ class PeerReader:
             return replace(known, public=None, read_s=now_s, backoff=known.backoff.failed(now_s, self._wait))
 
     def _due(self, known: PeerReading, now_s: float) -> PeerReading:
-        """Let one look pass in which the peer may be tried again, then wait longer."""
+        """Let the peer be tried during one ``look``; on the next one count a failure and wait longer."""
         if known.backoff.failures and not known.tried:
             return replace(known, tried=True)
         return replace(known, backoff=known.backoff.failed(now_s, self._wait), tried=False)

@@ -1,4 +1,4 @@
-"""What a master reports of its rounds: to the log once, and to the ledger, where ``status`` finds it."""
+"""Reports of the master's rounds: to the log, once per problem, and to the ledger for ``status``."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ _log = log.get(__name__)
 
 
 class RoundReport:
-    """Remembers what was reported, so that the same trouble is reported once."""
+    """Reports each problem once, for as long as it lasts."""
 
     def __init__(self, ledger: Ledger, host: str) -> None:
         self._ledger = ledger
         self._host = host
         self._waiting: frozenset[RetryLater] = frozenset()
         self._has_settled = False
-        self._trouble = ""
+        self._problem = ""
 
     def succeeded(self) -> None:
-        """A round went well."""
-        self._trouble = ""
+        """Record a successful round."""
+        self._problem = ""
 
     def failed(self, error: ReplicationError, term: int) -> None:
-        """Log a failed round, once for as long as the same thing fails."""
-        trouble = type(error).__name__
-        if trouble != self._trouble:
+        """Log a failed round, once for as long as the same error repeats."""
+        problem = type(error).__name__
+        if problem != self._problem:
             report = _log.warning if error.retryable or isinstance(error, StaleTermError) else _log.error
-            report("master_round_failed", host=self._host, epoch=term, error=str(error))
-        self._trouble = trouble
+            report("master_round_failed", host=self._host, term=term, error=str(error))
+        self._problem = problem
 
     def waiting(self, waiting: frozenset[RetryLater], peers: Mapping[str, PeerView]) -> None:
-        """Have ``status`` show why a peer is given no work. A paused peer is shown as that anyway."""
+        """Record for ``status`` why peers get no work. Paused peers are left out: ``status`` shows them as paused."""
         for later in waiting - self._waiting:
             _log.warning("peer_waits", peer=later.peer, error=later.reason)
         shown = {later.peer: later for later in waiting if later.peer in peers and not peers[later.peer].paused}

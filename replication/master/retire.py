@@ -1,6 +1,6 @@
-"""Retiring files (rule 2): first the row goes, in a transaction of the ledger, then the bytes.
+"""Retiring files (rule 2): the ledger's row is deleted first, in a transaction, then the file.
 
-A master may die between the two, and cannot reach the files of other hosts. ``orphans.py`` removes what is left.
+A master may die in between, and cannot reach other hosts' files. ``orphans.py`` removes the files that are left.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _log = log.get(__name__)
 
 
 def retire(ledger: Ledger, files: Files, row: FileRow, term: int, host: str, policy: RetentionPolicy = KEEP) -> bool:
-    """Drop the row under ``term``, and delete the file when it is on ``host``; False when something holds it after all.
+    """Drop the row under ``term`` and delete the file if it is on ``host``. False when the file must stay after all.
 
-    Idempotent: what is not deleted now, ``orphans.py`` deletes later.
+    Idempotent. ``orphans.py`` later deletes a file that was not deleted now.
 
     Raises:
-        StaleTermError: a newer master was elected; nothing happened.
+        StaleTermError: a newer master was elected; nothing was changed.
     """
     try:
         ledger.files.retire(row.file, term, policy)
@@ -33,19 +33,19 @@ def retire(ledger: Ledger, files: Files, row: FileRow, term: int, host: str, pol
     if row.is_stored:
         try:
             store_of(row.path).remove(row.path)
-        except StorageError as error:  # the worker of its host finds it when it starts
+        except StorageError as error:  # its host's worker removes it on its next start
             _log.warning("object_left", file=row.path, error=str(error))
     elif row.host == host:
         try:
             delete(files, row.path)
         except StorageError as error:
             _log.warning("file_left", file=row.path, error=str(error))
-    _log.info("file_retired", file=str(row.file), end=row.length, epoch=term)
+    _log.info("file_retired", file=str(row.file), end=row.length, term=term)
     return True
 
 
 def delete(files: Files, path: str) -> None:
-    """Delete a file and its counters, durably; nothing happens when they are gone."""
+    """Delete a file and its published length, durably; no effect when they do not exist."""
     files.remove(path)
     files.remove(str(PurePath(path).with_suffix(".len")))
     files.sync_directory(str(PurePath(path).parent))
