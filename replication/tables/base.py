@@ -1,8 +1,9 @@
-"""What walship needs of a warehouse: appends and rewrites by compare-and-swap, and reads by snapshot.
+"""The protocols of a warehouse: appends and rewrites by compare-and-swap, and reads by snapshot.
 
-Two protocols, since readers need neither Spark nor Java: ``Catalog`` (create, inspect, open in DuckDB) and ``Tables``
-(the same, and commits). Implemented over Iceberg (``catalog.py``, ``iceberg.py``) and in memory (``memory.py``). SQL
-handed in is portable between Spark and DuckDB, except names, which come from ``ref`` and ``Dialect``.
+There are two, since readers need neither Spark nor Java. ``Catalog`` creates, inspects and opens tables in DuckDB.
+``Tables`` adds commits. Both are implemented with Iceberg (``catalog.py``, ``iceberg.py``) and in memory
+(``memory.py``). SQL arguments are portable between Spark and DuckDB, except names, which come from ``ref`` and
+``Dialect``.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ import pyarrow as pa
 from replication.core.definition.schema import Column, TableSpec
 
 LABEL = "_label"
-Rows: TypeAlias = pa.Table | str  # rows, or the query for them
+Rows: TypeAlias = pa.Table | str  # rows, or a query for them
 
 
 def open_duckdb() -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory that merges changes into existing rows."""
+    """Open a DuckDB in memory, configured to merge changes into existing rows."""
     connection = duckdb.connect(":memory:", config={"threads": 2, "preserve_insertion_order": False})
     connection.execute("set timezone = 'UTC'")
-    # Hash the second side of a join, here always the changes: DuckDB may guess that it is the larger.
+    # DuckDB then hashes the second side of a join, here always the changes, even if it estimates that as the larger.
     connection.execute("set disabled_optimizers = 'build_side_probe_side'")
     return connection
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a SQL engine quotes names, and the 64-bit hash that joins faster than keys; "" where none does."""
+    """How a SQL engine quotes names, and its 64-bit hash function if joins by hash are faster than by keys, else ""."""
 
     quote: str
     hash: str = ""
 
     def name(self, name: str) -> str:
-        """``name`` as an identifier."""
+        """Return ``name`` as a quoted identifier."""
         return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
 
     def text(self, value: str) -> str:
-        """``value`` as a string literal; values are checked names, so they hold neither quotes nor backslashes."""
+        """Return ``value`` as a string literal. Values are checked names, without quotes and backslashes."""
         assert "'" not in value and "\\" not in value, value
         return f"'{value}'"
 
@@ -65,14 +66,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A table's snapshots as they are now; ``current`` is None before the first commit."""
+    """A table's snapshots and tags; ``current`` is None before the first commit."""
 
     current: int | None
     snapshots: Mapping[int, Snapshot]
     tags: Mapping[str, int] = field(default_factory=dict)
 
     def chain(self) -> Iterator[Snapshot]:
-        """The current snapshot and its ancestors, newest first, as far as they are not expired."""
+        """Yield the current snapshot and its ancestors that have not expired, newest first."""
         at = self.current
         while at is not None and at in self.snapshots:
             yield self.snapshots[at]
@@ -80,19 +81,20 @@ class History:
 
     @property
     def whole(self) -> bool:
-        """Whether the chain reaches the table's first snapshot: no ancestor has expired."""
+        """Whether no ancestor of the current snapshot has expired."""
         chain = list(self.chain())
         return not chain or chain[-1].parent is None
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """Rows to be made by executors.
+    """A decoding job for executors.
 
-    Each row of ``tasks`` is the input of one task. ``run`` turns batches of such rows into batches of ``schema``; it
-    is pickled, so it must be a pure function of importable parts. The int32 column ``_label`` of what it yields
-    indexes ``labels``. Each label has values for the columns ``label_columns``, which the engine fills in rather than
-    sends. ``constants`` are the same for all rows. ``size`` is the bytes that ``run`` reads, None when not counted.
+    Each row of ``tasks`` is the input of one task. ``run`` turns batches of such rows into batches of ``schema``. It is
+    pickled, so it must be a pure function of importable parts. The int32 column ``_label`` of its output indexes
+    ``labels``. Each label has values for the columns ``label_columns``, which the engine fills in. ``constants`` has
+    values of columns that are the same for all rows. ``size`` is the number of bytes that ``run`` reads, None when
+    unknown.
     """
 
     tasks: pa.Table
@@ -105,38 +107,38 @@ class Decode:
 
 
 class Catalog(Protocol):
-    """Tables as they stand."""
+    """Creates, inspects and reads tables."""
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
-        """Create the missing Iceberg tables of ``spec``, and alter the others to fit it. Idempotent.
+        """Create the missing Iceberg tables of ``spec``, and alter the others to it. Idempotent.
 
-        Columns are identified by uuid: they are added, renamed, widened and dropped as in ``spec``. Sort order and
-        properties follow. Iceberg tables of a dropped table of the same name (``was_dropped``) are renamed to
-        ``<table>__dropped_<begin of its uuid>``.
+        Columns are identified by uuid. They are added, renamed, widened and dropped as in ``spec``; sort order and
+        properties are set as in ``spec``. Iceberg tables of a dropped table with the same name (``was_dropped``) are
+        renamed to ``<table>__dropped_<first 8 digits of its uuid>``.
 
         Raises:
-            SchemaError: the name belongs to another table, or somebody else changed the Iceberg tables so that they
-                cannot fit; says what, and what to do.
-            CommitConflictError: other commits keep coming between; try again.
+            SchemaError: the name belongs to another table, or another program changed the Iceberg tables so that they
+                cannot be altered to ``spec``.
+            CommitConflictError: other commits came first several times; try again.
         """
 
     def fits(self, spec: TableSpec) -> bool:
-        """Whether the Iceberg tables of ``spec`` exist with exactly its columns."""
+        """Return whether the Iceberg tables of ``spec`` exist with exactly its columns."""
 
     def drop(self, spec: TableSpec) -> None:
-        """Remove the Iceberg tables of ``spec`` and their files."""
+        """Drop the Iceberg tables of ``spec`` and delete their files."""
 
     def exists(self, name: str) -> bool:
-        """Whether ``namespace.name`` is there."""
+        """Return whether ``namespace.name`` exists."""
 
     def has(self, spec: TableSpec) -> bool:
-        """Whether Iceberg tables of ``spec`` exist, and not of another table of its name."""
+        """Return whether the Iceberg tables of ``spec`` exist; False when its name belongs to another table."""
 
     def specs(self) -> list[TableSpec]:
-        """The definitions of existing walship tables, by name, as of their last creation or change."""
+        """Return the definitions stored with the existing walship tables, sorted by name."""
 
     def history(self, name: str) -> History:
-        """The snapshots of one table; UnknownTableError when it is not there."""
+        """Return the snapshots of one table. Raises UnknownTableError when it does not exist."""
 
     def attach(
         self,
@@ -148,37 +150,36 @@ class Catalog(Protocol):
         where: str = "",
         columns: Sequence[Column] | None = None,
     ) -> None:
-        """Make ``view`` in a DuckDB connection show a table, at a snapshot or as it is now.
+        """Create ``view`` of a table in a DuckDB connection, at a snapshot or the current one.
 
-        ``where`` is a filter (``_replay > 4 or _commit > 17``) that may only leave out files none of whose rows pass
-        it. With ``columns`` the view has these in place of the table's own user columns, whatever they are called
-        there; where the table does not have one yet, it is NULL. Those under the nil uuid are walship's own columns,
-        by name.
+        ``where`` is a filter such as ``_replay > 4 or _commit > 17``. It only skips data files without matching rows.
+        With ``columns`` the view has these in place of the table's user columns, matched by uuid; a column that the
+        table does not have yet is NULL. Columns with the nil uuid are walship's own, matched by name.
         """
 
     def may_have(self, name: str, where: str) -> bool:
-        """Whether some rows could pass a filter of ``attach``'s kind, by the data files' statistics."""
+        """Return whether rows may match a filter, by the data files' statistics; ``where`` as of ``attach``."""
 
     def near(self, name: str) -> str:
-        """A table's name as written in a view of the same namespace."""
+        """Return a table's name for the query of a view in the same namespace."""
 
     def show(self, spec: TableSpec, query: str) -> None:
-        """Make ``<table>__latest`` a view of ``query`` in the catalog; ``query`` names tables by ``near``.
+        """Create or replace the view ``<table>__latest`` in the catalog; ``query`` names tables by ``near``.
 
-        It shows the user columns. In catalogs without views, nothing is done.
+        The view has the user columns. Catalogs without views do nothing.
 
         Raises:
-            UnknownTableError: there is no Iceberg table of ``spec`` yet. CommitConflictError: it has other columns.
+            UnknownTableError: the Iceberg table does not exist yet. CommitConflictError: it has other columns.
         """
 
 
 class Tables(Catalog, Protocol):
-    """Tables that can be committed to. Threads may use it at once for different tables only."""
+    """A catalog with commits. Threads may use it at the same time only for different tables."""
 
     dialect: Dialect
 
     def ref(self, name: str) -> str:
-        """A table's name in the engine's SQL."""
+        """Return a table's name in the engine's SQL."""
 
     def append(
         self,
@@ -188,24 +189,23 @@ class Tables(Catalog, Protocol):
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int | None:
-        """Append rows (decoded, in memory, or of a query) in one snapshot that carries ``summary``; return its id.
+        """Append rows (decoded, in memory, or of a query) in one snapshot; return its id.
 
-        When no row is decoded, nothing is committed and None is returned.
+        When no row is decoded, nothing is committed and None is returned. The snapshot is durable on return.
 
         Args:
             name: ``namespace.name``.
-            rows: what to append.
-            expect: the snapshot that was looked at, None when there was none.
-            summary: for the snapshot.
-            shape: the definition that ``rows`` were made by; none for rows that do not depend on how columns are
-                called, and for decoded ones, whose columns carry their uuids.
+            rows: the rows to append.
+            expect: the snapshot that the caller has read; None when the table had none.
+            summary: properties of the snapshot's summary.
+            shape: the definition whose column names ``rows`` use. None for decoded rows, whose columns carry their
+                uuids, and for rows without user columns.
 
         Raises:
-            CommitConflictError: rows were added since snapshot ``expect`` (with a ``shape``, anything was committed),
-                or the table's columns are not called as in ``shape``, or as those of ``rows`` that carry a uuid;
-                nothing was changed.
-            PoisonFrameError: an executor could not decode a frame; nothing was changed.
-            HostAwayError: an executor could not read frames on another host; nothing was changed.
+            CommitConflictError: rows were added since snapshot ``expect`` (with a ``shape``: any commit came since), or
+                the table's columns have other names than in ``shape`` or ``rows``. Nothing was changed.
+            PoisonFrameError: an executor could not decode a frame. Nothing was changed.
+            HostAwayError: an executor could not read frames on another host. Nothing was changed.
         """
 
     def replace(
@@ -218,40 +218,42 @@ class Tables(Catalog, Protocol):
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int:
-        """In one step for readers: delete the rows whose key ``gone`` lists and append ``rows``; ``shape`` as above.
+        """Delete the rows with the keys ``gone`` and append ``rows``; readers see both in one step.
+
+        Returns the snapshot's id. Other arguments are as of ``append``.
 
         Raises:
-            CommitConflictError: the table is no longer at snapshot ``expect``, or no longer of this shape; nothing was
-                changed.
+            CommitConflictError: the current snapshot is not ``expect``, or the columns have other names than in
+                ``shape``. Nothing was changed.
         """
 
     def delete(self, name: str, where: str) -> None:
-        """Delete the rows a condition names; does not count as added rows for ``append``'s check."""
+        """Delete the rows that match a condition. ``append`` does not count it as added rows."""
 
     def query(self, sql: str) -> pa.Table:
-        """Run a query whose result is small.
+        """Run a query with a small result.
 
         Raises:
-            CommitConflictError: a table of it was altered meanwhile; ask again.
+            CommitConflictError: a table of the query was altered while it ran; try again.
         """
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
-        """Tag a snapshot, so that it does not expire; moves an existing tag."""
+        """Tag a snapshot, so that it does not expire. An existing tag is moved."""
 
     def untag(self, name: str, tag: str) -> None:
-        """Remove a tag; nothing happens when there is none."""
+        """Remove a tag, if it exists."""
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
-        """Forget snapshots older than a time but the last ``keep``, and delete files only they use.
+        """Expire snapshots older than a time, except the last ``keep``, and delete the files that only they use.
 
         ``older_than`` is in microseconds since 1970.
         """
 
     def settle(self, name: str) -> None:
-        """Sync a table as it is now to the disk, whoever committed last. Commits made here are synced on return."""
+        """Make a table's current snapshot durable. Commits made here are durable on return; others may not be."""
 
     def compact(self, name: str, min_files: int) -> int:
-        """Rewrite small files and deletes into full files; return how many files were replaced. Rows do not change."""
+        """Rewrite small data files and delete files; return how many files were replaced. Rows do not change."""
 
     def close(self) -> None:
         """Release the engine."""

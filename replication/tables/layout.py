@@ -1,9 +1,9 @@
-"""Which Iceberg tables a walship table has, and their columns. Pure.
+"""The Iceberg tables of a walship table, and their columns. Pure.
 
 A keyed table ``ns.name`` has ``ns.name__changes`` (every version received), ``ns.name`` (the newest live row of each
 key, with each group's version) and ``ns.name__tombstones`` (deletes that must still win over late older versions). A
-keyless table has only ``ns.name``, with each row's place of origin. ``ns.name__latest`` is a view of the newest rows.
-User columns start with a letter, so names with ``_`` in front are free.
+keyless table has only ``ns.name``, with each row's origin. ``ns.name__latest`` is a view of the newest rows. User
+columns start with a letter; walship's columns start with ``_``.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from replication.core.ids import NIL_UUID
 CHANGES, TOMBSTONES, LATEST = "__changes", "__tombstones", "__latest"
 VERSION = ("_ts", "_commit", "_origin", "_wal", "_seq", "_row")
 CELL_GROUP = "cell"
-#: Tags the last snapshot before one that a failed sync may have lost. While it exists nothing later is trusted.
+#: Tags the last durable snapshot when a sync failed. While the tag exists, later snapshots are not trusted.
 UNSYNCED_TAG = "walship_unsynced"
 OWNER = "walship.table"  # the property with the table's uuid
-SPEC = "walship.spec"  # the property with a table's definition, for a lost ledger
+SPEC = "walship.spec"  # the property with the table's definition, used when the ledger is lost
 _TYPES = {
     "_group": pa.string(),
     "_op": pa.int32(),
@@ -38,8 +38,8 @@ _TYPES = {
     "_through": pa.string(),
     "_applied": pa.int64(),
 }
-#: Of every row that replay appends; ``_replay`` is the number of the replay commit that brought it, ``_applied`` when
-#: that was (microseconds since 1970), ``_through`` the names of the clusters the frame came through, this one last.
+#: Columns of every row that replay appends. ``_replay`` is the number of the replay commit, ``_applied`` its time
+#: (microseconds since 1970), ``_through`` the names of the clusters that the frame came through, this one last.
 LOGGED = ("_group", "_op", *VERSION, "_replay", "_through", "_applied")
 LOGGED_KEYLESS = ("_commit", "_origin", "_wal", "_seq", "_row", "_replay")
 
@@ -63,8 +63,8 @@ _SMALL = {
 class Layout:
     """The layout of one Iceberg table.
 
-    ``column_uuids`` maps user columns to their permanent uuids. ``dropped`` has the uuids of dropped
-    columns, ``unset`` the names of properties that were set back to their defaults.
+    ``column_uuids`` maps names of user columns to their uuids. ``dropped`` has the uuids of dropped columns, ``unset``
+    the names of properties that were set back to their defaults.
     """
 
     name: str
@@ -78,24 +78,24 @@ class Layout:
 
 
 def merge_groups(spec: TableSpec) -> tuple[str, ...]:
-    """The groups whose versions are ordered separately. A cell's key names its group, so cell tables have one."""
+    """Return the groups whose versions are ordered separately. Cell tables have one: a cell is in one group only."""
     return (CELL_GROUP,) if spec.kind == "cell" else tuple(group.name for group in spec.groups)
 
 
 def group_columns(spec: TableSpec, group: str) -> tuple[str, ...]:
-    """The non-key columns of a merge group."""
+    """Return the non-key columns of a merge group."""
     return ("value",) if spec.kind == "cell" else spec.group_columns(group)
 
 
 def version_column(field: str, group: str) -> str:
-    """The column of ``<table>`` that holds a version field of a group: ``_commit_default``."""
+    """Return the name of the column of ``<table>`` for a version field of a group, such as ``_commit_default``."""
     return f"{field}_{re.sub('[^a-z0-9]', lambda m: f'_{ord(m[0]):02x}', group)}"
 
 
 def shown_columns(spec: TableSpec) -> tuple[Column, ...]:
-    """The columns of a view of ``<table>``, whether the table follows ``spec`` yet or not.
+    """Return the columns for a view of ``<table>`` by ``spec``, even if the table is not altered to it yet.
 
-    These are the user columns, and under the nil uuid the version fields of every group.
+    These are the user columns, and the version fields of every group with the nil uuid.
     """
     if not spec.key:
         return spec.columns
@@ -104,12 +104,12 @@ def shown_columns(spec: TableSpec) -> tuple[Column, ...]:
 
 
 def landing_name(spec: TableSpec) -> str:
-    """Where replay appends: ``__changes``, or the table itself when it has no key."""
+    """Return the Iceberg table that replay appends to: ``__changes``, or the table itself when it has no key."""
     return spec.name + CHANGES if spec.key else spec.name
 
 
 def layouts(spec: TableSpec) -> tuple[Layout, ...]:
-    """The Iceberg tables of a walship table, the one replay appends to first."""
+    """Return the Iceberg tables of a walship table, first the one that replay appends to."""
     user = [pa.field(column.name, column.type) for column in spec.columns]
     properties = {**_SMALL, **spec.properties, OWNER: str(spec.uuid), SPEC: spec.to_json()}
     if codec := spec.setting("codec"):

@@ -1,7 +1,7 @@
 """Tables in memory, for tests and simulations: snapshots of Arrow tables, compare-and-swap, injected failures.
 
-``fail`` is called with a step's name (``append ops.t``, ``appended ops.t``, ...) and may raise: before the step
-nothing has changed, after it (the past tense) everything has. SQL runs in DuckDB.
+``fail`` is called with a step's name and may raise: with ``append ops.t`` before anything is changed, with ``appended
+ops.t`` after the commit. SQL runs in DuckDB.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _nothing(step: str) -> None:
 
 
 class MemoryTables:
-    """A warehouse in this process, shared by any number of users of the object."""
+    """A warehouse in this process, shared by all users of the object."""
 
     dialect = DUCKDB
 
@@ -68,11 +68,11 @@ class MemoryTables:
                 if ahead := table.columns.keys() - columns.keys() - layout.dropped:
                     names = ", ".join(sorted(table.columns[uuid] for uuid in ahead))
                     raise SchemaError(f"{layout.name} has {names}, which the definition here does not have yet")
-                was = {columns[uuid]: name for uuid, name in table.columns.items() if uuid in columns}
+                before_names = {columns[uuid]: name for uuid, name in table.columns.items() if uuid in columns}
                 user = set(columns.values())
                 for snapshot, rows in table.rows.items():
-                    found = [(n, was.get(n) if n in user else n) for n in layout.schema.names]
-                    kept = {name: rows.column(old) for name, old in found if old in rows.column_names}
+                    pairs = [(n, before_names.get(n) if n in user else n) for n in layout.schema.names]
+                    kept = {name: rows.column(old) for name, old in pairs if old in rows.column_names}
                     table.rows[snapshot] = _shaped(kept, layout.schema, rows.num_rows)
                 table.schema, table.columns = layout.schema, columns
 
@@ -147,12 +147,12 @@ class MemoryTables:
     def show(self, spec: TableSpec, query: str) -> None:
         """See ``base.Catalog``."""
         if not {column.name for column in spec.columns} <= set(self._get(spec.name).schema.names):
-            raise CommitConflictError(f"{spec.name} was altered meanwhile")
+            raise CommitConflictError(f"{spec.name} was altered by another commit")
         with self._lock:
             self._views[spec.name + LATEST] = query
 
     def ref(self, name: str) -> str:
-        """A table's name in DuckDB's SQL."""
+        """Return a table's name in DuckDB's SQL."""
         return DUCKDB.name(name)
 
     def append(
@@ -165,7 +165,7 @@ class MemoryTables:
     ) -> int | None:
         """See ``base.Tables``."""
         self.fail(f"append {name}")
-        added = _decoded(rows) if isinstance(rows, Decode) else self._given(rows)
+        added = _decoded(rows) if isinstance(rows, Decode) else self._rows_of(rows)
         if isinstance(rows, Decode) and not added.num_rows:
             return None
         with self._lock:
@@ -175,9 +175,9 @@ class MemoryTables:
             if isinstance(rows, Decode):
                 for uuid, column in carried_uuids(rows.schema).items():
                     if table.columns.get(uuid) != column:
-                        raise CommitConflictError(f"{name} has been altered: its column {column} is not there")
-            made = pa.concat_tables([self._rows(name, None), _shaped_table(added, table.schema)])
-            snapshot = self._commit(table, made, "append", summary)
+                        raise CommitConflictError(f"{name} has been altered: it has no column {column}")
+            appended = pa.concat_tables([self._rows(name, None), _shaped_table(added, table.schema)])
+            snapshot = self._commit(table, appended, "append", summary)
         self.fail(f"appended {name}")
         return snapshot
 
@@ -199,13 +199,14 @@ class MemoryTables:
                 raise CommitConflictError(f"{name} is no longer at snapshot {expect}")
             self._check_shape(name, shape)
             columns = ", ".join(DUCKDB.name(column) for column in key)
-            self._duckdb.register("gone keys", self._given(gone))
+            self._duckdb.register("gone keys", self._rows_of(gone))
             kept = self.query(
                 f'select * from {self.ref(name)} where ({columns}) not in (select ({columns}) from "gone keys")'
             )
             self._duckdb.unregister("gone keys")
-            made = pa.concat_tables([_shaped_table(kept, table.schema), _shaped_table(self._given(rows), table.schema)])
-            snapshot = self._commit(table, made, "append", summary)
+            added = _shaped_table(self._rows_of(rows), table.schema)
+            replaced = pa.concat_tables([_shaped_table(kept, table.schema), added])
+            snapshot = self._commit(table, replaced, "append", summary)
         self.fail(f"replaced {name}")
         return snapshot
 
@@ -236,7 +237,7 @@ class MemoryTables:
         self._get(name).tags.pop(tag, None)
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
-        """Forget snapshots older than a time but the last ``keep``; what is tagged stays."""
+        """Expire snapshots older than a time, except the last ``keep`` and tagged ones."""
         with self._lock:
             table = self._get(name)
             kept = [snapshot.id for snapshot in self.history(name).chain()][:keep]
@@ -248,7 +249,7 @@ class MemoryTables:
         """See ``base.Tables``."""
 
     def compact(self, name: str, min_files: int) -> int:
-        """A snapshot with the same rows and no summary, as rewriting files makes one."""
+        """Commit a snapshot with the same rows and no summary, as a rewrite of files does."""
         with self._lock:
             table = self._get(name)
             if table.current is None:
@@ -257,13 +258,13 @@ class MemoryTables:
             return min_files
 
     def rollback(self, name: str, snapshot: int) -> None:
-        """Make an earlier snapshot current, as a person might."""
+        """Make an earlier snapshot current, as an operator may."""
         table = self._get(name)
         assert snapshot in table.snapshots
         table.current = snapshot
 
     def copy_to(self, other: MemoryTables) -> None:
-        """Copy this warehouse's tables into another one, as a backup would."""
+        """Copy this warehouse's tables into another one, as a backup does."""
         with self._lock:
             for name, table in self._tables.items():
                 copied = replace(table, snapshots=dict(table.snapshots), rows=dict(table.rows), tags=dict(table.tags))
@@ -272,9 +273,9 @@ class MemoryTables:
             other._ids = count(max((s for t in self._tables.values() for s in t.snapshots), default=0) + 1)
 
     def close(self) -> None:
-        """Nothing to release; the tables stay."""
+        """Do nothing; the tables stay."""
 
-    def _given(self, rows: Rows) -> pa.Table:
+    def _rows_of(self, rows: Rows) -> pa.Table:
         return self.query(rows) if isinstance(rows, str) else rows
 
     def _get(self, name: str) -> _Table:
@@ -296,7 +297,7 @@ class MemoryTables:
 
     def _check_shape(self, name: str, shape: TableSpec | None) -> None:
         if shape is not None and not self.fits(shape):
-            raise CommitConflictError(f"{name} was altered meanwhile")
+            raise CommitConflictError(f"{name} was altered by another commit")
 
     def _check_unmoved(self, name: str, table: _Table, expect: int | None) -> None:
         for snapshot in History(table.current, table.snapshots).chain():
@@ -309,13 +310,13 @@ class MemoryTables:
 
 
 def _decoded(rows: Decode) -> pa.Table:
-    made = pa.Table.from_batches(list(rows.run(iter(rows.tasks.to_batches()))), rows.schema)
-    labels = made.column(LABEL).to_pylist()
+    table = pa.Table.from_batches(list(rows.run(iter(rows.tasks.to_batches()))), rows.schema)
+    labels = table.column(LABEL).to_pylist()
     for at, column in enumerate(rows.label_columns):
-        made = made.append_column(column, pa.array([rows.labels[label][at] for label in labels], pa.string()))
+        table = table.append_column(column, pa.array([rows.labels[label][at] for label in labels], pa.string()))
     for column, value in rows.constants.items():
-        made = made.append_column(column, pa.repeat(pa.scalar(value, pa.int64()), made.num_rows))
-    return made.drop_columns([LABEL])
+        table = table.append_column(column, pa.repeat(pa.scalar(value, pa.int64()), table.num_rows))
+    return table.drop_columns([LABEL])
 
 
 def _shaped_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -1,4 +1,4 @@
-"""A table's partitions, as users write them and as Iceberg has them."""
+"""Parse and check a table's partitions: from the user's text to Iceberg transforms."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _EXAMPLES = "For example day(t), bucket(16, k), truncate(4, k) or a column itsel
 
 
 def check_partition(columns: pa.Schema, partition: Sequence[str]) -> None:
-    """Raise SchemaError when a table with these columns cannot be partitioned that way."""
-    made: dict[tuple[str, str], str] = {}
+    """Raise SchemaError when a table with these columns cannot be partitioned by ``partition``."""
+    seen: dict[tuple[str, str], str] = {}
     for text in partition:
         name, transform = parse_partition(text)
         field_name = partition_name(name, transform)
         kind = "time" if isinstance(transform, TimeTransform) else field_name
-        if (name, kind) in made:
-            raise SchemaError(f"a table cannot be partitioned by {made[name, kind]} and {text}", "Keep one of them")
+        if (name, kind) in seen:
+            raise SchemaError(f"a table cannot be partitioned by {seen[name, kind]} and {text}", "Keep one of them")
         if field_name != name and field_name in columns.names:
             raise SchemaError(
-                f"a table cannot be partitioned by {text}: the partition is called {field_name}, as a column is",
+                f"a table cannot be partitioned by {text}: the partition and a column are both named {field_name}",
                 "Give the column another name",
             )
-        made[name, kind] = text
+        seen[name, kind] = text
         if name not in columns.names:
             raise SchemaError(f"partition column {name!r} is not in the schema", _EXAMPLES)
         column = pa.field(name, storable_type(columns.field(name).type, name))
@@ -40,10 +40,10 @@ def check_partition(columns: pa.Schema, partition: Sequence[str]) -> None:
 
 
 def parse_partition(text: str) -> tuple[str, Transform[Any, Any]]:
-    """``day(t)``, ``bucket(16, k)``, ``truncate(4, k)`` or a bare column as (column, transform).
+    """Parse ``day(t)``, ``bucket(16, k)``, ``truncate(4, k)`` or a bare column into (column, transform).
 
     Raises:
-        SchemaError: no such transform.
+        SchemaError: Iceberg has no such transform.
     """
     head, bracket, inside = text.strip().partition("(")
     if not bracket:
@@ -56,10 +56,10 @@ def parse_partition(text: str) -> tuple[str, Transform[Any, Any]]:
     except (ValueError, TypeError, ValidationError):
         transform = UnknownTransform(text)
     if isinstance(transform, UnknownTransform) or getattr(transform, "num_buckets", getattr(transform, "width", 1)) < 1:
-        raise SchemaError(f"{text!r} is no Iceberg partition transform", _EXAMPLES)
+        raise SchemaError(f"{text!r} is not an Iceberg partition transform", _EXAMPLES)
     return arguments[-1], transform
 
 
 def partition_name(column: str, transform: Transform[Any, Any]) -> str:
-    """What Iceberg calls the partition's field."""
+    """Return the name of the partition's field in Iceberg."""
     return column if isinstance(transform, IdentityTransform) else f"{column}_{str(transform).partition('[')[0]}"

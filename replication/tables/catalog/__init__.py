@@ -1,4 +1,4 @@
-"""The Iceberg catalog: which tables there are, their views, and look-ups in SQL.
+"""The Iceberg catalog: its tables and views, and fast lookups of tables in SQL.
 
 Needs neither Spark nor Java. Begin at ``catalog.py``.
 """

@@ -1,7 +1,7 @@
 """The Iceberg catalog through PyIceberg and DuckDB: create, inspect, open for reading. Needs neither Spark nor Java.
 
-Loading a table takes about 2 ms, against 70 to 140 ms for Spark's metadata tables, so commits read positions here
-too.
+Loading a table takes about 2 ms here, and 70 to 140 ms through Spark's metadata tables. So commits read positions
+here, too.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def catalog_properties(
     pyiceberg: Mapping[str, str] | None = None,
     warehouse: str = "",
 ) -> CatalogProperties:
-    """What the configuration gives, or else JDBC on ``catalog.db`` and files under ``warehouse/`` in ``data_dir``.
+    """Return the configured catalog, or the default: ``catalog.db`` and files under ``warehouse/`` in ``data_dir``.
 
     Raises:
-        ConfigError: only one of the two is configured.
+        ConfigError: only one of ``spark`` and ``pyiceberg`` is set.
     """
     if bool(spark) != bool(pyiceberg):
         raise ConfigError(
@@ -82,7 +82,7 @@ def catalog_properties(
     if spark and pyiceberg:
         return CatalogProperties(dict(spark), dict(pyiceberg))
     database = data_dir / "catalog.db"
-    warehouse = warehouse or f"file://{data_dir / 'warehouse'}"  # not escaped: Iceberg takes it as it is written
+    warehouse = warehouse or f"file://{data_dir / 'warehouse'}"  # not escaped: Iceberg does not unescape it
     return CatalogProperties(
         {
             "type": "jdbc",
@@ -96,20 +96,20 @@ def catalog_properties(
 
 
 def configured_catalog(config: Config) -> CatalogProperties:
-    """The catalog that the configuration names, or else the default one beside the ledger.
+    """Return the configured catalog, or the default one beside the ledger.
 
     Raises:
-        ConfigError: only one of [catalog.spark] and [catalog.pyiceberg] is configured, or none where hosts share it.
+        ConfigError: only one of [catalog.spark] and [catalog.pyiceberg] is set, or the ledger's address has no host.
     """
-    given = config.catalog
-    if given.spark or given.pyiceberg or not config.shares_ledger:
-        return catalog_properties(config.data_dir, given.spark, given.pyiceberg, given.warehouse)
+    section = config.catalog
+    if section.spark or section.pyiceberg or not config.shares_ledger:
+        return catalog_properties(config.data_dir, section.spark, section.pyiceberg, section.warehouse)
     spark, pyiceberg = shared_catalog(config.ledger_url, config.warehouse)
     return CatalogProperties(spark, pyiceberg)
 
 
 class IcebergCatalog:
-    """An Iceberg catalog, for reading and for making tables."""
+    """An Iceberg catalog: reads and creates tables."""
 
     def __init__(self, properties: CatalogProperties) -> None:
         self.properties = properties
@@ -118,29 +118,29 @@ class IcebergCatalog:
             make_schema(url, lambda: load_catalog(CATALOG, **properties.pyiceberg).close())
         if url.startswith("sqlite:///"):
             _prepare_sqlite(Path(make_url(url).database or ""))
-        given = _on_the_disk(properties.pyiceberg)
+        durable = _with_local_io(properties.pyiceberg)
         self._opening = threading.Lock()
         self._opened: PyCatalog | None = None
-        self._lookup = SqlLookup(CATALOG, given) if SqlLookup.serves(given) else None
+        self._lookup = SqlLookup(CATALOG, durable) if SqlLookup.serves(durable) else None
 
     @property
     def _catalog(self) -> PyCatalog:
-        """PyIceberg's; whoever only reads where there is a lookup never opens it."""
+        """PyIceberg's catalog, opened when first used. Reads do not use it when there is a lookup."""
         with self._opening:
             if self._opened is None:
-                self._opened = _open(_on_the_disk(self.properties.pyiceberg))
+                self._opened = _open(_with_local_io(self.properties.pyiceberg))
             return self._opened
 
     def create(self, spec: TableSpec, was_dropped: Callable[[UUID], bool] = lambda table: False) -> None:
         """See ``base.Catalog``."""
         self._make_namespace(spec.name.split(".")[0])
-        self._skip_file(spec, was_dropped)
+        self._rename_dropped(spec, was_dropped)
         for layout in reversed(layouts(spec)):  # <table> comes last: once it exists, all tables exist
             if not self.exists(layout.name):
                 try:
                     self._make(layout)
                     continue
-                except (TableAlreadyExistsError, CommitFailedException):  # another process made it just now
+                except (TableAlreadyExistsError, CommitFailedException):  # another process has just created it
                     if not self.exists(layout.name):
                         raise
             if evolve(self.load(layout.name), layout):
@@ -158,19 +158,19 @@ class IcebergCatalog:
         return self.exists(landing_name(spec)) and self._owner(landing_name(spec)) in (None, spec.uuid)
 
     def _owner(self, name: str) -> UUID | None:
-        """The table that an Iceberg table was made for."""
+        """Return the uuid of the walship table that an Iceberg table belongs to."""
         owner = self._look(name).metadata.properties.get(OWNER)
         return None if owner is None else UUID(owner)
 
-    def _skip_file(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
+    def _rename_dropped(self, spec: TableSpec, was_dropped: Callable[[UUID], bool]) -> None:
         for name in (spec.name, spec.name + CHANGES, spec.name + TOMBSTONES):
             owner = self._owner(name) if self.exists(name) else None
             if owner in (None, spec.uuid):
                 continue
             if not was_dropped(owner):
                 raise SchemaError(
-                    f"the Iceberg table {name} is another table's, {owner}",
-                    "Two clusters may not share a catalog; or rename it there (ALTER TABLE … RENAME TO …)",
+                    f"the Iceberg table {name} belongs to another table, {owner}",
+                    "Give each cluster its own catalog, or rename the Iceberg table (ALTER TABLE … RENAME TO …)",
                 )
             renamed = f"{name}__dropped_{owner.hex[:8]}"
             self._catalog.rename_table(name, renamed)
@@ -181,7 +181,7 @@ class IcebergCatalog:
             self._catalog.create_namespace(namespace)
         except NamespaceAlreadyExistsError:
             return
-        except Exception:  # two processes made it at once; each catalog's database reports that in its own words
+        except Exception:  # another process created it at the same time; the error differs by catalog
             if not self._catalog.namespace_exists(namespace):
                 raise
 
@@ -266,12 +266,12 @@ class IcebergCatalog:
             put_view(catalog, spec.name + LATEST, table.location() + LATEST, columns, query)
 
     def load(self, name: str) -> Table:
-        """As PyIceberg has it now; UnknownTableError when it is not there."""
-        return _found(name, self._catalog.load_table)
+        """Load a table to commit to. Raises UnknownTableError when it does not exist."""
+        return _loaded(name, self._catalog.load_table)
 
     def _look(self, name: str) -> Table:
-        """The same, to read only."""
-        return _found(name, self._catalog.load_table if self._lookup is None else self._lookup.load)
+        """Load a table to read only."""
+        return _loaded(name, self._catalog.load_table if self._lookup is None else self._lookup.load)
 
     def _make(self, layout: Layout) -> None:
         with self._catalog.create_table_transaction(
@@ -288,42 +288,40 @@ class IcebergCatalog:
 
 
 class _Snapshots(Mapping[int, Snapshot]):
-    """By id, each built when it is read: most readers want the newest only."""
+    """Snapshots by id, each built on access: most readers need only the newest."""
 
     def __init__(self, metadata: TableMetadata) -> None:
-        self._found = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+        self._by_id = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
 
     def __getitem__(self, number: int) -> Snapshot:
-        found = self._found[number]
+        snapshot = self._by_id[number]
         return Snapshot(
-            found.snapshot_id,
-            found.parent_snapshot_id,
-            found.sequence_number or 0,
-            found.summary.operation.value if found.summary else "",
-            dict(found.summary.additional_properties) if found.summary else {},
-            found.timestamp_ms * 1000,
+            snapshot.snapshot_id,
+            snapshot.parent_snapshot_id,
+            snapshot.sequence_number or 0,
+            snapshot.summary.operation.value if snapshot.summary else "",
+            dict(snapshot.summary.additional_properties) if snapshot.summary else {},
+            snapshot.timestamp_ms * 1000,
         )
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._found)
+        return iter(self._by_id)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._by_id)
 
 
-def _found(name: str, load: Callable[[str], Table]) -> Table:
+def _loaded(name: str, load: Callable[[str], Table]) -> Table:
     try:
-        with suppress(FileNotFoundError):  # superseded, and removed, between the look-up and the opening
+        with suppress(FileNotFoundError):  # a commit removed the metadata file after the lookup; load again
             return load(name)
         return load(name)
     except NoSuchTableError:
-        raise UnknownTableError(
-            f"there is no Iceberg table {name}", "It appears with its first replayed rows"
-        ) from None
+        raise UnknownTableError(f"there is no Iceberg table {name}", "Replay creates it with the first rows") from None
     except FileNotFoundError as error:
         raise MissingFileError(
-            f"{name} has no metadata file {error.filename} any more",
-            "Was the data directory moved or copied? Its tables name their files in full: move it back, or link it",
+            f"the metadata file {error.filename} of {name} is missing",
+            "If the data directory was moved, move it back or link it: tables have the full paths of their files",
         ) from None
 
 
@@ -337,8 +335,8 @@ def _open(properties: Mapping[str, str]) -> PyCatalog:
     return load_catalog(CATALOG, **others, **{"py-catalog-impl": _SQL_CATALOG})
 
 
-def _on_the_disk(properties: Mapping[str, str]) -> Mapping[str, str]:
-    """With files that are synced when they are closed, where the warehouse is on this host; see ``local_io.py``."""
+def _with_local_io(properties: Mapping[str, str]) -> Mapping[str, str]:
+    """Add file I/O that syncs files (``local_io.py``), if the warehouse is on this host."""
     if "py-io-impl" in properties or not properties.get("warehouse", "").startswith("file:"):
         return properties
     return {**properties, "py-io-impl": _LOCAL_IO}
@@ -354,7 +352,7 @@ def _prepare_sqlite(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=30)) as connection:
-            connection.execute("pragma journal_mode=wal")  # stays in the file: readers never wait for a commit
+            connection.execute("pragma journal_mode=wal")  # persistent; readers do not wait for commits
     except (OSError, sqlite3.DatabaseError) as error:
         hint = "Check that its disk is writable and not full. Restore a damaged catalog from a backup"
         raise CoordinationError(f"the catalog {path} cannot be opened: {error}", hint) from error

@@ -1,6 +1,6 @@
-"""The default catalog of a cluster whose ledger is on PostgreSQL: the same database, in a schema of its own.
+"""The default catalog of a cluster whose ledger is in PostgreSQL: the same database, in a schema of its own.
 
-Spark reaches it by JDBC, PyIceberg by SQLAlchemy. Both get the same settings.
+Spark uses it by JDBC, PyIceberg by SQLAlchemy, with the same settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _JDBC_NAMES = {"connect_timeout": "connectTimeout"}
 
 
 def shared_catalog(ledger_url: str, warehouse: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The catalog's properties beside a ledger on PostgreSQL: for Spark, and for PyIceberg.
+    """Return the properties of the catalog beside a PostgreSQL ledger: for Spark, and for PyIceberg.
 
     Raises:
         ConfigError: JDBC cannot use the address.
@@ -30,13 +30,13 @@ def shared_catalog(ledger_url: str, warehouse: str) -> tuple[dict[str, str], dic
     host = url.host or url.query.get("host")
     if not isinstance(host, str) or host.startswith("/"):
         raise ConfigError(
-            "the ledger's address names no host, so Spark cannot reach the catalog in it",
+            "the ledger's address has no host, so Spark cannot reach the catalog",
             "Write postgresql://user@host:port/database in ledger.url, or set [catalog.spark] and [catalog.pyiceberg]",
         )
     port = url.port or int(str(url.query.get("port", "5432")))
-    given = {_JDBC_NAMES.get(key, key): str(url.query[key]) for key in _JDBC_KEEPS if key in url.query}
+    options = {_JDBC_NAMES.get(key, key): str(url.query[key]) for key in _JDBC_KEEPS if key in url.query}
     shown = f"[{host}]" if ":" in host else host
-    query = urlencode({"currentSchema": SCHEMA, "tcpKeepAlive": "true", "socketTimeout": "60", **given})
+    query = urlencode({"currentSchema": SCHEMA, "tcpKeepAlive": "true", "socketTimeout": "60", **options})
     spark = {
         "type": "jdbc",
         "uri": f"jdbc:postgresql://{shown}:{port}/{url.database}?{query}",
@@ -58,10 +58,10 @@ def shared_catalog(ledger_url: str, warehouse: str) -> tuple[dict[str, str], dic
 
 
 def make_schema(uri: str, fill: Callable[[], None]) -> None:
-    """Make the catalog's schema where it is missing, and have ``fill`` make its tables; of several hosts one does.
+    """Create the catalog's schema if it is missing, and its tables with ``fill``. Only one host at a time does so.
 
     Raises:
-        ConfigError: the user may not make it.
+        ConfigError: the user may not create it.
         CoordinationError: the database cannot be reached.
     """
     engine = sa.create_engine(uri, poolclass=sa.NullPool)
@@ -69,15 +69,15 @@ def make_schema(uri: str, fill: Callable[[], None]) -> None:
         with engine.begin() as connection:
             if connection.exec_driver_sql(f"SELECT to_regclass('{SCHEMA}.iceberg_tables')").scalar():
                 return
-        with engine.connect() as alone:  # its lock ends with its session
+        with engine.connect() as alone:  # the lock ends with this session
             alone.exec_driver_sql(f"SELECT pg_advisory_lock({_ADVISORY_KEY})")
             with engine.begin() as connection:
                 connection.exec_driver_sql(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
             fill()
     except ProgrammingError as error:
         raise ConfigError(
-            f"the schema {SCHEMA} cannot be made beside the ledger: {error.orig}",
-            "Let the ledger's user make it, or set [catalog.spark] and [catalog.pyiceberg]",
+            f"the schema {SCHEMA} cannot be created in the ledger's database: {error.orig}",
+            "Allow the ledger's user to create it, or set [catalog.spark] and [catalog.pyiceberg]",
         ) from None
     except OperationalError as error:
         what = f"the catalog's database cannot be reached: {error.orig}"
@@ -87,6 +87,6 @@ def make_schema(uri: str, fill: Callable[[], None]) -> None:
 
 
 def _in_schema(url: URL) -> URL:
-    given = url.query.get("options", "")
-    kept = given if isinstance(given, str) else " ".join(given)
+    options = url.query.get("options", "")
+    kept = options if isinstance(options, str) else " ".join(options)
     return url.update_query_dict({"options": f"{kept} -csearch_path={SCHEMA}".strip()})

@@ -1,7 +1,6 @@
-"""Tables of an Iceberg catalog kept in SQL, to read them.
+"""Look up tables of an Iceberg catalog in a SQL database, to read them.
 
-PyIceberg's own catalog loads the object-relational half of SQLAlchemy, which is a tenth of what a command that reads a
-table takes to start.
+PyIceberg's own catalog loads SQLAlchemy's ORM, which takes a tenth of the start time of a command that reads a table.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class SqlLookup:
 
     Args:
         catalog: the catalog's name.
-        properties: as PyIceberg has them, with the database's ``uri``.
+        properties: PyIceberg's catalog properties, with the database's ``uri``.
     """
 
     def __init__(self, catalog: str, properties: Mapping[str, str]) -> None:
@@ -40,14 +39,14 @@ class SqlLookup:
 
     @staticmethod
     def serves(properties: Mapping[str, str]) -> bool:
-        """Whether it can take the place of PyIceberg's catalog: nothing but files of this host and a database."""
+        """Return whether it can replace PyIceberg's catalog for reads: a SQL catalog with files on this host."""
         return properties.get("type") == "sql" and properties.get("warehouse", "").startswith("file:")
 
     def load(self, name: str) -> Table:
-        """The table ``namespace.name`` as it is now, not to be committed to.
+        """Load the table ``namespace.name`` to read only.
 
         Raises:
-            NoSuchTableError: it is not there, or the database is not a catalog yet.
+            NoSuchTableError: it does not exist, or the database has no catalog yet.
             StorageError: its metadata file is damaged.
         """
         namespace, _, table = name.rpartition(".")

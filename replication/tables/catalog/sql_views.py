@@ -1,7 +1,7 @@
-"""Views in an Iceberg catalog kept in SQL, for every engine that reads the catalog and knows views.
+"""Views in an Iceberg catalog in a SQL database, for every engine that reads the catalog and supports views.
 
-PyIceberg creates views in REST catalogs only. Spark leaves a metadata file behind each time it replaces a view. Here a
-view is one row, its newest metadata file and the one before, as in Iceberg's view specification.
+PyIceberg creates views only in REST catalogs. Spark leaves a metadata file behind each time it replaces a view. Here a
+view has one row and two metadata files, the newest and the one before, by Iceberg's view specification.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ _VIEW = "VIEW"
 
 
 def sql_catalog(catalog: Catalog) -> SqlCatalog | None:
-    """The same, when it is kept in SQL; else None, since others keep their views by paths of their own."""
+    """Return ``catalog`` when it is in a SQL database, else None: other catalogs store views in their own ways."""
     return catalog if isinstance(catalog, SqlCatalog) else None
 
 
 def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[NestedField], query: str) -> None:
-    """Have the view ``name`` be ``query``, in Spark's dialect; nothing is written when it is that already.
+    """Create or replace the view ``name``; nothing is written when it is unchanged.
 
-    When two processes replace it at once, one of them wins.
+    When two processes replace it at the same time, one of them wins.
 
     Args:
-        catalog: where it is listed.
-        name: ``namespace.name``; tables that ``query`` names without a namespace are of the same one.
-        location: its folder, by address.
-        columns: what the query gives.
-        query: the query.
+        catalog: the catalog of the view.
+        name: ``namespace.name``; it is also the namespace of tables that ``query`` names without one.
+        location: the address of the view's folder.
+        columns: the columns of the query's result.
+        query: in Spark's dialect.
     """
     namespace, here = name.partition(".")[0], _entry(catalog, name)
     io = load_file_io(dict(catalog.properties), location)
     with catalog.engine.connect() as connection:
-        found = sa.select(Entry.metadata_location, Entry.previous_metadata_location).where(here)
-        at, old = connection.execute(found).one_or_none() or (None, None)
+        select = sa.select(Entry.metadata_location, Entry.previous_metadata_location).where(here)
+        at, old = connection.execute(select).one_or_none() or (None, None)
     before = _read(io, at) if at is not None else None
-    made = _made(before, namespace, location, Schema(*columns), query)
-    if made is None:
+    metadata = _next_metadata(before, namespace, location, Schema(*columns), query)
+    if metadata is None:
         return
-    address = f"{location}/metadata/{made.current_version_id:05d}-{uuid4()}.metadata.json"
+    address = f"{location}/metadata/{metadata.current_version_id:05d}-{uuid4()}.metadata.json"
     with io.new_output(address).create() as out:
-        out.write(made.model_dump_json(by_alias=True, exclude_none=True).encode())
+        out.write(metadata.model_dump_json(by_alias=True, exclude_none=True).encode())
     if at is None:
         short = name.partition(".")[2]
         change: sa.Insert | sa.Update = sa.insert(Entry).values(
@@ -73,16 +73,16 @@ def put_view(catalog: SqlCatalog, name: str, location: str, columns: Sequence[Ne
     try:
         with catalog.engine.begin() as connection:
             done = connection.execute(change).rowcount
-    except sa.exc.IntegrityError:  # another process made it just now
+    except sa.exc.IntegrityError:  # another process has just created it
         done = 0
     unused = old if done else address
     if unused:
-        with contextlib.suppress(OSError):  # then it stays as an unreferenced file
+        with contextlib.suppress(OSError):  # else it stays, unreferenced
             io.delete(unused)
 
 
 def drop_view(catalog: SqlCatalog, name: str) -> None:
-    """Take a view out of the catalog; nothing happens when it is not there."""
+    """Remove a view from the catalog, if it exists."""
     with catalog.engine.begin() as connection:
         connection.execute(sa.delete(Entry).where(_entry(catalog, name)))
 
@@ -98,7 +98,7 @@ def _entry(catalog: SqlCatalog, name: str) -> sa.ColumnElement[bool]:
 
 
 def _read(io: FileIO, address: str) -> ViewMetadata | None:
-    """What a metadata file says; None when it is not there or not ours to read: the view is made anew."""
+    """Read a metadata file; None when it is missing or not readable, so that the view is created again."""
     try:
         with io.new_input(address).open() as file:
             return ViewMetadata.model_validate_json(file.read())
@@ -106,10 +106,10 @@ def _read(io: FileIO, address: str) -> ViewMetadata | None:
         return None
 
 
-def _made(
+def _next_metadata(
     before: ViewMetadata | None, namespace: str, location: str, schema: Schema, query: str
 ) -> ViewMetadata | None:
-    """The metadata of the view as it is to be, with one version; None when ``before`` is that."""
+    """Return the new metadata of the view, with one version; None when ``before`` has the same query and schema."""
     number = 1
     if before is not None:
         now = next(version for version in before.versions if version.version_id == before.current_version_id)

@@ -1,8 +1,8 @@
-"""Where keys are in a table's data files: large files are read once, and then looked up in a sorted index.
+"""Find the positions of keys in a table's data files. Keys of large files are kept in a sorted index.
 
-To read the key columns of 20 M rows takes a third of a second, which every fold would pay. Data files never change, so
-an index of one stays good for as long as the file is the table's. Indexes lie in nameless files of a scratch folder,
-16 bytes a row, and go with the process.
+Without an index every fold reads the key columns again: a third of a second for 20 M rows. Data files never change, so
+the index of a file is valid as long as the table has the file. Indexes are unnamed temporary files in a scratch folder,
+16 bytes per row. They disappear with the process.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ class _Sorted:
     position: np.ndarray[Any, np.dtype[np.uint32]]
 
     def find(self, high: np.ndarray[Any, Any], low: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Positions of the rows with these keys; ``high`` is sorted."""
+        """Return the positions of the rows with these keys; ``high`` is sorted."""
         begin = np.searchsorted(self.high, high)
         at = np.flatnonzero(self.high[np.minimum(begin, len(self.high) - 1)] == high)
         begin = begin[at]
         count = np.searchsorted(self.high, high[at], "right") - begin
         rows = np.repeat(begin - np.cumsum(count) + count, count) + np.arange(count.sum())
-        found: np.ndarray[Any, Any] = self.position[rows[self.low[rows] == np.repeat(low[at], count)]]
-        return found
+        positions: np.ndarray[Any, Any] = self.position[rows[self.low[rows] == np.repeat(low[at], count)]]
+        return positions
 
 
 class KeyIndex:
-    """Indexes of one process. Not safe for threads, but for different tables.
+    """The indexes of one process. Threads may use it at the same time only for different tables.
 
     Args:
-        scratch: a folder on a local disk, that is there; the system's own for temporary files when None.
-        large: files of so many rows are indexed; thousands of smaller ones may come and go before they are compacted.
-        new: rows that one look-up indexes at most, some two seconds of work; other files are read, and indexed later,
-            but for those that have more rows by themselves: to sort so many at once would take too much memory.
+        scratch: an existing folder on a local disk; None means the system's folder for temporary files.
+        large: files with at least this many rows are indexed. Smaller ones are compacted soon.
+        new: the maximum number of rows that one lookup indexes, about two seconds of work. The remaining files are
+            read, and indexed by later lookups. A single file with more rows is never indexed: sorting it takes too
+            much memory.
     """
 
     def __init__(self, scratch: Path | None, large: int = _LARGE, new: int = _NEW) -> None:
@@ -64,12 +65,12 @@ class KeyIndex:
         self._known: dict[str, dict[str, _Sorted]] = {}
 
     def places(self, table: Table, key: Sequence[str], wanted: pa.Table) -> pa.Table:
-        """Where the live rows of keys are: ``file_path`` and ``pos``, in that order.
+        """Return the places of the live rows of keys: ``file_path`` and ``pos``, sorted by both.
 
         Args:
             table: just loaded.
             key: its key columns, those of ``wanted``.
-            wanted: keys, some perhaps not there.
+            wanted: keys; the table may lack some of them.
         """
         if not wanted.num_rows:
             return PLACES.empty_table()
@@ -80,8 +81,8 @@ class KeyIndex:
             indexed = self._indexed(connection, table, columns, tasks)
             others = [FileScanTask(task.file) for task in tasks if task.file.file_path not in indexed]
             connection.register("wanted", wanted)
-            found = [_looked_up(connection, columns, indexed), _read(connection, columns, others)]
-            connection.register("found", pa.concat_tables(found))
+            places = [_looked_up(connection, columns, indexed), _read(connection, columns, others)]
+            connection.register("found", pa.concat_tables(places))
             attach_deletes(connection, "deleted", tasks)
             live = "select distinct * from found f anti join deleted d on f.file_path = d.file_path and f.pos = d.pos"
             return connection.sql(f"{live} order by file_path, pos").to_arrow_table().cast(PLACES)
@@ -89,7 +90,7 @@ class KeyIndex:
     def _indexed(
         self, connection: duckdb.DuckDBPyConnection, table: Table, key: Sequence[Shown], tasks: Iterable[FileScanTask]
     ) -> dict[str, _Sorted]:
-        """The indexes of the table's large files, new ones made; those of files that are no more are dropped."""
+        """Return the indexes of the table's large files. Build missing ones, and drop those of removed files."""
         name, left = f"{table.metadata.table_uuid} {key}", self._new
         known, here = self._known.get(name, {}), dict[str, _Sorted]()
         for task in tasks:
@@ -99,17 +100,17 @@ class KeyIndex:
             elif self._large <= rows <= left:
                 left -= rows
                 try:
-                    here[path] = self._made(connection, key, task)
+                    here[path] = self._build(connection, key, task)
                 except OSError as error:
                     _log.warning("keys_not_indexed", file=path, error=str(error))
                     break
         self._known[name] = here
         return here
 
-    def _made(self, connection: duckdb.DuckDBPyConnection, key: Sequence[Shown], task: FileScanTask) -> _Sorted:
+    def _build(self, connection: duckdb.DuckDBPyConnection, key: Sequence[Shown], task: FileScanTask) -> _Sorted:
         attach(connection, "indexed", key, [FileScanTask(task.file)])
-        made = connection.sql(f"select {_digest(key)}, _pos::uinteger as pos from indexed order by high").fetchnumpy()
-        columns = [np.ascontiguousarray(made[name]) for name in ("high", "low", "pos")]
+        rows = connection.sql(f"select {_digest(key)}, _pos::uinteger as pos from indexed order by high").fetchnumpy()
+        columns = [np.ascontiguousarray(rows[name]) for name in ("high", "low", "pos")]
         with tempfile.TemporaryFile(dir=self._scratch) as file:
             for column in columns:
                 file.write(column.data)
@@ -121,11 +122,11 @@ class KeyIndex:
 
 
 def _digest(key: Sequence[Shown]) -> str:
-    """SQL for the two parts of a key's digest, ``high`` and ``low``; equal keys, and only those, are spelt alike."""
-    spelt = [_bytes(column) for column in key]
-    if len(spelt) > 1:
-        spelt = [f"encode(octet_length({each})::varchar || ':') || {each}" for each in spelt]
-    digest = f"md5_number({' || '.join(spelt)})"
+    """Return SQL for the two parts of a key's digest, ``high`` and ``low``. Only equal keys give equal digest input."""
+    parts = [_bytes(column) for column in key]
+    if len(parts) > 1:
+        parts = [f"encode(octet_length({each})::varchar || ':') || {each}" for each in parts]
+    digest = f"md5_number({' || '.join(parts)})"
     return f"({digest} >> 64)::ubigint as high, ({digest} & 4294967295)::uinteger as low"
 
 
@@ -137,12 +138,12 @@ def _bytes(column: Shown) -> str:
 def _looked_up(connection: duckdb.DuckDBPyConnection, key: Sequence[Shown], indexed: dict[str, _Sorted]) -> pa.Table:
     if not indexed:
         return PLACES.empty_table()
-    asked = connection.sql(f"select {_digest(key)} from wanted order by high").fetchnumpy()
-    high, low = (np.asarray(asked[name]) for name in ("high", "low"))
-    found = {path: each.find(high, low) for path, each in indexed.items()}
+    digests = connection.sql(f"select {_digest(key)} from wanted order by high").fetchnumpy()
+    high, low = (np.asarray(digests[name]) for name in ("high", "low"))
+    positions = {path: each.find(high, low) for path, each in indexed.items()}
     return pa.concat_tables(
         pa.table([pa.repeat(pa.scalar(path, pa.string()), len(rows)), rows.astype(np.int64)], schema=PLACES)
-        for path, rows in found.items()
+        for path, rows in positions.items()
     )
 
 

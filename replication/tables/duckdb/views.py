@@ -1,6 +1,6 @@
-"""Iceberg tables as views in DuckDB: data files are read by field id with its Parquet reader, less deleted rows.
+"""Iceberg tables as views in DuckDB, whose Parquet reader reads the data files by field id.
 
-Rows that position delete files name are left out; deletes by other means are refused.
+Rows in position delete files are left out. Tables with other kinds of deletes are refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DUCKDB_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A column of a view: the field id it is read by (0: the table does not have it), its name and DuckDB type."""
+    """A column of a view: its field id (0 when the table does not have it), its name and its DuckDB type."""
 
     id: int
     name: str
@@ -50,9 +50,9 @@ class Shown:
 
 
 def shown(table: Table, columns: Sequence[Column] | None) -> list[Shown]:
-    """The columns of a view: the table's own, or ``columns`` in place of its user columns.
+    """Return the columns of a view: the table's, or ``columns`` in place of its user columns.
 
-    Those under the nil uuid are walship's own, found by name.
+    Columns with the nil uuid are walship's own, matched by name.
     """
     own = [Shown(field.field_id, field.name, duckdb_type(field.field_type)) for field in table.schema().fields]
     if columns is None:
@@ -68,7 +68,7 @@ def shown(table: Table, columns: Sequence[Column] | None) -> list[Shown]:
 
 
 def duckdb_type(kind: IcebergType) -> str:
-    """DuckDB's name of an Iceberg type."""
+    """Return DuckDB's name of an Iceberg type."""
     match kind:
         case DecimalType():
             return f"DECIMAL({kind.precision}, {kind.scale})"
@@ -84,7 +84,7 @@ def duckdb_type(kind: IcebergType) -> str:
 
 
 def duckdb_type_of(kind: pa.DataType) -> str:
-    """DuckDB's name of a storable type."""
+    """Return DuckDB's name of a storable Arrow type."""
     t = pa.types
     if t.is_decimal(kind):
         return f"DECIMAL({kind.precision}, {kind.scale})"
@@ -100,7 +100,7 @@ def duckdb_type_of(kind: pa.DataType) -> str:
 def attach(
     connection: duckdb.DuckDBPyConnection, view: str, fields: Sequence[Shown], tasks: Sequence[FileScanTask]
 ) -> None:
-    """Make ``view`` show the live rows of planned files, each with its ``_file`` and ``_pos`` there."""
+    """Create ``view`` of the live rows of planned files; ``_file`` and ``_pos`` are a row's file and position."""
     read = ", ".join(f"{f.id}: {{name: 'c{f.id}', type: '{f.type}', default_value: NULL}}" for f in fields if f.id)
     nothing = ", ".join(f"null::{field.type} as {DUCKDB.name(field.name)}" for field in fields)
     names = ", ".join(DUCKDB.name(field.name) for field in fields)
@@ -123,7 +123,7 @@ def attach(
 
 
 def attach_deletes(connection: duckdb.DuckDBPyConnection, view: str, tasks: Sequence[FileScanTask]) -> None:
-    """Make ``view`` show which rows of planned files are deleted: ``file_path`` and ``pos``."""
+    """Create ``view`` of the deleted rows of planned files: ``file_path`` and ``pos``."""
     for task in tasks:
         _check_deletes(task)
     deleted = "(select null::VARCHAR as file_path, null::BIGINT as pos where false)"
@@ -138,7 +138,7 @@ def _deletes(connection: duckdb.DuckDBPyConnection, tasks: Sequence[FileScanTask
 
 
 def _scan(connection: duckdb.DuckDBPyConnection, paths: Sequence[str], fields: str) -> str:
-    """Columns are called by their ids there, so that none has the name of those that the reader adds."""
+    """Return SQL that reads data files. Columns are named by field id, so none clashes with those the reader adds."""
     files = _files(connection, paths)
     return f"read_parquet({files}, schema=MAP{{{fields}}}, filename=true, file_row_number=true)"
 
@@ -155,6 +155,7 @@ def _check_deletes(task: FileScanTask) -> None:
     for file in task.delete_files:
         if file.content != DataFileContent.POSITION_DELETES or file.file_format.value.lower() != "parquet":
             raise UnknownTableError(
-                f"{task.file.file_path} has {file.content.name.lower()} ({file.file_format.value}), not read here",
-                "Rewrite the table's data files once with the engine that made them, or read it with Spark",
+                f"{task.file.file_path} has {file.content.name.lower()} ({file.file_format.value}),"
+                " which walship cannot read",
+                "Rewrite the table's data files once with the engine that wrote them, or read it with Spark",
             )

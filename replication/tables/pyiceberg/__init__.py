@@ -1,5 +1,5 @@
-"""PyIceberg, and everything here that reaches into its insides: patches, file I/O, ordered metadata, row deltas.
+"""Commits through PyIceberg, and all code that uses its internals: patches, file I/O, ordered metadata, row deltas.
 
-A new version of PyIceberg is tried against this folder. Begin at ``append.py`` (rows become data files and a commit)
-and ``patches.py`` (what is wrong or slow in PyIceberg).
+Test a new version of PyIceberg against this folder. Begin at ``append.py`` (write data files and commit them) and
+``patches.py`` (corrections of PyIceberg).
 """

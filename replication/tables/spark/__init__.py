@@ -1,5 +1,5 @@
 """Spark: its jars and session, and commits to Iceberg tables through it.
 
-Guarantees: jars are checked against pinned sums, and no commit of Spark's counts before it is synced. Begin at
+Guarantees: jars are checked against pinned sums. A commit by Spark is synced before it counts. Begin at
 ``iceberg.py``; ``session.py`` starts Spark.
 """

@@ -72,7 +72,7 @@ def test_partitions_are_iceberg_transforms(cluster: Cluster, partition: str) -> 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"partition": ["foo(at)"]}, "no Iceberg partition transform"),
+        ({"partition": ["foo(at)"]}, "not an Iceberg partition transform"),
         ({"partition": ["day(id)"]}, "id is int64"),
         ({"partition": ["day(gone)"]}, "'gone' is not in the schema"),
         ({"sort": [""]}, "sort column"),

@@ -23,7 +23,7 @@ def test_both_are_told_the_same_database_and_a_schema_of_its_own() -> None:
 
 
 def test_a_unix_socket_is_refused_since_spark_has_no_way_to_it() -> None:
-    with pytest.raises(ConfigError, match="names no host"):
+    with pytest.raises(ConfigError, match="has no host"):
         shared_catalog("postgresql://walship@/west?host=/run/postgresql", "file:///x")
 
 
