@@ -108,7 +108,7 @@ def test_a_query_whose_table_is_altered_meanwhile_is_a_conflict(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(spark_tables, "_spark", Altering(spark_tables, spec.name))
-        with pytest.raises(CommitConflictError, match="changed by somebody else meanwhile"):
+        with pytest.raises(CommitConflictError, match="changed by another commit"):
             spark_tables.query(f"select v from {spark_tables.ref(spec.name)}")
     assert spark_tables.query(f"select w from {spark_tables.ref(spec.name)}").num_rows == 0
 

@@ -178,7 +178,7 @@ def test_rows_of_spark_that_a_failed_sync_may_have_lost_are_marked_applied_by_no
     kept = site.tables.history(log.name).current
     site.put(("second", 2), spec=log)
     fail_once()
-    with pytest.raises(EngineLostError, match="may not be on the disk"):
+    with pytest.raises(EngineLostError, match="may not be durable"):
         settle(site.replayer())
     in_another_process(monkeypatch)
     assert "may be lost" in settle(site.replayer()).held[log.name]
@@ -227,7 +227,7 @@ def test_after_a_failed_sync_nothing_is_committed_until_the_process_is_another(
 
     with monkeypatch.context() as patched:
         patched.setattr(local, "_sync", broken)
-        with pytest.raises(EngineLostError, match="may not be on the disk"):
+        with pytest.raises(EngineLostError, match="may not be durable"):
             spark_tables.append(spec.name, decoded("a", 100), None, {"walship.n": "1"})
     with pytest.raises(EngineLostError):  # though a sync would succeed now, by what the kernel says
         spark_tables.append(spec.name, decoded("b", 100), None, {"walship.n": "2"})

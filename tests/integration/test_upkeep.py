@@ -63,7 +63,7 @@ def test_snapshots_go_though_a_compaction_lost_its_turn(site: Site, monkeypatch:
         replayer.round()
 
     def lost(name: str, min_files: int) -> int:
-        raise CommitConflictError(f"{name} was changed by somebody else meanwhile")
+        raise CommitConflictError(f"{name} was changed by another commit")
 
     monkeypatch.setattr(site.tables, "compact", lost)
     newest = max(snapshot.at for snapshot in site.tables.history(name).snapshots.values())

@@ -1,11 +1,11 @@
-"""Appends: rows are written as data files where they are decoded, and committed here by compare-and-swap.
+"""Appends: decode frames, write the rows as data files, and commit them by compare-and-swap.
 
-Up to ``SMALL_BYTES`` of frames are decoded and written in threads of this process; for more the engine's executors run
-the same code, and only what they say of their files comes back. Against rows that pass through the engine that is
-several times as fast; a job of executors on the same host takes some tenths of a second more than threads here.
+Up to ``SMALL_BYTES`` of frames are decoded and written in threads of this process. For more, the engine's executors run
+the same code and return only the metadata of their files. That is several times as fast as passing rows through the
+engine. A job of executors on the same host takes some tenths of a second more than threads here.
 
-The commit requires that ``main`` still is the snapshot looked at, so PyIceberg's own retries, which would append again
-on top of somebody else's rows, are turned off.
+The commit requires that ``main`` is still at the expected snapshot. So PyIceberg's own retries, which would append
+after other commits, are turned off.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ from replication.tables.base import LABEL, Decode
 from replication.tables.pyiceberg.local_io import sync_written
 from replication.tables.pyiceberg.patches import patch_pyiceberg
 
-#: Decoding this much here is faster than handing it to executors of the same host.
+#: Up to this size decoding here is faster than in executors on the same host.
 SMALL_BYTES = 256 << 20
 _THREADS = 2
-#: A data file is begun anew after this much of rows in memory.
+#: Rows in memory per data file; a new file is begun after so many bytes.
 _FILE_BYTES = 64 << 20
 _COMMITS = 5
 _ADDS_NO_ROWS = ("replace", "delete")
 
-#: One row for each task: its data files, pickled, or the poison frame that stopped it.
+#: One row per task: its data files, pickled, and the pickled error that stopped it, if any.
 WRITTEN = pa.schema([("files", pa.binary()), ("poison", pa.binary())])
 RunTasks = Callable[["WriteFiles", pa.Table], pa.Table]
 
 
 def fits(table: Table) -> bool:
-    """Whether rows can be written as they come: the engine's own writer partitions and sorts."""
+    """Return whether rows can be written here: the table is neither partitioned nor sorted."""
     return table.spec().is_unpartitioned() and table.sort_order().is_unsorted
 
 
 def append_decoded(
     table: Table, rows: Decode, expect: int | None, summary: Mapping[str, str], run_tasks: RunTasks | None = None
 ) -> int | None:
-    """Append decoded rows to a table just loaded; return the snapshot's id, None when there was no row to append.
+    """Append decoded rows to a table; return the snapshot's id, or None when there was no row to append.
 
     Args:
-        table: its data files need no partitions.
-        rows: what to decode.
-        expect: the snapshot that was looked at, None when there was none.
-        summary: for the snapshot to carry.
-        run_tasks: runs the tasks on executors and gives what they return; None runs them here.
+        table: just loaded, and not partitioned.
+        rows: the decoding job.
+        expect: the snapshot that the caller has read; None when the table had none.
+        summary: properties of the snapshot's summary.
+        run_tasks: runs the tasks on executors and returns their ``WRITTEN`` rows; None runs them here.
 
     Raises:
-        CommitConflictError: rows were added since snapshot ``expect`` (None: since there was none), or one maintenance
-            commit after another came in between; nothing was changed.
-        PoisonFrameError: a frame could not be decoded; nothing was changed.
-        HostAwayError: a frame could not be read; nothing was changed.
+        CommitConflictError: rows were added since snapshot ``expect`` (None: at all), or maintenance commits came first
+            several times. Nothing was changed.
+        PoisonFrameError: a frame could not be decoded. Nothing was changed.
+        HostAwayError: a frame could not be read. Nothing was changed.
     """
     name = ".".join(table.name()[-2:])
     _check_only_maintenance(table, name, expect)
@@ -83,24 +83,24 @@ def append_decoded(
         return _commit(table, name, expect, files, summary) if files else None
     except (CommitConflictError, PoisonFrameError, HostAwayError):
         for file in files:
-            with contextlib.suppress(OSError):  # then it stays, named by no snapshot
+            with contextlib.suppress(OSError):  # else it stays, in no snapshot
                 table.io.delete(file.file_path)
         raise
 
 
 def _run_here(write: WriteFiles, tasks: pa.Table) -> pa.Table:
-    """Decoding, hashing and writing Parquet leave Python's lock to others."""
+    """Run the tasks in threads: decoding, hashing and writing Parquet release Python's lock."""
     single = tasks.to_batches(max_chunksize=1)
     if len(single) < 2:
         return pa.Table.from_batches(write(single), WRITTEN)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as threads:
-        made = list(threads.map(lambda task: list(write([task])), single))
-    return pa.Table.from_batches([batch for of_task in made for batch in of_task], WRITTEN)
+        written = list(threads.map(lambda task: list(write([task])), single))
+    return pa.Table.from_batches([batch for of_task in written for batch in of_task], WRITTEN)
 
 
 @dataclass(frozen=True)
 class WriteFiles:
-    """What an executor does: decode its tasks' rows and write them as data files. Pickled."""
+    """The function that executors run: decode the rows of tasks and write them as data files. Pickled."""
 
     metadata: TableMetadata
     io_properties: Mapping[str, str]
@@ -108,7 +108,7 @@ class WriteFiles:
     on_executor: bool = False
 
     def __reduce__(self) -> tuple[Callable[..., WriteFiles], tuple[object, ...]]:
-        """Without the tasks, which executors get one by one; there it leaves nothing unsynced."""
+        """Pickle it without the tasks, which executors get one by one. On executors it syncs its files."""
         rows = Decode(
             self.rows.tasks.slice(0, 0),
             self.rows.run,
@@ -120,7 +120,7 @@ class WriteFiles:
         return WriteFiles, (self.metadata, self.io_properties, rows, True)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row of ``WRITTEN`` for all ``batches`` of tasks."""
+        """Yield one row of ``WRITTEN`` for all ``batches`` of tasks."""
         files: list[DataFile] = []
         poison: bytes | None = None
         try:
@@ -136,8 +136,8 @@ class WriteFiles:
         schema = schema_to_pyarrow(self.metadata.schema(), include_field_ids=False)
         waiting: list[pa.RecordBatch] = []
         size = 0
-        for made in self.rows.run(batches):
-            waiting.append(self._spelt_out(made, schema))
+        for decoded in self.rows.run(batches):
+            waiting.append(self._stored(decoded, schema))
             size += waiting[-1].nbytes
             if size >= _FILE_BYTES:
                 yield waiting
@@ -145,20 +145,20 @@ class WriteFiles:
         if waiting:
             yield waiting
 
-    def _spelt_out(self, made: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """The table's columns, with labels and constants as they are stored."""
-        rows, count = self.rows, made.num_rows
+    def _stored(self, decoded: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return rows with the table's columns: labels and constants are replaced by their values."""
+        rows, count = self.rows, decoded.num_rows
         columns: list[pa.Array] = []
         for field in schema:
             if field.name in rows.schema.names:
-                columns.append(made.column(rows.schema.get_field_index(field.name)).cast(field.type))
+                columns.append(decoded.column(rows.schema.get_field_index(field.name)).cast(field.type))
             elif field.name in rows.label_columns:
                 at = rows.label_columns.index(field.name)
                 values = [label[at] for label in rows.labels]
                 if len(set(values)) == 1:
                     columns.append(constant(values[0], field.type, count))
                 else:
-                    label = made.column(rows.schema.get_field_index(LABEL))
+                    label = decoded.column(rows.schema.get_field_index(LABEL))
                     columns.append(pa.array(values, field.type).take(label))
             elif field.name in rows.constants:
                 columns.append(constant(rows.constants[field.name], field.type, count))
@@ -170,7 +170,7 @@ class WriteFiles:
 def write_data_files(
     metadata: TableMetadata, io_properties: Mapping[str, str], rows: Sequence[pa.RecordBatch]
 ) -> list[DataFile]:
-    """Write rows with the table's columns as one data file of a table without partitions; none for no rows."""
+    """Write rows as one data file of an unpartitioned table; no rows write no file."""
     if not any(batch.num_rows for batch in rows):
         return []
     patch_pyiceberg()
@@ -179,15 +179,15 @@ def write_data_files(
 
 
 class Adding(_MergeAppendFiles):
-    """A snapshot that adds data files, whose own files stay where it was refused because it is there already.
+    """A snapshot that adds data files. Its files stay when the commit was refused because it has landed already.
 
-    What lies between here and a catalog may send a commit again whose answer was lost.
+    A proxy before the catalog may repeat a commit whose reply was lost; the repetition is refused.
     """
 
     has_landed = False
 
     def _clean_all_uncommitted(self) -> None:
-        """PyIceberg calls it when a commit was refused."""
+        """Delete the snapshot's files; PyIceberg calls it when a commit was refused."""
         table = self._transaction._table
         table.refresh()
         self.has_landed = table.metadata.snapshot_by_id(self.snapshot_id) is not None
@@ -196,9 +196,9 @@ class Adding(_MergeAppendFiles):
 
 
 def _commit(table: Table, name: str, expect: int | None, files: Sequence[DataFile], summary: Mapping[str, str]) -> int:
-    """Commit, again when only maintenance came in between; the files stay good."""
+    """Commit data files. Try again when only maintenance came in between, with the same files."""
     for left in reversed(range(_COMMITS)):
-        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # of this copy of the metadata alone
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
         transaction = table.transaction()
         adding = Adding(Operation.APPEND, transaction, table.io, snapshot_properties=dict(summary))
         try:
@@ -209,23 +209,23 @@ def _commit(table: Table, name: str, expect: int | None, files: Sequence[DataFil
             if adding.has_landed:
                 return adding.snapshot_id
             if not left:
-                raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {error}") from None
+                raise CommitConflictError(f"{name} was changed by another commit: {error}") from None
             table.refresh()
             _check_only_maintenance(table, name, expect)
             forget_older_snapshots(table)
         else:
             break
-    made = table.current_snapshot()
-    assert made is not None, "a table just appended to has a snapshot"
-    return made.snapshot_id
+    snapshot = table.current_snapshot()
+    assert snapshot is not None, "a table just appended to has a snapshot"
+    return snapshot.snapshot_id
 
 
 def forget_older_snapshots(table: Table) -> None:
-    """Leave only the current snapshot in this copy of the metadata, for planning.
+    """Leave only the current snapshot in this copy of the metadata, to make it small.
 
-    It goes to executors with every task, and PyIceberg searches it many times an append. The commit itself looks at the
-    whole metadata again and checks that ``main`` has not moved. The metadata log stays: by it PyIceberg tells which
-    metadata files are superseded and can be deleted.
+    The copy goes to executors with every task, and PyIceberg searches it many times per append. The commit loads the
+    whole metadata again and checks that ``main`` has not moved. The metadata log stays, since PyIceberg deletes
+    superseded metadata files by it.
     """
     current = table.current_snapshot()
     main = {name: ref for name, ref in table.metadata.refs.items() if name == MAIN_BRANCH}
@@ -244,9 +244,9 @@ def _check_only_maintenance(table: Table, name: str, expect: int | None) -> None
     while at not in (None, -1, expect):
         snapshot = table.metadata.snapshot_by_id(at)
         if snapshot is None:
-            raise CommitConflictError(f"{name} is no longer a successor of snapshot {expect}")
+            raise CommitConflictError(f"snapshot {expect} of {name} is not an ancestor of the current one")
         if snapshot.summary is None or snapshot.summary.operation.value not in _ADDS_NO_ROWS:
             raise CommitConflictError(f"rows were added to {name} since snapshot {expect}, by snapshot {at}")
         at = snapshot.parent_snapshot_id
     if expect is not None and at != expect:
-        raise CommitConflictError(f"{name} is no longer a successor of snapshot {expect}")
+        raise CommitConflictError(f"snapshot {expect} of {name} is not an ancestor of the current one")

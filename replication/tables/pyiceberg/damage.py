@@ -1,4 +1,4 @@
-"""Missing or damaged files of a table, reported by name with a remedy, though each reader fails differently."""
+"""Report missing or damaged files of a table by name, with a remedy, whatever error the reader raised."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pyiceberg.table import FileScanTask, Table
 from replication.errors import MissingFileError, ReplicationError, StorageError
 from replication.tables.pyiceberg.local_io import local_path
 
-REMEDY = "Put it back from a backup, or have peers refill this site: deploy/cookbook/returning-from-a-backup.md"
+REMEDY = "Restore it from a backup, or let peers send the rows again: deploy/cookbook/returning-from-a-backup.md"
 
 
 @contextmanager
 def naming(location: str) -> Iterator[None]:
-    """StorageError for what reading a damaged file raises; errors of the file system come as they are."""
+    """Turn errors from reading a damaged file into StorageError. Errors of the file system are not changed."""
     try:
         yield
     except (OSError, ReplicationError):
         raise
-    except Exception as error:  # torn or altered bytes end in whatever error they lead to
+    except Exception as error:  # damaged bytes can raise any error
         what = (str(error).splitlines() or [""])[0]
         raise StorageError(
             f"{local_path(location)} cannot be read: {type(error).__name__}: {what}"[:500],
@@ -31,9 +31,9 @@ def naming(location: str) -> Iterator[None]:
 
 
 def refuse_unreadable(error: BaseException) -> None:
-    """StorageError for DuckDB's when a file of a table is gone or damaged; nothing for other errors.
+    """Raise StorageError when DuckDB's error is about a missing or damaged file; return for other errors.
 
-    What it meets after the first rows comes through Arrow, as an OSError that has no number.
+    After the first rows DuckDB's errors come through Arrow, as OSError without a number.
     """
     message = (str(error).strip().splitlines() or [""])[0]
     streamed = isinstance(error, OSError) and error.errno is None
@@ -42,38 +42,40 @@ def refuse_unreadable(error: BaseException) -> None:
     invalid = isinstance(error, duckdb.InvalidInputException) or (
         streamed and message.startswith("Invalid Input Error: ")
     )
-    torn = "TProtocolException" in message  # of Parquet's own headers, which says no file's name
+    torn = "TProtocolException" in message  # from Parquet headers; this message has no file name
     if torn or invalid and ".parquet" in message:
         raise StorageError(f"reading failed: {message}", f"The file is damaged. {REMEDY}") from None
 
 
 def lost(what: str) -> MissingFileError:
-    """The error for a file that a table names and that is not there."""
-    return MissingFileError(what, f"Maintenance may just have removed it: try again. Else the disk lost it. {REMEDY}")
+    """Return the error for a missing file of a table."""
+    return MissingFileError(
+        what, f"Maintenance may just have removed it: try again. If the error stays, the disk lost it. {REMEDY}"
+    )
 
 
 def planned(table: Table, rows: BooleanExpression, snapshot: int | None) -> list[FileScanTask]:
-    """The files of a snapshot, the current one when None, that may have such rows.
+    """Return the files of a snapshot that may have matching rows; None means the current snapshot.
 
     Raises:
-        StorageError: the list of its manifests, or one of them, is damaged or gone.
+        StorageError: its manifest list or a manifest is damaged or missing.
     """
     try:
         return list(table.scan(row_filter=rows, snapshot_id=snapshot).plan_files())
     except FileNotFoundError as error:
-        raise lost(f"{error.filename} is not there, though a table names it") from error
+        raise lost(f"{error.filename} is missing, though a table has it") from error
     except Exception:
-        _look_through(table, snapshot)
+        _check_manifests(table, snapshot)
         raise
 
 
-def _look_through(table: Table, snapshot: int | None) -> None:
-    """Raise for the file that cannot be read, if it is one of a snapshot's lists."""
-    found = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
-    if found is None:
+def _check_manifests(table: Table, snapshot: int | None) -> None:
+    """Raise StorageError when a snapshot's manifest list or a manifest cannot be read."""
+    checked = table.current_snapshot() if snapshot is None else table.snapshot_by_id(snapshot)
+    if checked is None:
         return
-    with naming(found.manifest_list):
-        manifests = found.manifests(table.io)
+    with naming(checked.manifest_list):
+        manifests = checked.manifests(table.io)
     for manifest in manifests:
         with naming(manifest.manifest_path):
             manifest.fetch_manifest_entry(table.io)

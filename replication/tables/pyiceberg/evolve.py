@@ -1,8 +1,8 @@
-"""Iceberg tables take the shape of a table's definition: columns by uuid, sort order, properties.
+"""Alter Iceberg tables to a table's definition: columns by uuid, sort order, properties.
 
-Iceberg's field ids are this catalog's own; the property ``walship.column.<field id>`` says which column each is. One
-Iceberg commit a table: renaming, widening, dropping and adding move no data, since data files name columns by field
-id. What somebody else did to the Iceberg table in between is never undone, but refused.
+Field ids belong to one catalog. The property ``walship.column.<field id>`` has the uuid of each column. A table is
+altered in one Iceberg commit. No data is rewritten, since data files have columns by field id. Conflicting changes by
+other programs are refused, never undone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from replication.tables.pyiceberg.ordered import in_order
 
 _PREFIX = "walship.column."
 _TRIES = 5
-#: Iceberg's names of the storable types that hold nothing else.
+#: Iceberg's names of the storable types that are not nested.
 ICEBERG_NAMES = {
     pa.bool_(): "boolean",
     pa.int32(): "int",
@@ -47,7 +47,7 @@ _ARROW = {name: kind for kind, name in ICEBERG_NAMES.items()}
 
 
 def column_ids(metadata: TableMetadata) -> dict[UUID, int]:
-    """The field id of each of walship's columns, by its uuid."""
+    """Return the field id of each user column, by its uuid."""
     return {
         UUID(uuid): int(name.removeprefix(_PREFIX))
         for name, uuid in metadata.properties.items()
@@ -56,7 +56,7 @@ def column_ids(metadata: TableMetadata) -> dict[UUID, int]:
 
 
 def note_columns(transaction: Transaction, layout: Layout) -> None:
-    """Remember which fields of a table just made, or added to, are which columns."""
+    """Store the uuid of each column of a new or extended table in its properties."""
     schema = transaction.table_metadata.schema()
     transaction.set_properties(
         {f"{_PREFIX}{schema.find_field(name).field_id}": str(uuid) for name, uuid in layout.column_uuids.items()}
@@ -64,7 +64,7 @@ def note_columns(transaction: Transaction, layout: Layout) -> None:
 
 
 def set_sort(transaction: Transaction, layout: Layout) -> None:
-    """Give a table the sort order of its layout."""
+    """Set the sort order of the layout."""
     with transaction.update_sort_order() as order:
         for text in layout.sort:
             column, _, direction = text.partition(" ")
@@ -72,16 +72,16 @@ def set_sort(transaction: Transaction, layout: Layout) -> None:
 
 
 def evolve(table: Table, layout: Layout) -> bool:
-    """Make a table that is there fit its layout; whether anything had to change.
+    """Alter an existing table to its layout; return whether anything changed.
 
     Raises:
-        SchemaError: somebody changed the Iceberg table so that it cannot; says what, and what to do.
-        CommitConflictError: others commit to the table all the time; try again.
+        SchemaError: another program changed the Iceberg table so that it cannot be altered.
+        CommitConflictError: other commits came first several times; try again.
     """
     try:
         return _evolve(table, layout)
     except CommitFailedException:
-        raise CommitConflictError(f"{layout.name} is changed by others faster than its columns can be") from None
+        raise CommitConflictError(f"{layout.name} could not be altered: {_TRIES} other commits came first") from None
 
 
 @repeated_on(CommitFailedException, times=_TRIES)
@@ -98,13 +98,13 @@ def _evolve(table: Table, layout: Layout) -> bool:
         raise
     except ValueError as error:
         raise SchemaError(
-            f"Iceberg table {layout.name} cannot take the columns of its definition: {error}",
-            "Rename what is in the way: walship altertable, or ALTER TABLE for columns that others added",
+            f"Iceberg table {layout.name} cannot be altered to the columns of its definition: {error}",
+            "Rename the conflicting column: walship altertable, or ALTER TABLE for columns that others added",
         ) from None
 
 
 def has_columns(metadata: TableMetadata, layout: Layout) -> bool:
-    """Whether a table has exactly the columns of its layout, under their names, and walship's own."""
+    """Return whether a table has walship's columns and exactly the user columns of its layout, with their names."""
     schema = metadata.schema()
     if not set(layout.schema.names) <= {field.name for field in schema.fields}:
         return False
@@ -113,29 +113,29 @@ def has_columns(metadata: TableMetadata, layout: Layout) -> bool:
 
 
 def check_columns(metadata: TableMetadata, name: str, rows: pa.Schema) -> None:
-    """Whether rows were made for the columns as they are: those of ``rows`` that carry a uuid are named as it is here.
+    """Check that the table's columns have the names that ``rows`` have for the same uuids.
 
     Raises:
-        CommitConflictError: the table was altered since.
+        CommitConflictError: the table was altered since ``rows`` was made.
     """
     ids, schema = column_ids(metadata), metadata.schema()
     for uuid, column in carried_uuids(rows).items():
         if schema.find_column_name(ids.get(uuid, 0)) != column:
-            raise CommitConflictError(f"{name} has been altered: its column {column} is another or not there")
+            raise CommitConflictError(f"{name} has been altered: its column {column} was renamed, replaced or dropped")
 
 
 def check_shape(metadata: TableMetadata, name: str, shape: TableSpec | None) -> None:
-    """Whether a table's columns are called as in a definition.
+    """Check that a table's columns have the names of a definition: rows are matched by name.
 
     Raises:
-        CommitConflictError: they are not; rows are matched by name, so they would go to other columns.
+        CommitConflictError: they have other names.
     """
     if shape is not None and not any(each.name == name and has_columns(metadata, each) for each in layouts(shape)):
-        raise CommitConflictError(f"{name} was altered meanwhile")
+        raise CommitConflictError(f"{name} was altered by another commit")
 
 
 class _Changes:
-    """What is between a table and its layout."""
+    """The changes from a table to its layout."""
 
     def __init__(self, table: Table, layout: Layout) -> None:
         self._layout = layout
@@ -148,11 +148,11 @@ class _Changes:
             names = ", ".join(sorted(str(self._names.get(self._ids[uuid])) for uuid in ahead))
             raise SchemaError(
                 f"the Iceberg table {layout.name} has {names}, which the definition here does not have yet",
-                "Nothing, if it was altered just now; after restoring a ledger it comes back from a peer that has it",
+                "If the table was altered just now, wait. After a restored ledger, a peer sends the definition again",
             )
         self.drops = [number for uuid, number in self._ids.items() if uuid in layout.dropped]
         self.renames: dict[str, str] = {}
-        self.widens: dict[str, str] = {}  # from the name here to that of the layout
+        self.widens: dict[str, str] = {}  # the table's name to the layout's name
         self.adds: list[str] = []
         for name, uuid in layout.column_uuids.items():
             number = self._ids.get(uuid)
@@ -162,8 +162,8 @@ class _Changes:
             known = self._names.get(number)
             if known is None:
                 raise SchemaError(
-                    f"somebody dropped column {name} from the Iceberg table {layout.name}",
-                    f"Restore the Iceberg table to a metadata file that has it, or drop it everywhere: walship"
+                    f"column {name} was dropped from the Iceberg table {layout.name} by another program",
+                    f"Restore the Iceberg table to a metadata file that has the column, or drop it everywhere: walship"
                     f" altertable TABLE --drop {name}",
                 )
             if known != name:
@@ -179,20 +179,20 @@ class _Changes:
         properties = {
             "format-version": str(metadata.format_version),
             **metadata.properties,
-        }  # Iceberg keeps that separately
+        }  # Iceberg stores the format version separately
         self.sets = {k: v for k, v in layout.properties.items() if properties.get(k) != v}
         self.unsets = [name for name in layout.unset if name in properties]
-        if in_order(metadata) is not metadata:  # any commit repairs it
+        if in_order(metadata) is not metadata:  # any commit repairs the times
             self.sets.setdefault(OWNER, layout.properties[OWNER])
 
     def __bool__(self) -> bool:
-        """Whether there is anything."""
+        """Whether there are changes."""
         return bool(self.drops or self.renames or self.widens or self.adds or self.sort or self.sets or self.unsets)
 
     def apply(self, transaction: Transaction) -> None:
-        """All of it, in one transaction."""
+        """Apply all changes to one transaction."""
         if self.sort and not self._layout.sort:
-            set_sort(transaction, self._layout)  # before the column that it was by goes
+            set_sort(transaction, self._layout)  # before a sort column is dropped
         wanted: dict[str, IcebergType] = {}
         if self.widens or self.adds:
             converted = PyCatalog._convert_schema_if_needed(self._layout.schema)
@@ -220,17 +220,17 @@ class _Changes:
             note_columns(transaction, self._layout)
 
     def _check_strangers(self, schema: Schema) -> None:
-        """SchemaError when a name that is wanted belongs to a field that walship did not make."""
+        """Raise SchemaError when a needed name belongs to a field that another program added."""
         system = set(self._layout.schema.names) - set(self._layout.column_uuids)
         ours = set(self._ids.values())
         strangers = {f.name.lower(): f.name for f in schema.fields if f.field_id not in ours and f.name not in system}
         for name in (*self.adds, *self.renames.values()):
             if name.lower() in strangers:
                 raise SchemaError(
-                    f"the Iceberg table {self._layout.name} has a column {strangers[name.lower()]} that walship did not"
-                    f" make, so column {name} cannot be added or renamed to",
-                    f"Rename that one there (ALTER TABLE … RENAME COLUMN), or this one: walship altertable TABLE"
-                    f" --rename {name} NAME; then replay goes on by itself",
+                    f"the Iceberg table {self._layout.name} has a column {strangers[name.lower()]} of another program,"
+                    f" so no column can be added or renamed as {name}",
+                    f"Rename the other program's column (ALTER TABLE … RENAME COLUMN), or this one: walship altertable"
+                    f" TABLE --rename {name} NAME; then replay goes on by itself",
                 )
 
 
@@ -242,7 +242,7 @@ def _is_narrower(here: IcebergType, wanted: pa.DataType, table: str, column: str
     if wide is None:
         raise SchemaError(
             f"column {column} of the Iceberg table {table} is {here}, and should be {wanted}",
-            "Somebody changed it there; change it back (ALTER TABLE … ALTER COLUMN), then replay goes on by itself",
+            "Another program changed it; change it back (ALTER TABLE … ALTER COLUMN), then replay goes on by itself",
         )
     return bool(wide == wanted)
 

@@ -1,8 +1,8 @@
-"""Local files for PyIceberg, with nothing but the operating system; on the disk before a catalog names them.
+"""Local files for PyIceberg. They are durable before a catalog names them.
 
-A catalog must never name a file that a power cut can still take: replay counts as applied what is committed, and then
-the WALs go. PyIceberg's own paths to files sync nothing; they also load Arrow's datasets with pandas, or an HTTP stack:
-two to three tenths of a second, of which a command that reads a local table needs none.
+Committed rows count as applied, and then their WALs are deleted. So a power cut must not lose a file that the catalog
+names. PyIceberg's own file I/O syncs nothing. It also loads Arrow's datasets with pandas, or an HTTP stack, which takes
+two to three tenths of a second.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from replication.files.local import LocalFiles, sync_path
 
 
 def local_path(location: str) -> str:
-    """``file:///a``, ``file:/a`` and ``/a`` as ``/a``; other locations as they are."""
+    """Return ``/a`` for ``file:///a``, ``file:/a`` and ``/a``; return other locations unchanged."""
     return "/" + location[len("file:") :].lstrip("/") if location.startswith("file:") else location
 
 
 class LocalFileIO(FileIO):
-    """Files of the local file system, by path or ``file:`` address."""
+    """Files of the local file system, by path or ``file:`` URL."""
 
     def new_input(self, location: str) -> LocalInput:
-        """A file to read; looked at only when opened."""
+        """Return a file to read; it is opened later."""
         return LocalInput(location)
 
     def new_output(self, location: str) -> LocalOutput:
-        """A file to write; made only by ``create``."""
+        """Return a file to write; ``create`` creates it."""
         return LocalOutput(location)
 
     def delete(self, location: str | InputFile | OutputFile) -> None:
-        """Remove a file; FileNotFoundError when there is none."""
+        """Remove a file. Raises FileNotFoundError when it does not exist."""
         os.remove(local_path(location if isinstance(location, str) else location.location))
 
 
@@ -55,7 +55,7 @@ class LocalInput(InputFile):
         return os.path.exists(local_path(self.location))
 
     def open(self, seekable: bool = True) -> InputStream:
-        """Its bytes from the beginning."""
+        """Open the file at its beginning."""
         return cast(InputStream, open(local_path(self.location), "rb"))
 
 
@@ -71,11 +71,11 @@ class LocalOutput(OutputFile):
         return os.path.exists(local_path(self.location))
 
     def to_input_file(self) -> LocalInput:
-        """The same file to read."""
+        """Return the same file to read."""
         return LocalInput(self.location)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        """Make it, and its folder; FileExistsError when it is there and ``overwrite`` is False."""
+        """Create the file and its folder. Raises FileExistsError when it exists and ``overwrite`` is False."""
         path = local_path(self.location)
         _make_directory(os.path.dirname(path))
         if not overwrite:
@@ -84,13 +84,13 @@ class LocalOutput(OutputFile):
 
 
 class _Written(pa.OSFile):  # type: ignore[misc]  # Arrow has no types
-    """A file that Arrow writes natively, noted when it is closed; closing a metadata file syncs all that were."""
+    """A file that Arrow writes natively. Closing it notes it as unsynced; closing a metadata file syncs all of them."""
 
     def __init__(self, path: str, mode: str) -> None:
         self._path = path
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the file. Idempotent."""
         if not self.closed:
             super().close()
             _unsynced.add(self._path)
@@ -101,26 +101,26 @@ class _Written(pa.OSFile):  # type: ignore[misc]  # Arrow has no types
 def _make_directory(path: str) -> None:
     if path and not os.path.isdir(path):
         _make_directory(os.path.dirname(path))
-        with _syncing, contextlib.suppress(FileExistsError):  # nobody syncs what is in it before it is noted itself
+        with _syncing, contextlib.suppress(FileExistsError):  # noted before another thread can sync a file in it
             os.mkdir(path)
             _unsynced.add(path)
 
 
-_NAMED_NEXT = ".metadata.json"  # the catalog's database names it next, and by it all files before
+_NAMED_NEXT = ".metadata.json"  # the catalog commits this file next, and through it all files before
 _unsynced: set[str] = set()
 _lost: list[str] = []
 _syncing = threading.Lock()
 
 
 def sync_written() -> None:
-    """Have the disk hold every file that was closed in this process before, and the folders that were made for them.
+    """Make all files that this process has closed durable, and the folders that it made for them.
 
-    All at once they cost one commit of the file system's journal, and not one each.
+    Syncing them together takes one commit of the file system's journal.
 
     Raises:
-        EngineLostError: the disk failed, now or before: the kernel tells that once only, so this process must end.
+        EngineLostError: the disk failed, now or before. The kernel reports lost bytes once, so this process must end.
     """
-    with _syncing:  # held meanwhile: what another thread is about to sync is not there yet
+    with _syncing:  # another thread must not commit before files that it shares with this call are synced
         paths = tuple(_unsynced)
         _sync_or_end(paths)
         _unsynced.difference_update(paths)
@@ -133,12 +133,12 @@ def _sync_or_end(paths: Sequence[str]) -> None:
     except StorageError as error:
         _lost.append(error.what)
     if _lost:
-        raise EngineLostError(f"a table's file may not be on the disk: {_lost[0]}", "Look at the disk")
+        raise EngineLostError(f"a table's file may not be durable: {_lost[0]}", "Check the disk")
 
 
 def _sync_all(paths: Sequence[str]) -> None:
     for path in paths:
-        with contextlib.suppress(MissingFileError):  # of an attempt that failed, and removed it
+        with contextlib.suppress(MissingFileError):  # a failed attempt has removed it
             sync_path(path)
     for directory in {os.path.dirname(path) for path in paths}:
         with contextlib.suppress(MissingFileError):
@@ -146,23 +146,25 @@ def _sync_all(paths: Sequence[str]) -> None:
 
 
 def sync_commits(table: Table, known: frozenset[int], branch: str = MAIN_BRANCH) -> None:
-    """Have the disk hold what commits of another engine wrote, which syncs nothing: the table as it was just loaded.
+    """Make commits of another engine durable, for engines that sync nothing.
+
+    Syncs the metadata file, and the files of the branch's snapshot that are new since ``known``.
 
     Args:
-        table: its metadata file, and what its current snapshot has of snapshots that are not ``known``.
-        known: snapshots whose files are on the disk.
-        branch: whose snapshot counts as the current one.
+        table: just loaded.
+        known: ids of snapshots whose files are durable.
+        branch: the branch of the snapshot.
 
     Raises:
         EngineLostError: as ``sync_written``.
     """
     written, snapshot = [table.metadata_location], table.snapshot_by_name(branch)
-    made = {each.snapshot_id for each in table.metadata.snapshots} - known
-    if snapshot is not None and snapshot.snapshot_id in made:
+    new = {each.snapshot_id for each in table.metadata.snapshots} - known
+    if snapshot is not None and snapshot.snapshot_id in new:
         written.append(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
-            if manifest.added_snapshot_id in made:
+            if manifest.added_snapshot_id in new:
                 written.append(manifest.manifest_path)
                 entries = manifest.fetch_manifest_entry(table.io)
-                written += [entry.data_file.file_path for entry in entries if entry.snapshot_id in made]
+                written += [entry.data_file.file_path for entry in entries if entry.snapshot_id in new]
     _sync_or_end([path for path in map(local_path, written) if path.startswith("/")])

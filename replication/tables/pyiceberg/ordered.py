@@ -1,7 +1,7 @@
-"""The times in a table's metadata, which never go back, though the clock may.
+"""Keep the times in a table's metadata ascending, even when the clock goes back.
 
-PyIceberg stamps commits with the clock as it is. Iceberg's Java refuses to read a table whose snapshot log, metadata
-log or last update goes back by more than a minute, so one step of a clock would keep Spark out for good.
+PyIceberg stamps commits with the wall clock. Iceberg's Java library refuses a table whose snapshot log, metadata log or
+last update goes back by more than a minute. So after one step of the clock Spark could never read the table again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _Entry = TypeVar("_Entry", SnapshotLogEntry, MetadataLogEntry)
 
 
 def in_order(metadata: TableMetadata) -> TableMetadata:
-    """Metadata whose logs never go back: what is too early is as late as what came before. The same where none is."""
+    """Return metadata with ascending logs: an earlier time is raised to the one before. Unchanged if in order."""
     snapshots, files = _rising(metadata.snapshot_log), _rising(metadata.metadata_log)
     newest = max([metadata.last_updated_ms, *(log[-1].timestamp_ms for log in (snapshots, files) if log)])
     if (snapshots, files, newest) == (metadata.snapshot_log, metadata.metadata_log, metadata.last_updated_ms):
@@ -25,15 +25,15 @@ def in_order(metadata: TableMetadata) -> TableMetadata:
 
 
 def _rising(log: list[_Entry]) -> list[_Entry]:
-    made: list[_Entry] = []
+    rising: list[_Entry] = []
     for entry in log:
-        late = bool(made) and entry.timestamp_ms < made[-1].timestamp_ms
-        made.append(entry.model_copy(update={"timestamp_ms": made[-1].timestamp_ms}) if late else entry)
-    return made
+        goes_back = bool(rising) and entry.timestamp_ms < rising[-1].timestamp_ms
+        rising.append(entry.model_copy(update={"timestamp_ms": rising[-1].timestamp_ms}) if goes_back else entry)
+    return rising
 
 
 def not_before(newest: int, update: TableUpdate) -> TableUpdate:
-    """A snapshot to be added is stamped ``newest`` at least, in milliseconds since 1970."""
+    """Raise the time of an added snapshot to at least ``newest``, in milliseconds since 1970."""
     if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms >= newest:
         return update
     return update.model_copy(update={"snapshot": update.snapshot.model_copy(update={"timestamp_ms": newest})})

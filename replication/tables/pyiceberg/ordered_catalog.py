@@ -1,4 +1,4 @@
-"""A catalog in SQL whose tables' times never go back; see ``ordered.py``."""
+"""A SQL catalog that keeps the times in tables' metadata ascending; see ``ordered.py``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replication.tables.pyiceberg.parsed import note_written, read_metadata
 
 
 class OrderedCatalog(SqlCatalog):
-    """Every commit goes through here, of rows or of metadata, and repairs times that were out of order."""
+    """PyIceberg's SQL catalog. Every commit, of rows or metadata, repairs times that are out of order."""
 
     def _update_and_stage_table(
         self,
@@ -32,10 +32,10 @@ class OrderedCatalog(SqlCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """See ``Catalog``; whoever looks at the table next finds its metadata parsed."""
-        made = super().commit_table(table, requirements, updates)
-        note_written(table.io, made.metadata_location, made.metadata)
-        return made
+        """See PyIceberg's ``Catalog``. The new metadata is put into the cache of parsed files."""
+        response = super().commit_table(table, requirements, updates)
+        note_written(table.io, response.metadata_location, response.metadata)
+        return response
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = str(orm_table.metadata_location)

@@ -1,8 +1,7 @@
-"""Tables' metadata, parsed once for as long as its file stays as it is.
+"""A cache of parsed metadata files.
 
-Each commit looks at its table three times and writes a new metadata file: parsing those of a busy table anew took a
-quarter of what a commit costs. A metadata file never changes, so a parsed one serves whoever names the same file, as
-long as the file is there with the same size and time.
+Each commit loads its table three times and writes a new metadata file. Parsing them took a quarter of a commit's time
+on a busy table. A metadata file never changes, so a cached one is valid while the file has the same size and time.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from pyiceberg.table.metadata import TableMetadata
 from replication.tables.pyiceberg.damage import naming
 from replication.tables.pyiceberg.local_io import LocalFileIO, local_path
 
-#: Of metadata files; parsed they take some ten times that.
+#: The maximum size of all cached files; parsed, they take about ten times as much memory.
 _KEPT_BYTES = 4 << 20
 _cache: OrderedDict[tuple[str, int, int], TableMetadata] = OrderedDict()
 _lock = threading.Lock()
 
 
 def read_metadata(io: FileIO, location: str) -> TableMetadata:
-    """What a metadata file says. Shared by all who ask: never to be changed in place.
+    """Read a metadata file. The result is shared and must not be changed in place.
 
     Raises:
         StorageError: the file is damaged.
-        FileNotFoundError: it is not there.
+        FileNotFoundError: the file does not exist.
     """
     identity = _identity(io, location)
     with _lock:
@@ -44,14 +43,14 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
 
 
 def note_written(io: FileIO, location: str, metadata: TableMetadata) -> None:
-    """The same for a file just written."""
+    """Cache the metadata of a file that was just written."""
     identity = _identity(io, location)
     if identity is not None:
         _keep(identity, metadata)
 
 
 def _identity(io: FileIO, location: str) -> tuple[str, int, int] | None:
-    """What tells a file from others and from what it was; None where that costs as much as reading it."""
+    """Return the cache key of a file: location, size and time. None for remote files, which are not cached."""
     if not isinstance(io, LocalFileIO):
         return None
     at = os.stat(local_path(location))

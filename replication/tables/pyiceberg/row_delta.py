@@ -1,7 +1,7 @@
-"""A few rows replaced in one commit, without the engine: position deletes and new rows, through PyIceberg.
+"""Replace a few rows in one commit, without the engine: position deletes and new rows, through PyIceberg.
 
-PyIceberg writes no delete files, so the producer of such a snapshot is here; it follows the Iceberg specification,
-version 2.
+PyIceberg writes no delete files, so this file has the producer of such a snapshot. It follows version 2 of the Iceberg
+specification.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ def replace_rows(
     expect: int | None,
     summary: Mapping[str, str],
 ) -> int:
-    """In one snapshot: delete the rows of the keys ``gone``, append ``rows``; return its id.
+    """Delete the rows with the keys ``gone`` and append ``rows`` in one snapshot; return its id.
 
     Args:
-        table: just loaded, of format version 2 and without partitions.
-        places: the files and positions of keys' rows, as ``KeyIndex.places`` finds them.
+        table: just loaded, of format version 2 and not partitioned.
+        places: returns the files and positions of keys' rows, as ``KeyIndex.places``.
         key: its key columns, those of ``gone``.
-        gone: keys, some perhaps not there.
+        gone: keys; the table may lack some of them.
         rows: with the table's columns, in any order.
-        expect: the snapshot that must be the current one; None when there must be none.
-        summary: for the snapshot to carry.
+        expect: the snapshot that must be current; None when the table must have none.
+        summary: properties of the snapshot's summary.
 
     Raises:
-        CommitConflictError: another snapshot is current; nothing was changed.
+        CommitConflictError: another snapshot is current. Nothing was changed.
     """
     name = ".".join(table.name()[-2:])
     if table.metadata.current_snapshot_id != expect:
         raise CommitConflictError(f"{name} is no longer at snapshot {expect}")
     forget_older_snapshots(table)
     schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    spelt = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema).combine_chunks()
-    written = write_data_files(table.metadata, table.io.properties, spelt.to_batches())
+    stored = pa.Table.from_arrays([_column(rows, field) for field in schema], schema=schema).combine_chunks()
+    written = write_data_files(table.metadata, table.io.properties, stored.to_batches())
     try:
         written += _write_deletes(table, places(table, key, gone).cast(_DELETES))
     except BaseException:
@@ -81,25 +81,25 @@ def replace_rows(
 
 
 def _commit(table: Table, written: Sequence[DataFile], summary: dict[str, str]) -> int:
-    """Commit data files and delete files; they are removed when the catalog refuses, and when nothing was asked."""
-    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # of this copy of the metadata alone
+    """Commit data files and delete files. They are removed when the commit was refused or never sent."""
+    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
     transaction = table.transaction()
     delta = _RowDelta(transaction, table.io, [f for f in written if f.content != DataFileContent.DATA], summary)
-    is_asked = False  # from then on the commit may be there though no answer came
+    is_sent = False  # once sent, the commit may have landed even without a reply
     try:
         with transaction:
             for file in written:
                 if file.content == DataFileContent.DATA:
                     delta.append_data_file(file)
             delta.commit()
-            is_asked = True
+            is_sent = True
     except CommitFailedException as error:
         if not delta.has_landed:
             _remove(table, written)
             name = ".".join(table.name()[-2:])
-            raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {error}") from None
+            raise CommitConflictError(f"{name} was changed by another commit: {error}") from None
     except BaseException:
-        if not is_asked:
+        if not is_sent:
             _remove(table, written)
         raise
     return delta.snapshot_id
@@ -107,12 +107,12 @@ def _commit(table: Table, written: Sequence[DataFile], summary: dict[str, str]) 
 
 def _remove(table: Table, files: Iterable[DataFile]) -> None:
     for file in files:
-        with contextlib.suppress(OSError):  # then it stays, named by no snapshot
+        with contextlib.suppress(OSError):  # else it stays, in no snapshot
             table.io.delete(file.file_path)
 
 
 def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
-    """One of the rows' columns; NULLs for those that somebody else added to the Iceberg table."""
+    """Return a column of ``rows``, or NULLs for a column that another program added to the Iceberg table."""
     if field.name not in rows.column_names:
         return pa.nulls(rows.num_rows, field.type)
     return rows.column(field.name).cast(field.type)
@@ -185,7 +185,7 @@ class _RowDelta(Adding):
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
         added = self._added_data_files
-        self._added_data_files = [*added, *self._deletes]  # counted, each by its content
+        self._added_data_files = [*added, *self._deletes]  # the summary counts each by its content
         try:
             return super()._summary(snapshot_properties)
         finally:

@@ -1,6 +1,6 @@
-"""An archive of Spark's loaded classes, from which its JVM starts in two thirds of the time.
+"""An archive of the classes that Spark loads; with it the JVM starts in two thirds of the time.
 
-Made by set-up, once per Python environment: ``python -m replication.tables.spark.class_archive``. Another JVM, or one
+Set-up makes it once per Python environment: ``python -m replication.tables.spark.class_archive``. Another JVM, or one
 with other jars, ignores it.
 """
 
@@ -23,30 +23,30 @@ _WRITING_S = 300
 
 
 def make_class_archive() -> Path:
-    """Run a session that works as replay and queries do, and archive the classes it loaded: 45 s, 180 MB.
+    """Run a session with typical replay work and queries, and archive the classes it loads: 45 s, 180 MB.
 
     Raises:
-        OSError: the Python environment cannot be written to.
+        OSError: the Python environment is not writable.
         ReplicationError: Spark does not start.
-        TimeoutExpired: the JVM took minutes to write it.
+        TimeoutExpired: the JVM did not write the archive within ``_WRITING_S``.
     """
     file = class_archive()
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="walship-archive-") as scratch:
-        made = file.with_name(f"{file.name}.{os.getpid()}")
+        target = file.with_name(f"{file.name}.{os.getpid()}")
         try:
-            _session(Path(scratch), made)
-            made.replace(file)
+            _session(Path(scratch), target)
+            target.replace(file)
         finally:
-            made.unlink(missing_ok=True)
+            target.unlink(missing_ok=True)
     return file
 
 
-def _session(scratch: Path, made: Path) -> None:
+def _session(scratch: Path, target: Path) -> None:
     from pyspark import SparkContext
 
     properties = catalog_properties(scratch)
-    spark = open_session(properties, scratch / "spark", archive_to=made)
+    spark = open_session(properties, scratch / "spark", archive_to=target)
     tables = IcebergTables(IcebergCatalog(properties), spark)
     table = tables.ref("ops.sample")
     tables.query(f"create database {CATALOG}.ops")

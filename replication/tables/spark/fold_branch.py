@@ -1,4 +1,4 @@
-"""The branches that large folds are written to: one per attempt, so that two folds of one table never mix."""
+"""The branches that large folds are written to, one per attempt, so that two folds of a table never mix."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _ABANDONED_S = 86_400
 
 
 def new_branch() -> str:
-    """A name that no other attempt has; it contains the time."""
+    """Return a unique branch name; it contains the time."""
     return f"{_PREFIX}_{int(time.time())}_{uuid4().hex}"
 
 
 def head(metadata: TableMetadata, branch: str) -> int:
-    """A branch's newest snapshot; CommitConflictError when somebody dropped it."""
-    found = metadata.refs.get(branch)
-    if found is None:
-        raise CommitConflictError(f"the branch {branch} was dropped meanwhile")
-    return found.snapshot_id
+    """Return a branch's newest snapshot. Raises CommitConflictError when the branch was dropped."""
+    ref = metadata.refs.get(branch)
+    if ref is None:
+        raise CommitConflictError(f"the branch {branch} was dropped by another process")
+    return ref.snapshot_id
 
 
 def check_branch(metadata: TableMetadata, branch: str, begun: int, deleted: int) -> None:
-    """CommitConflictError unless a branch is the snapshot it was begun at, its deletes, and one append to these."""
+    """Raise CommitConflictError unless the branch has exactly its first snapshot, our deletes and one append."""
     parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
     if parents.get(head(metadata, branch)) != deleted or (deleted != begun and parents.get(deleted) != begun):
-        raise CommitConflictError(f"somebody else changed the branch {branch}")
+        raise CommitConflictError(f"the branch {branch} was changed by another process")
 
 
 def abandoned(metadata: TableMetadata) -> list[str]:
-    """Branches left by attempts that began more than a day ago, or by an older version."""
+    """Return the branches left by attempts that began more than a day ago, or by an older version."""
     found = []
     for name, ref in metadata.refs.items():
         if ref.snapshot_ref_type == SnapshotRefType.BRANCH and f"{name}_".startswith(f"{_PREFIX}_"):

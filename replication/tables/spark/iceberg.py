@@ -1,10 +1,10 @@
 """Commits to Iceberg tables with Spark, by DataFrame and SQL calls only.
 
-Appends compare-and-swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
-snapshot named (without one: ever). A plain append would let two writers both succeed. ``replace``
-of few rows is one commit made here (``row_delta.py``). That of many writes deletes and rows to a branch and then
-fast-forwards ``main`` to it, which is one step for readers and refused when ``main`` has moved; only key columns are
-read and nothing is shuffled, as ``MERGE`` would.
+Appends compare and swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
+given snapshot (without one: ever). With a plain append two writers would both succeed. ``replace`` of few rows is one
+commit made here (``row_delta.py``). ``replace`` of many rows writes deletes and rows to a branch, and then
+fast-forwards ``main`` to it. Readers see that in one step, and it fails when ``main`` has moved. It reads only key
+columns and, unlike ``MERGE``, shuffles nothing.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _NOTHING = pa.table({})
 _SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20
 _SMALL_FILE_BYTES = 8 << 20
-_GAP_S = 0.08  # long enough for the engine to read a busy table's metadata and commit
+_GAP_S = 0.08  # enough time for the engine to read a busy table's metadata and commit
 
 
 class IcebergTables:
-    """A catalog and a Spark session that commits to it. Threads may use it at once for different tables only.
+    """A catalog and a Spark session that commits to it. Threads may use it at the same time only for different tables.
 
     Args:
-        catalog: where the tables are.
+        catalog: the catalog of the tables.
         spark: a session with that catalog.
-        scratch: a folder for temporary files; the system's own when None.
-        small_bytes: up to this size rows are decoded in this process; more goes to executors.
-        sleep: waits so many seconds.
+        scratch: a folder for temporary files; None means the system's.
+        small_bytes: up to this size rows are decoded in this process, above it in executors.
+        sleep: waits for the given seconds.
     """
 
     dialect = SPARK
@@ -132,7 +132,7 @@ class IcebergTables:
         self._catalog.show(spec, query)
 
     def ref(self, name: str) -> str:
-        """A table's name in Spark SQL."""
+        """Return a table's name in Spark SQL."""
         return ".".join(SPARK.name(part) for part in (CATALOG, *name.split(".")))
 
     def append(
@@ -179,9 +179,9 @@ class IcebergTables:
     ) -> int:
         """See ``base.Tables``."""
         if expect is None and shape is None:
-            made = self.append(name, rows, None, summary)
-            assert made is not None, "rows in memory are always committed, even none"
-            return made
+            snapshot = self.append(name, rows, None, summary)
+            assert snapshot is not None, "rows in memory are always committed, even none"
+            return snapshot
         if not isinstance(gone, str) and not isinstance(rows, str):
             loaded = self._catalog.load(name)
             if fits(loaded):
@@ -195,17 +195,17 @@ class IcebergTables:
                 self._write_branch(name, branch, key, gone, rows, summary)
                 sync_commits(self._catalog.load(name), known, branch)
                 if shape is not None and not self.fits(shape):  # rows are matched by name, and names may have changed
-                    raise CommitConflictError(f"{name} was altered meanwhile")
+                    raise CommitConflictError(f"{name} was altered by another commit")
                 self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{branch}')").collect()
             finally:
-                with contextlib.suppress(Exception):  # then it is dropped before snapshots expire, a day later
+                with contextlib.suppress(Exception):  # else ``expire`` drops it a day later
                     self._spark.sql(f"alter table {table} drop branch if exists {branch}")
         return self._committed(name, summary)
 
     def _write_branch(
         self, name: str, branch: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]
     ) -> None:
-        """Delete and append on a branch that nobody reads."""
+        """Delete and append on a branch that has no readers."""
         begun = head(self._catalog.load(name).metadata, branch)
         there = f"{self.ref(name)}.{SPARK.name('branch_' + branch)}"
         if key:
@@ -242,19 +242,19 @@ class IcebergTables:
 
     @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
     def _refer(self, name: str, change: str) -> None:
-        """Change a tag, retrying when another commit comes between: Iceberg itself fails at the first one."""
+        """Change a tag, and retry after another commit: Iceberg itself does not retry."""
         with self._durably(name), refusals(name):
             self._spark.sql(f"alter table {self.ref(name)} {change}")
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
-        self.settle(name)  # while the snapshot it names still exists
+        self.settle(name)  # before a snapshot that it needs can expire
         with self._upkeep(name), self._durably(name), refusals(name):
             for branch in abandoned(self._catalog.load(name).metadata):
                 self._spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
-            # Spark knows its jars in every thread while it runs SQL only, and loads the catalog with the first of it
+            # loads the catalog: Spark's jars are available to every thread only during SQL
             self._spark.sql(f"refresh table {self.ref(name)}")
-            # Iceberg's own, in the driver: Spark's procedure of that name runs jobs, and takes several times as long
+            # Iceberg's API, in the driver: Spark's procedure runs jobs and takes several times as long
             jvm: Any = self._spark._jvm
             util = jvm.org.apache.iceberg.spark.Spark3Util
             table = util.loadIcebergTable(self._spark._jsparkSession, self.ref(name))
@@ -265,15 +265,15 @@ class IcebergTables:
         table = self._catalog.load(name)
         if UNSYNCED_TAG in table.metadata.refs:
             raise StorageError(
-                f"a sync of {name} failed: what came after its tag {UNSYNCED_TAG} may be lost",
+                f"a sync of {name} failed: snapshots after its tag {UNSYNCED_TAG} may be lost",
                 "Check the disk. Roll the table back to the tag if its files are damaged, then drop the tag",
             )
         sync_commits(table, frozenset())
 
     def compact(self, name: str, min_files: int) -> int:
-        """Rewrite small files, and files many of whose rows are deleted; return how many files were replaced.
+        """Rewrite small files, and files with many deleted rows; return how many files were replaced.
 
-        Files above 8 MiB are left alone, so that a growing table is not rewritten again and again.
+        Other files above 8 MiB are not rewritten, so that a growing table is not rewritten again and again.
         """
         with self._upkeep(name), self._durably(name), refusals(name):
             result = self._spark.sql(
@@ -291,7 +291,7 @@ class IcebergTables:
 
     @contextlib.contextmanager
     def _upkeep(self, name: str) -> Iterator[None]:
-        """While this runs, appends leave gaps: the engine commits in one, or fails after five attempts."""
+        """Make appends leave gaps meanwhile, so that the engine can commit: it fails after five conflicts."""
         self._in_upkeep.add(name)
         try:
             yield
@@ -300,7 +300,7 @@ class IcebergTables:
 
     @contextlib.contextmanager
     def _durably(self, name: str) -> Iterator[frozenset[int]]:
-        """Wraps commits of Spark, which syncs nothing: they are synced when this exits.
+        """Sync commits of Spark on exit, since Spark syncs nothing.
 
         The kernel reports lost bytes once, so a failed sync is recorded in the table for the next process.
         """
@@ -321,11 +321,11 @@ class IcebergTables:
             if summary.items() <= snapshot.summary.items():
                 return snapshot.id
         raise CommitConflictError(
-            f"the commit to {name} is no longer among its snapshots", "Somebody rolled the table back"
+            f"the commit to {name} is no longer among its snapshots", "The table was rolled back by another program"
         )
 
     def _run(self, name: str, write: WriteFiles, tasks: pa.Table) -> pa.Table:
-        """Write data files in executors."""
+        """Run the tasks of ``write`` in executors."""
         with refusals(name):
             return self._spark.createDataFrame(tasks).mapInArrow(write, "files binary, poison binary").toArrow()
 
@@ -334,13 +334,13 @@ class IcebergTables:
         from pyspark.sql.types import IntegerType, StructField, StructType
 
         types = self._table_types(name)
-        made = StructType(
+        decoded = StructType(
             [
                 StructField(LABEL, IntegerType()) if n == LABEL else StructField(n, types[n].dataType)
                 for n in rows.schema.names
             ]
         )
-        frame = self._spark.createDataFrame(rows.tasks).mapInArrow(rows.run, made)
+        frame = self._spark.createDataFrame(rows.tasks).mapInArrow(rows.run, decoded)
         return frame.select(*(_column(F, field.name, field.dataType, rows) for field in types.fields))
 
     def _frame(self, name: str, rows: Rows) -> DataFrame:
@@ -356,19 +356,19 @@ class IcebergTables:
 
 
 def _column(F: Any, name: str, wanted: Any, rows: Decode) -> SparkColumn:
-    made: SparkColumn
+    column: SparkColumn
     if name in rows.schema.names:
-        made = F.col(name)
+        column = F.col(name)
     elif name in rows.label_columns:
         at = rows.label_columns.index(name)
         values = [label[at] for label in rows.labels]
         if len(set(values)) == 1:
-            made = F.lit(values[0])
+            column = F.lit(values[0])
         else:
-            made = F.element_at(F.array(*(F.lit(value) for value in values)), F.col(LABEL) + 1)
+            column = F.element_at(F.array(*(F.lit(value) for value in values)), F.col(LABEL) + 1)
     else:
-        made = F.lit(rows.constants.get(name)).cast(wanted)
-    return made.alias(name)
+        column = F.lit(rows.constants.get(name)).cast(wanted)
+    return column.alias(name)
 
 
 def _with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> DataFrameWriterV2:

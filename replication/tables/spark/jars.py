@@ -1,9 +1,9 @@
-"""Java and the jars that Spark needs besides its own: found, fetched once, checked, then used offline.
+"""Find Java, and the jars that Spark needs besides its own: fetch them once, check them, use them offline.
 
-For the Spark session, the embedded ZooKeeper and set-up. The jars and their SHA-256 sums are in ``jars.sha256``;
-Spark's own resolver fetches them, so that a site's mirrors and proxies hold as for any Spark job. They are kept per
-user in ``$WALSHIP_CACHE/jars``, by default ``$XDG_CACHE_HOME/walship/jars`` or ``~/.cache/walship/jars``.
-Imports nothing but the standard library and ``replication.errors``: set-up calls it before anything is installed.
+Used by the Spark session, the embedded ZooKeeper and set-up. ``jars.sha256`` lists the jars and their SHA-256 sums.
+Spark's own resolver fetches them, so a site's mirrors and proxies apply as for any Spark job. They are stored per user
+in ``$WALSHIP_CACHE/jars``, by default ``$XDG_CACHE_HOME/walship/jars`` or ``~/.cache/walship/jars``.
+Imports only the standard library and ``replication.errors``: set-up calls it before anything is installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JAVA_VERSIONS = (17, 21)
 FETCH_TIMEOUT_S = 900
 POSTGRESQL = "postgresql"
 _SUMS = Path(__file__).with_name("jars.sha256")
-_WITH_SPARK = "Install walship[spark], or name jars that are there under [replay] jars"
+_WITH_SPARK = "Install walship[spark], or list existing jars under [replay] jars"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class Jar:
 
     @property
     def ivy_name(self) -> str:
-        """The name Spark's resolver gives the file."""
+        """The file name that Spark's resolver uses."""
         return f"{self.group}_{self.file_name}"
 
 
 def heed_any_path(environment: MutableMapping[str, str]) -> None:
-    """Make a Java started in this environment find files with non-ASCII paths, which it does not in the C locale."""
+    """Change the C locale to C.UTF-8 for Java processes, which otherwise cannot open non-ASCII paths."""
     if environment.get("LC_ALL") in ("C", "POSIX"):
         environment["LC_ALL"] = "C.UTF-8"
 
 
 def pinned_jars(also: str = "") -> list[Jar]:
-    """The jars that ``jars.sha256`` names, and those of ``jars-<also>.sha256``, which few clusters need."""
+    """Return the jars of ``jars.sha256``, and those of ``jars-<also>.sha256``, which few clusters need."""
     lines = _SUMS.read_text(encoding="ascii").splitlines()
     if also:
         lines += _SUMS.with_name(f"jars-{also}.sha256").read_text(encoding="ascii").splitlines()
@@ -74,21 +74,21 @@ def pinned_jars(also: str = "") -> list[Jar]:
 
 
 def cache_dir() -> Path:
-    """Where this user's jars are kept."""
+    """Return the folder of this user's jars."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("WALSHIP_CACHE") or Path(base) / "walship") / "jars"
 
 
 def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
-    """Paths of the jars for ``spark.jars``, each with its pinned sum; offline when they are cached.
+    """Return the paths of the jars for ``spark.jars``. Jars that are not in the cache are fetched and checked.
 
     Args:
-        given: jars that the configuration names (``replay.jars``). They are used unchecked, and nothing is fetched.
-        also: ``POSTGRESQL`` for that driver, too; for a catalog there.
+        given: the jars of the configuration (``replay.jars``). They are used unchecked, and nothing is fetched.
+        also: ``POSTGRESQL`` adds its driver, for a catalog in PostgreSQL.
 
     Raises:
-        ConfigError: a given jar is not there, or the jars can neither be found nor fetched, or a sum is wrong.
-        SparkMissingError: they must be fetched and PySpark is not installed.
+        ConfigError: a given jar does not exist, or the jars cannot be fetched, or a sum is wrong.
+        SparkMissingError: jars must be fetched, and PySpark is not installed.
     """
     if given:
         absent = [str(path) for path in given if not path.is_file()]
@@ -103,14 +103,14 @@ def ensure_jars(given: Sequence[Path] = (), also: str = "") -> list[Path]:
 
 
 def java_home_check() -> str:
-    """``JAVA_HOME`` of a Java 17 or 21 that starts: the environment's own, ``java`` on the path, or usual places.
+    """Return ``JAVA_HOME`` of a working Java 17 or 21: by ``JAVA_HOME``, ``PATH``, or the usual folders, in that order.
 
     Raises:
-        ConfigError: there is none; one line on what was found instead and what to do.
+        ConfigError: there is none; the message lists the Javas that were found.
     """
     unfit: list[str] = []
     for java in _javas():
-        home, fault = _look_at(java)
+        home, fault = _inspect(java)
         if home:
             return home
         unfit.append(f"{java} {fault}")
@@ -142,8 +142,8 @@ def _java_places() -> Iterator[Path]:
         yield from sorted(Path("/").glob(pattern[1:]))
 
 
-def _look_at(java: Path) -> tuple[str, str]:
-    """Its home as it reports it, since ``java`` may be a script; or "" and what is wrong with it."""
+def _inspect(java: Path) -> tuple[str, str]:
+    """Run ``java``, which may be a script; return the home that it reports and "", or "" and the fault."""
     try:
         done = subprocess.run(
             [java, "-XshowSettings:properties", "-version"],
@@ -153,14 +153,14 @@ def _look_at(java: Path) -> tuple[str, str]:
             timeout=30,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return "", f"does not start ({getattr(error, 'strerror', None) or 'nothing after 30 s'})"
+        return "", f"does not start ({getattr(error, 'strerror', None) or 'no answer within 30 s'})"
     if done.returncode:
         output = [*done.stderr.split("\n"), *done.stdout.split("\n")]
         line = next((line.strip() for line in output if line.strip()), f"exit code {done.returncode}")
         return "", f"does not start ({line})"
     version = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     if version is None:
-        return "", "does not say its version"
+        return "", "does not report its version"
     if int(version[1]) not in JAVA_VERSIONS:
         return "", f"is Java {version[1]}"
     home = re.search(r"^ *java\.home = (.+)", done.stderr, re.MULTILINE)
@@ -188,17 +188,18 @@ def _fetch(folder: Path, jars: list[Jar]) -> None:
                 if not _is_sound(fetched, jar):
                     raise ConfigError(
                         f"{jar.coordinates} was fetched, but its SHA-256 sum is not the pinned one",
-                        "Something between here and the repository changed it: find the cause first",
+                        "The jar was changed at or on the way from the repository: find the cause first",
                     )
                 os.replace(fetched, folder / jar.file_name)  # atomically, also while others fetch
     except OSError as e:
         raise ConfigError(
-            f"The jars cannot be kept in {folder}: {e.strerror}", "Make room, or set WALSHIP_CACHE to another folder"
+            f"The jars cannot be stored in {folder}: {e.strerror}",
+            "Free disk space there, or set WALSHIP_CACHE to another folder",
         ) from None
 
 
 def _resolve(scratch: Path, jars: list[Jar], java_home: str) -> None:
-    """Let Spark's resolver put the jars and nothing else under ``scratch``; it has no entry point but a session."""
+    """Fetch the jars into ``scratch`` with Spark's resolver, which runs only when a session starts."""
     script = "from pyspark.sql import SparkSession; SparkSession.builder.getOrCreate().stop()"
     conf = {
         "spark.master": "local[1]",

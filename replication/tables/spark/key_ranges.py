@@ -1,4 +1,4 @@
-"""Conditions in Spark's SQL by which a delete of listed keys skips files and partitions without any."""
+"""Conditions in Spark's SQL that make a delete of listed keys skip files and partitions without those keys."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def key_ranges(spark: SparkSession, key: Sequence[str], listed: str, gone: Rows) -> list[str] | None:
-    """A condition for each key column that can have one; None when no key is gone.
+    """Return a range condition for each key column whose type allows one; None when ``gone`` is empty.
 
     Args:
         spark: the session.
         key: the key columns.
-        listed: the temporary view of ``gone``.
-        gone: the keys.
+        listed: the name of the temporary view of ``gone``.
+        gone: the keys to delete.
     """
     if isinstance(gone, str):
         bounds = ", ".join(f"min({SPARK.name(c)}), max({SPARK.name(c)})" for c in key)
-        found = spark.sql(f"select {bounds} from {listed}").toArrow()  # not as rows: their instants are local times
-        row = [column[0].as_py() for column in found.columns]
+        extremes = spark.sql(f"select {bounds} from {listed}").toArrow()  # not collect(), which gives local times
+        row = [column[0].as_py() for column in extremes.columns]
     else:
-        extremes = [pc.min_max(gone.column(c)) for c in key]
-        row = [bound.as_py() for both in extremes for bound in (both["min"], both["max"])]
+        pairs = [pc.min_max(gone.column(c)) for c in key]
+        row = [bound.as_py() for pair in pairs for bound in (pair["min"], pair["max"])]
     if row[0] is None:
         return None
     conditions: list[str] = []
@@ -47,7 +47,7 @@ def _literal(value: Any) -> str | None:
             return str(value).lower()
         case int() | Decimal():
             return str(value)
-        case str() if "${" in value:  # Spark would put a variable's value there
+        case str() if "${" in value:  # Spark would substitute a variable
             return None
         case str():
             escaped = value.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,4 +1,4 @@
-"""Spark's messages of a refused commit, as the errors that callers act on."""
+"""Turn Spark's exceptions into walship's errors, by their messages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ _CONFLICT = re.compile(
 
 @contextlib.contextmanager
 def refusals(name: str) -> Iterator[None]:
-    """Turn Spark's many forms of "conflict" and "bad frame" into the two errors that callers act on."""
+    """Turn Spark's exceptions into CommitConflictError, PoisonFrameError, HostAwayError or EngineLostError.
+
+    Other exceptions are not changed. ``name`` is the table, for messages.
+    """
     try:
         yield
     except ReplicationError:
         raise
-    except Exception as error:  # of several packages, some of them there with Spark Connect only
+    except Exception as error:  # the classes differ, and some exist only with Spark Connect
         text = str(error)
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
-            raise EngineLostError(f"Spark went away during a commit to {name}: {text}", "Start replay again") from None
+            raise EngineLostError(f"Spark ended during a commit to {name}: {text}", "Start replay again") from None
         poison = _POISON.search(text)
         if poison is not None:
             raise PoisonFrameError(poison[2], int(poison[1]), poison[3]) from None
@@ -35,5 +38,5 @@ def refusals(name: str) -> Iterator[None]:
             raise HostAwayError(away[1], away[2]) from None
         if _CONFLICT.search(text):
             line = next(line for line in text.splitlines() if _CONFLICT.search(line))
-            raise CommitConflictError(f"{name} was changed by somebody else meanwhile: {line.strip()[:300]}") from None
+            raise CommitConflictError(f"{name} was changed by another commit: {line.strip()[:300]}") from None
         raise

@@ -1,7 +1,7 @@
-"""One quiet, small, offline Spark session for walship's own jobs.
+"""Start a small, offline Spark session for walship's own jobs.
 
-The jars come from ``jars.py``. Nothing here is needed for reading, and nothing but DataFrame and SQL calls is made on
-the session elsewhere, so that a Spark Connect or a user's own session does as well.
+The jars come from ``jars.py``. Reads need no session. Other code uses only DataFrame and SQL calls on the session, so
+Spark Connect or a user's own session works, too.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ def open_session(
         catalog: the Iceberg catalog's properties.
         scratch: a directory for Spark's temporary files and settings.
         master: Spark's master URL.
-        driver_memory: heap of the driver, which with a local master does the executors' work too.
-        jars: jars named in the configuration; empty means the pinned ones.
-        properties: further Spark properties, which win.
-        log_level: of the JVM; what fails reaches the caller as an exception anyway.
-        archive_to: a file that the JVM writes its classes to when it ends; see ``class_archive.py``.
+        driver_memory: heap of the driver, which also does the executors' work with a local master.
+        jars: the jars of the configuration; empty means the pinned ones.
+        properties: further Spark properties; they override walship's.
+        log_level: of the JVM; failures are raised as exceptions anyway.
+        archive_to: a file to which the JVM writes its classes when it ends; see ``class_archive.py``.
 
     Raises:
-        SparkMissingError: PySpark or Java is not there.
-        ConfigError: the jars cannot be had.
+        SparkMissingError: PySpark or Java is missing, or Spark did not start.
+        ConfigError: the jars cannot be found or fetched.
     """
     java_home = _java_home()
     from pyspark.errors import PySparkException
@@ -125,19 +125,19 @@ def _java_options(scratch: Path, log_level: str, archive_to: Path | None) -> str
 
 
 def _places(scratch: Path) -> dict[str, str]:
-    """Where Spark finds this package and puts its own files."""
+    """Return the settings for Python's path and for Spark's own files."""
     return {
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_python_path()),
         "spark.local.dir": str(scratch),
-        "spark.sql.warehouse.dir": f"file://{scratch / 'spark-warehouse'}",  # as it is written: Spark escapes nothing
+        "spark.sql.warehouse.dir": f"file://{scratch / 'spark-warehouse'}",  # not escaped: Spark does not unescape it
     }
 
 
 def _set_environment(master: str, java_home: str) -> None:
-    """What Spark reads from the environment only."""
+    """Set the options that Spark reads only from the environment."""
     os.environ["JAVA_HOME"] = java_home
     if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else it asks what the host's name resolves to
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves the host's name
     heed_any_path(os.environ)
     os.environ["PYSPARK_PYTHON"] = sys.executable
 
@@ -153,19 +153,19 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM as the session would, without Java's warning about incubator modules."""
+    """Start the JVM of the session, and drop Java's warning about incubator modules."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:
         return
-    output, saying = os.pipe()
+    output, stderr = os.pipe()
     threading.Thread(target=_pass_on, args=(output,), name="spark-stderr", daemon=True).start()  # ends with the JVM
     try:
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-        gateway = launch_gateway(conf, {"stderr": saying})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
     finally:
-        os.close(saying)
+        os.close(stderr)
     SparkContext._ensure_initialized(gateway=gateway)
 
 
@@ -177,12 +177,12 @@ def _pass_on(output: int) -> None:
 
 
 def class_archive() -> Path:
-    """Where set-up puts the archive of Spark's classes, see ``class_archive.py``: in this Python environment."""
+    """Return the path of the archive of Spark's classes in this Python environment; see ``class_archive.py``."""
     return Path(sys.prefix) / "share" / "walship" / "spark.jsa"
 
 
 def _archive_options(archive_to: Path | None) -> list[str]:
-    """JVM options that use the archive, silent when another Java or other jars made it."""
+    """Return JVM options that use the archive; the JVM silently ignores one of another Java or other jars."""
     if archive_to is not None:
         return [f'"-XX:ArchiveClassesAtExit={archive_to}"', "-Xlog:disable"]
     archive = class_archive()
@@ -190,7 +190,7 @@ def _archive_options(archive_to: Path | None) -> list[str]:
 
 
 def settings_for_others(catalog: CatalogProperties) -> dict[str, str]:
-    """With these any Spark session has a cluster's tables, and their views ``<table>__latest``, in ``walship``."""
+    """Return the settings that give any Spark session the catalog ``walship`` with a cluster's tables and views."""
     packages = ",".join(jar.coordinates for jar in pinned_jars(_driver(catalog)))
     return {"spark.jars.packages": packages, **_catalog_settings(catalog)}
 
@@ -204,12 +204,12 @@ def _catalog_settings(catalog: CatalogProperties) -> dict[str, str]:
 
 
 def _driver(catalog: CatalogProperties) -> str:
-    """Which database driver a catalog needs besides SQLite's."""
+    """Return ``POSTGRESQL`` when a catalog needs that driver besides SQLite's, else ""."""
     return POSTGRESQL if catalog.spark.get("uri", "").startswith("jdbc:postgresql:") else ""
 
 
 def _python_path() -> list[str]:
-    """Where executors on this machine find walship's own packages, as this process does."""
+    """Return the Python path for executors on this machine, with walship's own packages first."""
     root = str(Path(__file__).resolve().parents[3])
-    given = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    return [root, *(part for part in given if part != root)]
+    parts = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return [root, *(part for part in parts if part != root)]

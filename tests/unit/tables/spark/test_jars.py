@@ -56,7 +56,7 @@ def test_java_home_wins_when_it_will_do(tmp_path: Path, monkeypatch: pytest.Monk
         ("echo >&2; echo 'Error: no memory' >&2; echo more >&2; exit 1", r"does not start \(Error: no memory\)$"),
         ("echo 'Unrecognized option'; exit 1", r"does not start \(Unrecognized option\)$"),
         ("exit 3", r"does not start \(exit code 3\)$"),
-        ("exit 0", "does not say its version$"),
+        ("exit 0", "does not report its version$"),
     ],
 )
 def test_a_java_that_will_not_do_is_named_in_one_line(

@@ -56,5 +56,5 @@ def test_what_a_killed_process_left_goes_and_what_others_hold_stays(tmp_path: Pa
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "spark").touch()
-    with pytest.raises(StorageError, match="no folder for temporary files"):
+    with pytest.raises(StorageError, match="a folder for temporary files"):
         own_scratch(tmp_path / "spark")
