@@ -63,9 +63,9 @@ def check_place(config: Config, coordination: Coordination) -> None:
             )
 
 
-def _may_be_one(there: Path, here: Path) -> bool:
+def _may_be_one(registered: Path, here: Path) -> bool:
     try:
-        return there.samefile(here)
+        return registered.samefile(here)
     except OSError:  # the roles see it under another path, or it is gone
         return True
 

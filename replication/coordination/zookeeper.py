@@ -106,8 +106,8 @@ class ZookeeperTree:
         """Create a node."""
         with self._named(f"creating {path}"):
             try:
-                made = self._wait(self._client.create_async(path, content, ephemeral=ephemeral, sequence=sequential))
-                return str(made)
+                created = self._wait(self._client.create_async(path, content, ephemeral=ephemeral, sequence=sequential))
+                return str(created)
             except (NodeExistsError, NoNodeError):
                 return None
 

@@ -41,7 +41,7 @@ class Derivation:
 class Derivations(Protocol):
     """Derived tables. Each step is stored before the next one begins, so a killed process resumes at its last step."""
 
-    def define(self, made: Derivation, *, anew: bool = True) -> None:
+    def define(self, derivation: Derivation, *, anew: bool = True) -> None:
         """Add a derived table or change its hook; the generation grows. ``anew``: compare the whole source again."""
 
     def all(self) -> list[Derivation]:

@@ -74,9 +74,17 @@ class Budgets:
         budget = self._budget
         if budget is None or self._spills or all(backlog.counted_bytes <= budget for backlog in backlogs):
             return
-        for gone in self._ledger.files.release(budget, term):
-            for table in gone.tables:
+        for released in self._ledger.files.release(budget, term):
+            for table in released.tables:
                 spec = self._ledger.tables.by_uuid(table)
                 name = str(table) if spec is None else spec.name
-                _log.error("table_needs_bootstrap", peer=gone.peer, table=name, files=len(gone.files), bytes=gone.bytes)
-            _log.warning("files_released", peer=gone.peer, files=len(gone.files), bytes=gone.bytes, limit=budget)
+                _log.error(
+                    "table_needs_bootstrap",
+                    peer=released.peer,
+                    table=name,
+                    files=len(released.files),
+                    bytes=released.bytes,
+                )
+            _log.warning(
+                "files_released", peer=released.peer, files=len(released.files), bytes=released.bytes, limit=budget
+            )

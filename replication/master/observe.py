@@ -93,8 +93,8 @@ class Observer:
 
     def _hosts(self, hosts: Sequence[HostRecord], now_s: float) -> tuple[HostView, ...]:
         working = {member.name for member in self._coordination.members(MemberKind.WORKERS)}
-        gone = {host.slot for host in hosts} - working
-        self._gone_since = {slot: self._gone_since.get(slot, now_s) for slot in gone}
+        absent = {host.slot for host in hosts} - working
+        self._gone_since = {slot: self._gone_since.get(slot, now_s) for slot in absent}
         return tuple(HostView(host.slot, host.store, self._absent(host.slot, now_s)) for host in hosts)
 
     def _absent(self, slot: str, now_s: float) -> float:

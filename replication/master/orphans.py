@@ -21,9 +21,9 @@ _log = log.get(__name__)
 class OrphanRemover:
     """Removes orphans of one host: files on its disk that are no longer in the ledger.
 
-    A file that the ledger does not have is an orphan when its number is *below* the host's newest number in the ledger,
-    since the ledger allocates numbers before files are created. A file at or above it is newer than the ledger, as
-    after a restore of an older ledger. Its bytes may exist nowhere else, so it stays and an error is logged.
+    The ledger allocates numbers before files are created. So a file that the ledger does not have is an orphan if its
+    number is *below* the host's newest number in the ledger. A file at or above it is newer than the ledger, as after a
+    restore of an older ledger. Its bytes may exist nowhere else, so it stays and an error is logged.
 
     Args:
         ledger: this cluster's ledger.

@@ -247,8 +247,8 @@ def _count_missing(
         if each.lacks.intersect(within):
             decision.lacking[each.peer] = decision.lacking.get(each.peer, 0) + end - due
         else:
-            there = decision.lost.within(due, end)
-            decision.at_peers[each.peer] = decision.at_peers.get(each.peer, Ranges()).union(there)
+            present = decision.lost.within(due, end)
+            decision.at_peers[each.peer] = decision.at_peers.get(each.peer, Ranges()).union(present)
 
 
 def _lacks(requirement: Requirement, claim: Claim) -> bool:
@@ -316,8 +316,8 @@ class SalvageDecisions:
             for peer, count in decision.lacking.items():
                 of_tables = lacking.setdefault(peer, {})
                 of_tables[stream.table] = of_tables.get(stream.table, 0) + count
-        gone = self.gone()
-        taken_back = (r for r in self.facts.received if gone.within(r.begin, r.end))
+        to_request = self.gone()
+        taken_back = (r for r in self.facts.received if to_request.within(r.begin, r.end))
         doubtful = {decision.stream.table for decision in self.every() if decision.doubtful}
         return SalvagePlan(
             self.facts.row,

@@ -99,8 +99,8 @@ def _write_rows(connection: Connection, plan: RebuildPlan) -> None:
     raise_counter(connection, "replay_epoch", plan.replay_epoch)
     raise_counter(connection, "seen", plan.newest)
     connection.execute(schema.slots.insert().values(slot=plan.host, next=plan.upcoming))
-    gone = [{"uuid": str(s.uuid), "name": s.name, "dropped": True, "spec": s.to_json()} for s in plan.dropped]
-    execute_many(connection, schema.tables.insert(), gone)
+    dropped = [{"uuid": str(s.uuid), "name": s.name, "dropped": True, "spec": s.to_json()} for s in plan.dropped]
+    execute_many(connection, schema.tables.insert(), dropped)
     keys = KeyCache().session(connection)
     nowhere = {"file_id": None, "begin": 0, "end": 0, "divergent": False}
     unknown = {"previous": UNKNOWN_HASH, "last": UNKNOWN_HASH}
@@ -114,7 +114,7 @@ def _write_rows(connection: Connection, plan: RebuildPlan) -> None:
 
 
 def move_database(old: Path, new: Path) -> None:
-    """Give SQLite's database, which nobody has open, another name once it is whole in one file."""
+    """Rename a SQLite database that no process has open, after merging its WAL into the file."""
     with closing(sqlite3.connect(old)) as connection:
         connection.execute("pragma journal_mode=delete")
     os.replace(old, new)

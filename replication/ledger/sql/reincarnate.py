@@ -28,9 +28,9 @@ def former_ids(store: SqlStore) -> tuple[ClusterId, ...]:
 def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
     """Give the cluster of the ledger at ``url`` a new incarnation; return its old id and its new id.
 
-    Files that it wrote become landed files of the old id, since peers may have more of their frames than this ledger
-    does, and send those back. Unfinished bootstraps begin again. The new term is above every term raised since the
-    backup, since receivers keep the highest term per file.
+    Files that it wrote become landed files of the old id. Peers that have more of their frames than this ledger send
+    those back. Unfinished bootstraps begin again. The new term is above every term raised since the backup, because
+    receivers keep the highest term per file.
 
     Raises:
         RequestError: an own file is OPEN or not fully registered. Nothing was changed.
@@ -57,8 +57,8 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
             )
             raise_counter(connection, "term", max(counter(connection, "term") + 1, int(time.time())))
             connection.execute(schema.files.update().where(own).values(kind=FileKind.LANDING.value))
-            mine = (_f.kind == FileKind.BOOTSTRAP.value) & _f.source.is_(None)
-            connection.execute(schema.files.delete().where(mine))
+            own_bootstraps = (_f.kind == FileKind.BOOTSTRAP.value) & _f.source.is_(None)
+            connection.execute(schema.files.delete().where(own_bootstraps))
             connection.execute(schema.writers.delete())
             connection.execute(schema.batch_holds.delete())
             forget(connection, old)

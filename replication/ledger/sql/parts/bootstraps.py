@@ -37,7 +37,7 @@ _CLAIMS = (
 
 
 class SqlBootstraps:
-    """``bootstraps.Bootstraps`` over SQL."""
+    """``Bootstraps`` over SQL."""
 
     def __init__(self, store: SqlStore, names: KeyCache, cluster: ClusterId, rules_cache: RuleCache) -> None:
         """For the ledger in ``store``, of ``cluster``."""
@@ -47,7 +47,7 @@ class SqlBootstraps:
         self._rules_cache = rules_cache
 
     def wanted(self) -> list[Bootstrap]:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         with self._store.read() as connection:
             found: dict[tuple[str, UUID], Bootstrap] = {}
             for rule in self._rules_cache.in_force(connection):
@@ -62,12 +62,12 @@ class SqlBootstraps:
             ]
 
     def coverage(self, table: UUID, groups: Sequence[str]) -> list[Coverage]:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         with self._store.read() as connection:
             return _coverage(connection, table, groups)
 
     def covered(self, wanted: Bootstrap) -> tuple[list[Coverage], int]:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         with self._store.read() as connection:
             lacks = _lacks(connection, wanted)
             if lacks:
@@ -76,7 +76,7 @@ class SqlBootstraps:
             return _coverage(connection, wanted.table, wanted.groups), commit or 0
 
     def begin_file(self, wanted: Bootstrap, host: str, directory: str, boot: str) -> FileRow:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         with self._store.write() as connection:
             newest = max(
                 (
@@ -101,14 +101,14 @@ class SqlBootstraps:
         return added[1]
 
     def finish_file(self, file: FileId, length: int) -> None:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         whole = {"length": length, "closed_length": length, "applied": length}
         with self._store.write() as connection:
             if not connection.execute(schema.files.update().where(_f.file == str(file)).values(whole)).rowcount:
                 raise missing(file)
 
     def is_applied(self, file: FileId) -> bool:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         with self._store.read() as connection:
             row = connection.execute(sa.select(schema.files).where(_f.file == str(file))).one_or_none()
             if row is None or row.closed_length < 0:
@@ -117,7 +117,7 @@ class SqlBootstraps:
         return bool(found) and all(status_is_applied(status) for _, _, status in found)
 
     def passed_on(self) -> frozenset[PassedOn]:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         received = sa.select(schema.files).where(
             _f.kind == FileKind.BOOTSTRAP, _f.source.is_not(None), _f.applied >= _f.length
         )
@@ -139,7 +139,7 @@ class SqlBootstraps:
         )
 
     def adopt(self, file: FileId, begin: int, end: int, coverage: Coverage) -> Mapping[StreamId, Ranges]:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         wanted = coverage.streams()
         with self._store.write() as connection:
             names = self._names.session(connection)
@@ -176,7 +176,7 @@ class SqlBootstraps:
         return {stream: Ranges.union_of(adopted.get(of_stream, ())) for stream, of_stream in keys.items()}
 
     def forget(self, table: UUID, forgotten: Forgotten) -> None:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         known = self.forgotten(table)
         if known.join(forgotten) == known:  # both only grow: usually nothing to write
             return
@@ -185,7 +185,7 @@ class SqlBootstraps:
             raise_counter(connection, f"{_FORGOTTEN} {table}", forgotten.before)
 
     def forgotten(self, table: UUID) -> Forgotten:
-        """See ``bootstraps.Bootstraps``."""
+        """See ``Bootstraps``."""
         with self._store.read() as connection:
             return Forgotten(counter(connection, f"{_AGED} {table}"), counter(connection, f"{_FORGOTTEN} {table}"))
 
@@ -218,7 +218,7 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
     quarantined = sa.select(sa.func.count()).where(_q.table_uuid == table, _q.discarded == 0, _q.held != "[]")
     count = connection.scalar(quarantined)
     if count:
-        return f"{count} frames of it are quarantined here: retry or discard them (walship quarantine list)"
+        return f"{count} frames of the table are quarantined here: retry or discard them (walship quarantine list)"
     of_rules = (_rule.peer == wanted.peer) & (_rule.table_uuid == table) & (_rule.phase == Phase.BOOTSTRAPPING.value)
     unapplied = (
         sa.select(_c.id)
@@ -226,7 +226,7 @@ def _lacks(connection: Connection, wanted: Bootstrap) -> str:
         .where(of_rules, _s.table_uuid == table, ~_c.divergent, _c.begin < _begins.begin, ~is_applied())
     )
     waits = connection.scalar(unapplied.limit(1)) is not None
-    return "the own replay has not applied what was written before the bootstrap began" if waits else ""
+    return "this cluster's own replay has not applied everything from before the bootstrap" if waits else ""
 
 
 def _joined(intervals: Sequence[Interval]) -> tuple[Interval, ...]:

@@ -15,33 +15,33 @@ _d, _t = schema.derivations.c, schema.tables.c
 
 
 class SqlDerivations:
-    """``deriving.Derivations`` over SQL."""
+    """``Derivations`` over SQL."""
 
     def __init__(self, store: SqlStore) -> None:
         """For the ledger in ``store``."""
         self._store = store
 
-    def define(self, made: Derivation, *, anew: bool = True) -> None:
-        """See ``deriving.Derivations``."""
+    def define(self, derivation: Derivation, *, anew: bool = True) -> None:
+        """See ``Derivations``."""
         values = {
-            "source_uuid": str(made.source),
-            "hook": made.hook,
-            "options": json.dumps(dict(made.options)),
-            "names": json.dumps({str(uuid): name for uuid, name in made.names.items()}),
-            "version": made.version,
+            "source_uuid": str(derivation.source),
+            "hook": derivation.hook,
+            "options": json.dumps(dict(derivation.options)),
+            "names": json.dumps({str(uuid): name for uuid, name in derivation.names.items()}),
+            "version": derivation.version,
             "error": "",
             "error_since": 0,
         }
         with self._store.write() as connection:
-            before = connection.scalar(sa.select(_d.generation).where(_d.table_uuid == str(made.table)))
+            before = connection.scalar(sa.select(_d.generation).where(_d.table_uuid == str(derivation.table)))
             values["generation"] = 1 if before is None else before + 1
-            first = {"table_uuid": str(made.table), "position": ANEW, **values}
+            first = {"table_uuid": str(derivation.table), "position": ANEW, **values}
             insert = insert_into(connection, schema.derivations).values(first)
             values |= {"position": ANEW} if anew else {}
             connection.execute(insert.on_conflict_do_update(index_elements=["table_uuid"], set_=values))
 
     def all(self) -> list[Derivation]:
-        """See ``deriving.Derivations``."""
+        """See ``Derivations``."""
         joined = schema.derivations.join(schema.tables, _t.uuid == _d.table_uuid)
         wanted = sa.select(schema.derivations).select_from(joined).where(~_t.dropped).order_by(_d.table_uuid)
         with self._store.read() as connection:
@@ -67,16 +67,16 @@ class SqlDerivations:
         ]
 
     def begin(self, was: Derivation, batch_id: str, position: int) -> bool:
-        """See ``deriving.Derivations``."""
+        """See ``Derivations``."""
         return self._changed(was, {"pending": batch_id, "pending_position": position})
 
     def settle(self, was: Derivation, position: int, upto: int, at: int, *, keyless: bool = False) -> bool:
-        """See ``deriving.Derivations``."""
+        """See ``Derivations``."""
         values = {"pending": "", "position": position, "upto": upto, "at": at, "error": "", "error_since": 0}
         return self._changed(was, values, keyless=keyless)
 
     def renew(self, table: UUID, version: str = "", *, anew: bool = True) -> None:
-        """See ``deriving.Derivations``."""
+        """See ``Derivations``."""
         values: dict[str, object] = {"generation": _d.generation + 1}
         values |= {"version": version} if version else {}
         values |= {"position": ANEW} if anew else {}
@@ -84,7 +84,7 @@ class SqlDerivations:
             connection.execute(schema.derivations.update().where(_d.table_uuid == str(table)).values(**values))
 
     def trouble(self, table: UUID, error: str, at: int) -> None:
-        """See ``deriving.Derivations``."""
+        """See ``Derivations``."""
         since = sa.case((_d.error_since == 0, at), else_=_d.error_since) if error else 0
         with self._store.write() as connection:
             here = (_d.table_uuid == str(table)) & (_d.error != error)

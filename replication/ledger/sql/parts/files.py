@@ -146,13 +146,13 @@ class SqlFileRecords:
         if report.generation is not None:
             end = begins.of_newer(key, report.peer, report.generation, report.shipped.end)
             report = replace(report, shipped=report.shipped.within(0, end))
-        both = report if row is None else join(_progress(report.file, row), report)
+        joined = report if row is None else join(_progress(report.file, row), report)
         values = {
-            "shipped": both.shipped.to_json(),
-            "applied": both.applied,
-            "commit": both.commit,
-            "error": both.error or "",
-            "losses": both.losses,
+            "shipped": joined.shipped.to_json(),
+            "applied": joined.applied,
+            "commit": joined.commit,
+            "error": joined.error or "",
+            "losses": joined.losses,
         }
         if row is None:
             connection.execute(sending.progress.insert().values(file_id=key, peer=report.peer, **values))

@@ -86,10 +86,10 @@ class SqlLandingRecords:
         waiting: dict[str, int] = {}
         applied = _r.file_id.is_(None) | (_r.end <= _f.applied)
         with self._store.read() as connection:
-            done = (applied if awaits_replay(connection, keeps_tables) else sa.true()).label("done")
+            applied_flag = (applied if awaits_replay(connection, keeps_tables) else sa.true()).label("done")
             for names in chunked([str(source) for source in sources]):
                 rows = connection.execute(
-                    sa.select(_o.file, _r.source_begin, _r.source_end, done)
+                    sa.select(_o.file, _r.source_begin, _r.source_end, applied_flag)
                     .select_from(schema.received.join(schema.sources).outerjoin(schema.files, _f.id == _r.file_id))
                     .where(_o.file.in_(names))
                 )

@@ -173,11 +173,11 @@ class SqlRules:
 
     def end_bootstrap(self, peer: str, table: UUID, generation: int, term: int) -> list[Rule]:
         """See ``Rules``."""
-        done = (_rule.generation <= generation) & (_rule.phase == Phase.BOOTSTRAPPING.value)
+        ready = (_rule.generation <= generation) & (_rule.phase == Phase.BOOTSTRAPPING.value)
         here = (_rule.peer == peer) & (_rule.table_uuid == str(table))
         with self._store.write() as connection:
             check_term(connection, term)
-            connection.execute(sending.rules.update().where(here & done).values(phase=Phase.LIVE.value))
+            connection.execute(sending.rules.update().where(here & ready).values(phase=Phase.LIVE.value))
             rules = self._rules_cache.in_force(connection, table)
         return [rule for rule in rules if (rule.peer, rule.phase) == (peer, Phase.LIVE)]
 

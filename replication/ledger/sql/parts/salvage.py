@@ -144,9 +144,9 @@ class SqlSalvage:
             covered = {s: r for ids in chunked(tables) for s, r in coverage(connection, _s.table_uuid.in_(ids)).items()}
         for row in rows:
             stream = stream_id(row.wal, row.table_uuid, row.table_group)
-            gone = Ranges.of((row.seq_begin, row.seq_end)).subtract(covered.get(stream, Ranges()))
-            if gone:
-                losses.append(AcknowledgedLoss(stream, gone, file_id(row.file), row.at))
+            sequences = Ranges.of((row.seq_begin, row.seq_end)).subtract(covered.get(stream, Ranges()))
+            if sequences:
+                losses.append(AcknowledgedLoss(stream, sequences, file_id(row.file), row.at))
         return losses
 
     def acknowledged(self) -> dict[tuple[UUID, str], dict[FileId, Ranges]]:

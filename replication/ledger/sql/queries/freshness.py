@@ -200,7 +200,7 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
     for origin in seen - feeding:
         of_origin = (_s.table_uuid == str(table)) & _s.wal.startswith(f"{origin}/", autoescape=True)
         kept_out = sa.select(_s.id).where(of_origin, _s.id.in_(held))
-        if any(connection.scalar(some.limit(1)) is not None for some in (_WAITING.where(of_origin), kept_out)):
+        if any(connection.scalar(query.limit(1)) is not None for query in (_WAITING.where(of_origin), kept_out)):
             feeding.add(origin)
     return sorted(map(ClusterId.parse, feeding))
 

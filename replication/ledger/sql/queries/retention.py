@@ -62,11 +62,11 @@ def _statuses(connection: Connection, rules_cache: RuleCache, rows: Keyed) -> St
 
 
 def _past(
-    connection: Connection, rules_cache: RuleCache, asked: Statuses, policy: RetentionPolicy
+    connection: Connection, rules_cache: RuleCache, candidates: Statuses, policy: RetentionPolicy
 ) -> frozenset[tuple[FileId, str]]:
-    """The ``asked`` (file, peer) pairs for which the peer is past its budget; all CLOSED files count against it."""
+    """The (file, peer) pairs of ``candidates`` that are past the peer's budget; all CLOSED files count against it."""
     budget = policy.peer_bytes_max
-    if budget is None or not any(_waits(of_peer) for of_peer in asked.values()):
+    if budget is None or not any(_waits(of_peer) for of_peer in candidates.values()):
         return frozenset()
     closed = _f.closed_length >= 0
     if int(connection.scalar(sa.select(sa.func.sum(_f.closed_length)).where(closed)) or 0) <= budget:
@@ -111,7 +111,7 @@ def lacked_files(connection: Connection, rules_cache: RuleCache) -> dict[str, li
 
 def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list[Released]:
     """Make tables with frames in the oldest files NEEDS_BOOTSTRAP for peers past their budget; see ``FileRecords``."""
-    done = []
+    released = []
     for peer, lacked in sorted(_lacked(connection, rules_cache).items()):
         here = [e for e in lacked if e.row.closed and not e.row.is_stored and e.row.length >= e.row.closed_length]
         pinned = [e for e in here if e.pinned_for]
@@ -119,13 +119,13 @@ def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list
         broken = {table for e in pinned if e.row.file in oldest for table in e.pinned_for}
         if broken:
             _need_bootstrap(connection, peer, broken)
-            done.append(Released(peer, (), 0, tuple(sorted(broken))))
+            released.append(Released(peer, (), 0, tuple(sorted(broken))))
         free = [e for e in here if not e.pinned_for]
         if sum(each.row.needed for each in free) <= budget:
             continue
         lost = {each.row.file: _lost(connection, each) for each in free}
-        gone = past_budget(((e.row.file, e.row.needed) for e in free if lost[e.row.file]), budget)
-        tables = {table for file in gone for table in lost[file]}
+        due = past_budget(((e.row.file, e.row.needed) for e in free if lost[e.row.file]), budget)
+        tables = {table for file in due for table in lost[file]}
         files = [each for each in free if lost[each.row.file] <= tables]  # no other table needs these
         _need_bootstrap(connection, peer, tables)
         for each in files:
@@ -135,8 +135,8 @@ def release(connection: Connection, rules_cache: RuleCache, budget: int) -> list
             passed = {"shipped": whole, "applied": each.row.needed}
             connection.execute(insert.on_conflict_do_update(index_elements=["file_id", "peer"], set_=passed))
         size = sum(each.row.needed for each in files)
-        done.append(Released(peer, tuple(each.row.file for each in files), size, tuple(sorted(tables))))
-    return done
+        released.append(Released(peer, tuple(each.row.file for each in files), size, tuple(sorted(tables))))
+    return released
 
 
 def _need_bootstrap(connection: Connection, peer: str, tables: Iterable[UUID]) -> None:
@@ -185,7 +185,7 @@ def _lost(connection: Connection, each: _Lacked) -> set[UUID]:
         rule, ranges = missing.get((table, group), (None, Ranges()))
         if rule is None or not ranges.within(begin, end):
             continue
-        required_from = {str(of): first for of, first in rule.required_from.items()}
+        required_from = {str(wal_id): first for wal_id, first in rule.required_from.items()}
         if seq_end > required_from.get(wal, 0):
             lost.add(UUID(table))
     return lost

@@ -133,9 +133,9 @@ def lacking(connection: Connection, rule: Any) -> MissingSequences:
     for wal, seq_begin, seq_end, begin, end, source, created, shipped, commit, start in connection.execute(wanted):
         if seq_end <= required_from.get(wal, 0) or (source is not None and file_id(source).cluster == to):
             continue
-        there = Ranges() if shipped is None else Ranges.from_json(shipped)
+        durable = Ranges() if shipped is None else Ranges.from_json(shipped)
         low = max(begin, FILE_HEADER_BYTES if start is None else start)
-        if there.contains(low, end):
+        if durable.contains(low, end):
             continue
         known = first.get(file_id(wal), seq_end)
         first[file_id(wal)] = min(known, max(seq_begin, required_from.get(wal, 0)))

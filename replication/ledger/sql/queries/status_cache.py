@@ -44,7 +44,7 @@ class KnownStatuses:
 
 
 @dataclass(slots=True)
-class _Making:
+class _FileFacts:
     missing: dict[str, Ranges] = field(default_factory=dict)
     pinned: set[str] = field(default_factory=set)
     applied: bool = True
@@ -88,25 +88,25 @@ class StatusCache:
 
     def _read(self, connection: Connection, wanted: sa.Select[tuple[object, ...]]) -> dict[int, KnownStatuses]:
         rows = {row.id: file_row(row) for row in connection.execute(wanted)}
-        made = {row.file: _Making() for row in rows.values()}
+        facts = {row.file: _FileFacts() for row in rows.values()}
         lacking: list[tuple[FileId, Rule, ReplicationStatus]] = []
         for file, rule, status in statuses_under(connection, self._rules_cache.known(connection), list(rows.items())):
-            of_file = made[file]
+            of_file = facts[file]
             lacks = ranges_needing_replication(status)
             if lacks:
                 of_file.missing[rule.peer] = of_file.missing.get(rule.peer, Ranges()).union(lacks)
                 lacking.append((file, rule, status))
             of_file.applied = of_file.applied and is_applied(status)
         for file, peer, _, _ in pins(connection, {row.file: (key, row) for key, row in rows.items()}, lacking):
-            made[file].pinned.add(peer)
-        return {key: _known(row, made[row.file]) for key, row in rows.items()}
+            facts[file].pinned.add(peer)
+        return {key: _known(row, facts[row.file]) for key, row in rows.items()}
 
 
-def _known(row: FileRow, made: _Making) -> KnownStatuses:
-    lacked = FileView(row.file, row.host, row.closed, row.needed, made.missing) if made.missing else None
+def _known(row: FileRow, facts: _FileFacts) -> KnownStatuses:
+    lacked = FileView(row.file, row.host, row.closed, row.needed, facts.missing) if facts.missing else None
     has_frames = row.kind in (FileKind.WAL, FileKind.LANDING)
-    required_by_peer = tuple(sorted(made.missing)) if has_frames else ()
-    return KnownStatuses(row, lacked, required_by_peer, frozenset(made.pinned), made.applied)
+    required_by_peer = tuple(sorted(facts.missing)) if has_frames else ()
+    return KnownStatuses(row, lacked, required_by_peer, frozenset(facts.pinned), facts.applied)
 
 
 def _backlog(peer: str, lacking: Sequence[tuple[FileRow, bool]]) -> Backlog:

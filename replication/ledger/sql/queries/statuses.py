@@ -47,7 +47,7 @@ def statuses_under(
     shipped = _by_file_and_peer(connection, keys)
     begins = _begins_of(connection, keys)
     withheld = _of_other_tables(connection, keys)
-    made: list[tuple[FileId, Rule, ReplicationStatus]] = []
+    found: list[tuple[FileId, Rule, ReplicationStatus]] = []
     written_for = _bootstraps(connection, [key for key, row in rows if row.kind is FileKind.BOOTSTRAP])
     for key, row in rows:
         state = FileState.CLOSED if row.closed else FileState.OPEN
@@ -61,8 +61,8 @@ def statuses_under(
             begin = begins.get((key, rule.peer, rule.table, rule.group), FILE_HEADER_BYTES)
             if key in withheld:
                 ranges = _beside(withheld[key], rule.table, ranges)
-            made.append((row.file, rule, ReplicationStatus(state, begin, row.needed, ranges, applied)))
-    return made
+            found.append((row.file, rule, ReplicationStatus(state, begin, row.needed, ranges, applied)))
+    return found
 
 
 def _is_for(rule: Rule, row: FileRow, written: tuple[UUID, int] | None) -> bool:
@@ -73,39 +73,39 @@ def _is_for(rule: Rule, row: FileRow, written: tuple[UUID, int] | None) -> bool:
 
 
 def _bootstraps(connection: Connection, keys: Sequence[int]) -> dict[int, tuple[UUID, int]]:
-    made: dict[int, tuple[UUID, int]] = {}
+    found: dict[int, tuple[UUID, int]] = {}
     for ids in chunked(keys):
         for row in connection.execute(sa.select(sending.bootstraps).where(sending.bootstraps.c.file_id.in_(ids))):
-            made[row.file_id] = UUID(row.table_uuid), row.generation
-    return made
+            found[row.file_id] = UUID(row.table_uuid), row.generation
+    return found
 
 
 def _by_file_and_peer(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str], tuple[Ranges, int]]:
-    made: dict[tuple[int, str], tuple[Ranges, int]] = {}
+    found: dict[tuple[int, str], tuple[Ranges, int]] = {}
     for ids in chunked(keys):
         wanted = sa.select(_p.file_id, _p.peer, _p.shipped, _p.applied).where(_p.file_id.in_(ids))
         for row in connection.execute(wanted):
-            made[row.file_id, row.peer] = Ranges.from_json(row.shipped), row.applied
-    return made
+            found[row.file_id, row.peer] = Ranges.from_json(row.shipped), row.applied
+    return found
 
 
 def _begins_of(connection: Connection, keys: Sequence[int]) -> dict[tuple[int, str, UUID, str], int]:
-    made: dict[tuple[int, str, UUID, str], int] = {}
+    found: dict[tuple[int, str, UUID, str], int] = {}
     wanted = sa.select(_begins.file_id, _rule.peer, _rule.table_uuid, _rule.table_group, _begins.begin).join(
         sending.rules
     )
     for ids in chunked(keys):
         for row in connection.execute(wanted.where(_begins.file_id.in_(ids))):
-            made[row.file_id, row.peer, UUID(row.table_uuid), row.table_group] = row.begin
-    return made
+            found[row.file_id, row.peer, UUID(row.table_uuid), row.table_group] = row.begin
+    return found
 
 
 def keep_withheld(connection: Connection, key: int, table: str, ranges: Ranges) -> None:
     """Add bytes of a file that hold only frames of ``table``."""
     here = (_withheld.file_id == key) & (_withheld.table_uuid == table)
     known = connection.scalar(sa.select(_withheld.ranges).where(here))
-    both = ranges if known is None else ranges.union(Ranges.from_json(known))
-    insert = insert_into(connection, sending.withheld).values(file_id=key, table_uuid=table, ranges=both.to_json())
+    joined = ranges if known is None else ranges.union(Ranges.from_json(known))
+    insert = insert_into(connection, sending.withheld).values(file_id=key, table_uuid=table, ranges=joined.to_json())
     connection.execute(
         insert.on_conflict_do_update(index_elements=["file_id", "table_uuid"], set_={"ranges": insert.excluded.ranges})
     )
@@ -120,11 +120,11 @@ def withheld(connection: Connection, file: FileId) -> dict[UUID, Ranges]:
 
 
 def _of_other_tables(connection: Connection, keys: Sequence[int]) -> dict[int, dict[UUID, Ranges]]:
-    made: dict[int, dict[UUID, Ranges]] = {}
+    found: dict[int, dict[UUID, Ranges]] = {}
     for ids in chunked(keys):
         for row in connection.execute(sa.select(sending.withheld).where(_withheld.file_id.in_(ids))):
-            made.setdefault(row.file_id, {})[UUID(row.table_uuid)] = Ranges.from_json(row.ranges)
-    return made
+            found.setdefault(row.file_id, {})[UUID(row.table_uuid)] = Ranges.from_json(row.ranges)
+    return found
 
 
 def _beside(withheld: Mapping[UUID, Ranges], table: UUID, shipped: Ranges) -> Ranges:

@@ -277,10 +277,10 @@ def raise_counter(connection: Connection, name: str, value: int) -> int:
     """Raise a counter to ``value`` unless it is higher already; return its value."""
     kept = counter(connection, name)
     if value > kept:
-        done = connection.execute(
+        updated = connection.execute(
             schema.counters.update().where(schema.counters.c.name == name).values(value=value)
         ).rowcount
-        if not done:
+        if not updated:
             connection.execute(schema.counters.insert().values(name=name, value=value))
     return max(kept, value)
 
