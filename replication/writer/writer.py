@@ -189,16 +189,16 @@ class Writer:
             RequestError: another writer has held the batch id for ``append_timeout_s``; otherwise as ``upsert``.
         """
         self._batch_ids.hold(spec.uuid, batch_id, self._timeout_s)
-        with ExitStack() as held:
-            held.callback(self._batch_ids.release, spec.uuid, batch_id)
-            there = self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
-            if there is not None:
-                return there
+        with ExitStack() as release:
+            release.callback(self._batch_ids.release, spec.uuid, batch_id)
+            existing = self._batch_ids.take(spec.uuid, batch_id, self._timeout_s)
+            if existing is not None:
+                return existing
             pieces = (piece for log in logs for piece in split(log))
             first = list(islice(pieces, 2))
             if len(first) == 1:
                 append = PendingAppend()
-                append.on_done = held.pop_all().close
+                append.on_done = release.pop_all().close
                 encoded = EncodedBatch.encode(first[0], self._codec, batch_id)
                 return self._queue(append, [AppendStep(append, encoded.size, encoded)]).result(self._timeout_s)
             batches = (EncodedBatch.encode(piece, self._codec) for piece in chain(first, pieces))
@@ -274,11 +274,11 @@ class Writer:
         ids.hold(spec.uuid, batch_id, self._timeout_s)
         append.on_done = partial(ids.release, spec.uuid, batch_id)
         try:
-            missing, there = ids.missing(spec.uuid, IdempotentBatch(batch_id, logs), self._codec, self._timeout_s)
+            missing, existing = ids.missing(spec.uuid, IdempotentBatch(batch_id, logs), self._codec, self._timeout_s)
         except BaseException:
             append.on_done()
             raise
-        append.reached(there)
+        append.reached(existing)
         return self._queue(append, [AppendStep(append, encoded.size, encoded) for encoded in missing])
 
     def _encoded(self, append: PendingAppend, logs: Iterable[LogBatch]) -> Iterator[AppendStep]:

@@ -45,7 +45,7 @@ class FrameReader:
             self._fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise MissingFileError(
-                f"{path} is not there, though the ledger knows it", "Restore it, or salvage the file"
+                f"{path} does not exist, but is in the ledger", "Restore it, or salvage the file"
             ) from None
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error.strerror}") from error
@@ -182,7 +182,7 @@ def _naming(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise MissingFileError(
-            f"{path} is not there, though the ledger knows it", "Restore it, or salvage the file"
+            f"{path} does not exist, but is in the ledger", "Restore it, or salvage the file"
         ) from None
     except (OSError, ValueError) as error:
         raise StorageError(f"cannot read {path}: {error}", "Look at the disk") from error

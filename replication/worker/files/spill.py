@@ -75,8 +75,8 @@ class Spiller:
     def _due(self) -> Sequence[FileRow]:
         rows = {row.file: row for row in self._ledger.files.all(self._host)}
         due: set[FileId] = set()
-        for lacked in self._ledger.files.lacked().values():
-            local = [(file, rows[file].needed) for file in lacked if file in rows and not rows[file].is_stored]
+        for missing in self._ledger.files.lacked().values():
+            local = [(file, rows[file].needed) for file in missing if file in rows and not rows[file].is_stored]
             due |= past_budget(local, self._budget)
         awaited = self._awaits_replay()
         movable = [row for file, row in rows.items() if file in due and self._is_movable(row, awaited)]

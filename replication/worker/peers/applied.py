@@ -103,15 +103,15 @@ class AppliedPoll:
         answers = link.progress(files)
         grown = set()
         for file in filter(answers.__contains__, files):
-            before, there = known[file], answers[file]
-            applied, kept = there.status.applied, there.status.shipped
-            if there.losses > before.losses:
+            before, answer = known[file], answers[file]
+            applied, kept = answer.status.applied, answer.status.shipped
+            if answer.losses > before.losses:
                 self._has_loss = True
-                _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=there.losses, kept=str(kept))
-                self._progress.report(PeerProgress(file, peer, losses=there.losses, kept=kept, error=None))
+                _log.warning("peer_lost_bytes", peer=peer, file=str(file), times=answer.losses, kept=str(kept))
+                self._progress.report(PeerProgress(file, peer, losses=answer.losses, kept=kept, error=None))
             if applied > before.applied:
                 grown.add(file)
-                losses = max(there.losses, before.losses)
+                losses = max(answer.losses, before.losses)
                 self._progress.report(PeerProgress(file, peer, applied=applied, losses=losses, error=None))
         return grown
 

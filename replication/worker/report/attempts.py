@@ -82,8 +82,10 @@ class AttemptLog:
                 if peer in changed:
                     held[peer] |= tables
         try:
-            for (peer, work), one in list(batch.items()):
-                self._ledger.sending.attempted(peer, self._host, work, one.failures, one.next_at, one.at, one.error)
+            for (peer, work), attempt in list(batch.items()):
+                self._ledger.sending.attempted(
+                    peer, self._host, work, attempt.failures, attempt.next_at, attempt.at, attempt.error
+                )
                 del batch[peer, work]
             for peer, tables in held.items():
                 self._ledger.sending.set_held(peer, self._host, tables, int(self._clock() * 1e6))

@@ -79,10 +79,10 @@ def open_shipment(link: PeerLink, sender: Sender, to: Destination, files: Sequen
     selection = _accepted(sender, to, opened)
     known = [version.hash for route in routes for version in route.schemas]
     schemas = PeerSchemas(sender.ledger, selection.rules, known)
-    losses = {file: left.losses for file, left in opened.lost.items()}
+    losses = {file: loss.losses for file, loss in opened.lost.items()}
     shipment = Shipment(session, to.peer, sender, selection, schemas, to.term, losses)
-    for file, left in opened.lost.items():
-        sender.progress.report(PeerProgress(file, to.peer, losses=left.losses, kept=left.status.shipped))
+    for file, loss in opened.lost.items():
+        sender.progress.report(PeerProgress(file, to.peer, losses=loss.losses, kept=loss.status.shipped))
     return shipment, Resume(opened.files, opened.lost)
 
 
@@ -116,14 +116,14 @@ def _open(
     An id clash is tried a second time: the first may come from a message that another stream had overtaken.
     """
     try:
-        return _try(link, ledger, to, routes, files)
+        return _open_once(link, ledger, to, routes, files)
     except PeerRefusedError as error:
         if error.reason != Reason.ID_CLASH.value:
             raise
-    return _try(link, ledger, to, routes, files)
+    return _open_once(link, ledger, to, routes, files)
 
 
-def _try(
+def _open_once(
     link: PeerLink, ledger: Ledger, to: Destination, routes: tuple[Route, ...], files: Sequence[FileId]
 ) -> ShipSession:
     terms = tuple((file, to.term) for file in files)

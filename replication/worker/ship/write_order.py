@@ -70,51 +70,51 @@ class WriteOrder:
             return False
         waiting = self._waiting.get(source.file)
         if waiting is None:
-            waiting = self._waiting[source.file] = self._first(source.file, key, begun)
-        return self._are_closed_there(source.file, key, waiting.look) and self._are_there(waiting.ahead)
+            waiting = self._waiting[source.file] = self._start_waiting(source.file, key, begun)
+        return self._closed_are_shipped(source.file, key, waiting.look) and self._ahead_are_shipped(waiting.ahead)
 
-    def _first(self, file: FileId, key: _OrderKey, begun: Collection[FileId]) -> _Waiting:
+    def _start_waiting(self, file: FileId, key: _OrderKey, begun: Collection[FileId]) -> _Waiting:
         """Record what a new file waits for. The lengths are read after its first bytes were seen, so none is missed."""
         if not self._is_fresh:
-            self._look_around()
+            self._snapshot()
         growing, closed = self._growing.get(key, {}), self._closed.get(key, {})
-        ahead = {each: end for each, end in growing.items() if each in begun or each < file}
-        ahead |= {each: closed[each][0] for each in begun if each > file and each in closed}
+        ahead = {other: end for other, end in growing.items() if other in begun or other < file}
+        ahead |= {other: closed[other][0] for other in begun if other > file and other in closed}
         return _Waiting(self._looks, ahead)
 
-    def _look_around(self) -> None:
+    def _snapshot(self) -> None:
         self._is_fresh = True
         self._looks += 1
         known, self._closed, self._growing = self._closed, {}, {}
         kept: dict[FileId, _Waiting] = {}
-        for each in self._look():
-            key = order_key(each.row)
-            if each.file in self._waiting:
-                kept[each.file] = self._waiting[each.file]
-            if key is None or each.length <= FILE_HEADER_BYTES:
+        for source in self._look():
+            key = order_key(source.row)
+            if source.file in self._waiting:
+                kept[source.file] = self._waiting[source.file]
+            if key is None or source.length <= FILE_HEADER_BYTES:
                 continue  # a file without frames may never begin
-            if each.closed:
-                entry = known.get(key, {}).get(each.file, (each.length, self._looks))
-                self._closed.setdefault(key, {})[each.file] = entry
+            if source.closed:
+                entry = known.get(key, {}).get(source.file, (source.length, self._looks))
+                self._closed.setdefault(key, {})[source.file] = entry
             else:
-                self._growing.setdefault(key, {})[each.file] = each.length
+                self._growing.setdefault(key, {})[source.file] = source.length
         self._waiting = kept
 
-    def _are_closed_there(self, file: FileId, key: _OrderKey, look: int) -> bool:
+    def _closed_are_shipped(self, file: FileId, key: _OrderKey, look: int) -> bool:
         closed = self._closed.get(key, {})
-        there: list[FileId] = []
+        shipped: list[FileId] = []
         missing = False
-        for each, (end, first_look) in closed.items():
-            if each < file and first_look <= look:
-                if not self._is_there(each, end):
+        for other, (end, first_look) in closed.items():
+            if other < file and first_look <= look:
+                if not self._is_there(other, end):
                     missing = True
                     break
-                there.append(each)
-        for each in there:
-            del closed[each]
+                shipped.append(other)
+        for other in shipped:
+            del closed[other]
         return not missing
 
-    def _are_there(self, ahead: dict[FileId, int]) -> bool:
+    def _ahead_are_shipped(self, ahead: dict[FileId, int]) -> bool:
         for file, end in list(ahead.items()):
             if not self._is_there(file, end):
                 return False

@@ -134,79 +134,79 @@ class Importer:
             fingerprint = FileFingerprint.of(source.fileno())
             digest = None if again else stack.enter_context(FileDigest(source.path))
             done = Imported(str(path), fingerprint.size, rows_total=source.row_count())
-            one = _Import(spec, source, fingerprint, report, done)
+            job = _Import(spec, source, fingerprint, report, done)
             try:
-                there = self._write(one, digest)
-                if there is not None:
-                    return self._repeated(one, there)
-                if one.bulk is None:  # a file without rows
-                    return one.finish(Position(self._ledger.cluster))
-                return self._publish(one, one.bulk, digest)
+                existing = self._write(job, digest)
+                if existing is not None:
+                    return self._repeated(job, existing)
+                if job.bulk is None:  # a file without rows
+                    return job.finish(Position(self._ledger.cluster))
+                return self._publish(job, job.bulk, digest)
             except BaseException as error:
-                if one.bulk is not None:
-                    self._bulk.refuse(one.bulk, error)
+                if job.bulk is not None:
+                    self._bulk.refuse(job.bulk, error)
                 raise
 
-    def _write(self, one: _Import, digest: FileDigest | None) -> Position | None:
+    def _write(self, job: _Import, digest: FileDigest | None) -> Position | None:
         """Write the rows, not yet visibly. Return early with a position when the content was imported before."""
         is_checked = digest is None
-        for rows, batches in self._encoded(one):
+        for rows, batches in self._encoded(job):
             if digest is not None and not is_checked and digest.is_ready:
                 is_checked = True
-                there = self._batch_ids.whole(one.spec.uuid, digest.batch_id())
-                if there is not None:
-                    return there
-            if one.bulk is None:
-                one.bulk = self._bulk.begin()
+                existing = self._batch_ids.whole(job.spec.uuid, digest.batch_id())
+                if existing is not None:
+                    return existing
+            if job.bulk is None:
+                job.bulk = self._bulk.begin()
             self._bulk.check_open()
             for batch in batches:
-                one.bulk.add(batch)
+                job.bulk.add(batch)
             size = sum(batch.size for batch in batches)
-            one.progress(replace(one.done, rows=one.done.rows + rows, wal_bytes=one.done.wal_bytes + size))
+            job.progress(replace(job.done, rows=job.done.rows + rows, wal_bytes=job.done.wal_bytes + size))
         return None
 
-    def _publish(self, one: _Import, bulk: BulkFile, digest: FileDigest | None) -> Imported:
+    def _publish(self, job: _Import, bulk: BulkFile, digest: FileDigest | None) -> Imported:
         """Make the file visible, unless another writer has imported the same content meanwhile."""
         if digest is None:
-            self._check(one)
-            return one.finish(self._bulk.publish(bulk, "", one.done.path, one.done.rows))
-        table, batch_id = one.spec.uuid, digest.batch_id()
+            self._check(job)
+            return job.finish(self._bulk.publish(bulk, "", job.done.path, job.done.rows))
+        table, batch_id = job.spec.uuid, digest.batch_id()
         self._batch_ids.hold(table, batch_id, self._timeout_s)
         try:
-            there = self._batch_ids.take(table, batch_id, self._timeout_s)
-            self._check(one)
-            if there is not None:
-                return self._repeated(one, there)
-            return one.finish(self._bulk.publish(bulk, batch_id, one.done.path, one.done.rows))
+            existing = self._batch_ids.take(table, batch_id, self._timeout_s)
+            self._check(job)
+            if existing is not None:
+                return self._repeated(job, existing)
+            return job.finish(self._bulk.publish(bulk, batch_id, job.done.path, job.done.rows))
         finally:
             self._batch_ids.release(table, batch_id)
 
-    def _check(self, one: _Import) -> None:
+    def _check(self, job: _Import) -> None:
         """Check file, table and timestamps again before publishing: an import may take hours."""
-        spec = one.spec
-        one.fingerprint.check(one.source.path)
-        check_history(one.oldest, spec, self._clock.now())
+        spec = job.spec
+        job.fingerprint.check(job.source.path)
+        check_history(job.oldest, spec, self._clock.now())
         if self._ledger.tables.get(spec.name).uuid != spec.uuid:
             raise RequestError(
                 f"{spec.name} was dropped and created again during the import", "Import into the new table"
             )
 
-    def _repeated(self, one: _Import, there: Position) -> Imported:
-        if one.bulk is not None:
-            self._bulk.drop(one.bulk)
-        return one.finish(there, repeated=True)
+    def _repeated(self, job: _Import, existing: Position) -> Imported:
+        if job.bulk is not None:
+            self._bulk.drop(job.bulk)
+        return job.finish(existing, repeated=True)
 
-    def _encoded(self, one: _Import) -> Iterator[tuple[int, Sequence[EncodedBatch]]]:
+    def _encoded(self, job: _Import) -> Iterator[tuple[int, Sequence[EncodedBatch]]]:
         """Yield row counts and encoded batches, in the file's order. A few threads encode ahead."""
         waiting: deque[tuple[int, Future[list[EncodedBatch]]]] = deque()
-        first, path = 0, one.source.path
+        first, path = 0, job.source.path
         encoders = ThreadPoolExecutor(ENCODERS, "import")
         try:
-            for batch in one.source.batches(empty=True):
+            for batch in job.source.batches(empty=True):
                 if not batch.num_rows:
-                    self._encode(one, batch, str(path))  # checks the columns of an empty file
+                    self._encode(job, batch, str(path))  # checks the columns of an empty file
                     continue
-                encoded = encoders.submit(self._encode, one, batch, f"{path}, from row {first:,}")
+                encoded = encoders.submit(self._encode, job, batch, f"{path}, from row {first:,}")
                 waiting.append((batch.num_rows, encoded))
                 first += batch.num_rows
                 while len(waiting) > _AHEAD or waiting and waiting[0][1].done():
@@ -217,15 +217,15 @@ class Importer:
         finally:
             encoders.shutdown(cancel_futures=True)
 
-    def _encode(self, one: _Import, batch: pa.RecordBatch, where: str) -> list[EncodedBatch]:
+    def _encode(self, job: _Import, batch: pa.RecordBatch, where: str) -> list[EncodedBatch]:
         try:
-            logs = self._cells(one, batch) if one.spec.kind == "cell" else upserts_from_arrow(batch, one.spec)
+            logs = self._cells(job, batch) if job.spec.kind == "cell" else upserts_from_arrow(batch, job.spec)
             return [EncodedBatch.encode(piece, self._codec) for log in logs for piece in split(log)]
         except (FormatError, RequestError) as error:
             raise type(error)(f"{where}: {error.what}", error.hint) from None
 
-    def _cells(self, one: _Import, batch: pa.RecordBatch) -> list[LogBatch]:
-        spec = one.spec
+    def _cells(self, job: _Import, batch: pa.RecordBatch) -> list[LogBatch]:
+        spec = job.spec
         known = [column.name for column in file_schema(spec)]
         unknown = [name for name in batch.schema.names if name not in known]
         missing = [name for name in ("row", "family", "qualifier") if name not in batch.schema.names]
@@ -238,7 +238,7 @@ class Importer:
         dated = [cell for cell in rows if cell.get("timestamp") is not None]
         oldest = sorted(dated, key=itemgetter("timestamp"))[:1]
         check_history(oldest, spec, self._clock.now())
-        one.oldest += oldest
+        job.oldest += oldest
         return cells(rows, spec)
 
 

@@ -147,16 +147,16 @@ class BatchIds:
         Raises:
             BatchConflictError: the id was used for an append, and only some of its parts exist.
         """
-        there = self._find(table, batch_id)
-        if not there:
+        existing = self._find(table, batch_id)
+        if not existing:
             return None
-        if len({(part.group, part.part) for part in there}) < there[0].parts:
+        if len({(part.group, part.part) for part in existing}) < existing[0].parts:
             raise BatchConflictError(
                 f"batch id {batch_id!r} was used for another append, which is only partly written",
                 "Repeat that append first",
             )
         position = Position(self._cluster)
-        for part in there:
+        for part in existing:
             position = position.join(part.position(self._cluster, table))
         return position
 
@@ -168,10 +168,10 @@ class BatchIds:
             RequestError: another writer has held the id for ``timeout_s``.
         """
         deadline = time.monotonic() + timeout_s
-        while (there := self.whole(table, batch_id)) is None:
+        while (existing := self.whole(table, batch_id)) is None:
             if self._holds(table, batch_id, deadline):
                 return self.whole(table, batch_id)  # again: another writer may have added the batch before
-        return there
+        return existing
 
     def _holds(self, table: UUID, batch_id: str, deadline: float) -> bool:
         """Return whether this writer holds the id; False, after a short wait, when another writer does."""
@@ -189,19 +189,19 @@ class BatchIds:
     def _compare(
         self, table: UUID, batch_id: str, parts: Sequence[EncodedBatch]
     ) -> tuple[list[EncodedBatch], Position]:
-        there = self._find(table, batch_id)
+        existing = self._find(table, batch_id)
         wanted = {(part.version.group, part.part): (part.parts, part.sha256) for part in parts}
-        if any(wanted.get((part.group, part.part)) != part.content for part in there):
+        if any(wanted.get((part.group, part.part)) != part.content for part in existing):
             raise BatchConflictError(
                 f"batch id {batch_id!r} was used for other content in this table",
                 "Give each batch its own id, and repeat a batch with exactly the same rows in the same order. If the"
                 " table was altered since, use a new id; a keyed table's rows then replace the earlier ones",
             )
         position = Position(self._cluster)
-        for part in there:
+        for part in existing:
             position = position.join(part.position(self._cluster, table))
-        found = {(part.group, part.part) for part in there}
-        return [part for part in parts if (part.version.group, part.part) not in found], position
+        known = {(part.group, part.part) for part in existing}
+        return [part for part in parts if (part.version.group, part.part) not in known], position
 
     def _find(self, table: UUID, batch_id: str) -> list[BatchPart]:
         # Read the files before the ledger: a part that a worker registers meanwhile is found in one of the two.
@@ -209,13 +209,13 @@ class BatchIds:
         rows = [row for row in self._ledger.files.all(self._place.host) if row.kind is FileKind.WAL]
         with self._reading:
             self._unregistered = {row.file: self._read(row) for row in rows}
-            there = [
+            existing = [
                 BatchPart(h.group, h.part, h.parts, h.payload_sha256, file, h.sequence, end)
                 for file, tail in self._unregistered.items()
                 for end, h in tail.frames
                 if h.table == table and h.batch_id == batch_id
             ]
-        return there + self._ledger.batches.parts(table, batch_id)
+        return existing + self._ledger.batches.parts(table, batch_id)
 
     def _read(self, row: FileRow) -> _Unregistered:
         tail = self._unregistered.get(row.file) or _Unregistered()

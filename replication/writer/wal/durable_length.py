@@ -5,8 +5,8 @@ watermark, state. One process writes, any number read. The file is never shipped
 values are lower bounds. Only the poisoned state is synced, because the ledger may not have it yet. Storing a length
 notifies the worker (``notifier.py``).
 
-The writer stores the length before the watermark, and a reader reads the watermark before the length, so that every
-frame with a commit time at or below the watermark lies below the length read.
+The writer stores the length before the watermark. A reader reads the watermark before the length. So every frame with
+a commit time at or below the watermark read lies below the length read.
 """
 
 from __future__ import annotations

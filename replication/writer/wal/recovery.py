@@ -73,12 +73,12 @@ class Recovery:
     def _recover(self, writer: WriterRow) -> list[Recovered]:
         begun_s = self._monotonic()
         path = lock_path(self._directory, writer.writer)
-        held: AppendFile | None = None
+        lock_file: AppendFile | None = None
         recovered: list[Recovered] = []
         try:
             try:
-                held = self._files.open(path)
-                held.lock()
+                lock_file = self._files.open(path)
+                lock_file.lock()
             except LockedFileError:
                 return []
             except MissingFileError:
@@ -94,8 +94,8 @@ class Recovery:
             self._again_s[writer.writer] = next_ask_s(begun_s, self._monotonic(), 0.0)
             _log.error("recovery_failed", writer=writer.writer, error=str(error))
         finally:
-            if held is not None:
-                held.close()
+            if lock_file is not None:
+                lock_file.close()
         return recovered
 
 
@@ -159,9 +159,9 @@ def _intact(handle: AppendFile, size: int, row: FileRow, published: int) -> tupl
     index: list[int] = []
     length = FILE_HEADER_BYTES
     try:
-        found, _ = read_file_header(handle.read(0, FILE_HEADER_BYTES))
-        if found != row.file:
-            raise CorruptFrameError(f"{row.path} has the header of file {found}, not of {row.file}", offset=0)
+        owner, _ = read_file_header(handle.read(0, FILE_HEADER_BYTES))
+        if owner != row.file:
+            raise CorruptFrameError(f"{row.path} has the header of file {owner}, not of {row.file}", offset=0)
         for frame, payload in frames(handle, length, size):
             check_payload(frame, payload)
             sequence, last = streams.get(frame.header.stream, (-1, bytes(32)))

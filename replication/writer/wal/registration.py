@@ -2,8 +2,8 @@
 
 The lock file shows the host's worker whether the process is alive. The ledger entry keeps closed time below the
 writer's commits. The role is read with a quorum about every ``lease_s / 3`` and at each announced change. When the
-cluster is no longer ACTIVE under the lease's epoch, the lease ends before the writer acknowledges the change, and
-nothing is published after that. When the cluster is ACTIVE again, under a higher epoch, a new lease begins.
+cluster is no longer ACTIVE under the lease's epoch, the lease ends before the writer acknowledges the change. Nothing
+is published after that. When the cluster is ACTIVE again, under a higher epoch, a new lease begins.
 """
 
 from __future__ import annotations
@@ -167,9 +167,9 @@ class WriterRegistration:
 
     def _hold_lock(self) -> AppendFile:
         self._files.make_directory(self.place.directory)
-        held = self._files.create(lock_path(self.place.directory, self.place.writer))
-        held.lock()
-        return held
+        lock_file = self._files.create(lock_path(self.place.directory, self.place.writer))
+        lock_file.lock()
+        return lock_file
 
     def _fields(self) -> dict[str, object]:
         return {
