@@ -203,6 +203,6 @@ def connect_public(servers: str, root: str, *, tls: ZookeeperTls | None = None, 
         tree.close()
     if node is None:
         raise CoordinationError(
-            f"there is no cluster at {servers}{root}", "Check the root; the cluster must have been started once"
+            f"there is no cluster at {servers}{root}", "Check the root. The cluster must have been started once"
         )
     return Public.decode(node.content)

@@ -37,7 +37,7 @@ class FileRow:
     length: int  # durable and registered bytes, file header included: the status's ``needed``
     boot: str
     writer: str  # writer id for WALs, else ""
-    applied: int  # own replay's prefix
+    applied: int  # prefix that this cluster's replay has applied
     created: int  # microseconds since 1970
     commit_hi: int  # commit time of the newest frame, 0 when none
     source: FileId | None = None  # for landing files: the sender's file

@@ -82,7 +82,7 @@ class Replay(Protocol):
     def note_replayer(self, host: str, replays: bool) -> None:
         """Store whether a host is configured to run replay. ZooKeeper's data may be lost, so the ledger has it too.
 
-        While any host is, no file is retired before its frames are applied.
+        While any host runs replay, no file is retired before its frames are applied.
         """
 
     def replayers(self) -> tuple[str, ...]:

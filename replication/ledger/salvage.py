@@ -140,11 +140,11 @@ class Salvage(Protocol):
 
         Args:
             file: a WAL, or a CLOSED landing file.
-            term: the ledger's current one.
+            term: the current term.
             readable: its readable frames.
             into: a new landing file for the copies, OPEN and with nothing registered; it is CLOSED by this call.
             saved: the copies at their offsets in ``into``: the plan's ``wanted`` in order, then ``elsewhere``.
-            keeps_tables: as ``plan``.
+            keeps_tables: as in ``plan``.
 
         Raises:
             StaleTermError: a newer master was elected.

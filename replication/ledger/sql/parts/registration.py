@@ -120,7 +120,7 @@ class SqlRegistration:
             return False
         if begin == row.length:
             raise ClosedFileError(f"{file} was CLOSED at {row.closed_length} bytes and cannot be registered to {end}")
-        raise GapError(f"{file} is registered up to {row.length}, so [{begin}, {end}) leaves a gap")
+        raise GapError(f"{file} is registered up to {row.length}, so [{begin}, {end}) is not next")
 
     def _claim(
         self,
