@@ -20,7 +20,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
-def _naming(path: str, doing: str) -> Iterator[None]:
+def _path_errors(path: str, doing: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -33,10 +33,10 @@ def _naming(path: str, doing: str) -> Iterator[None]:
         raise StorageError(f"cannot {doing} {path}: {error.strerror or error}") from error
 
 
-def _sync(fd: int, elsewhere: Callable[[int], None]) -> None:
-    """Call ``elsewhere``; on macOS F_FULLFSYNC instead, because fsync there leaves bytes in the drive's cache."""
+def _sync(fd: int, posix_sync: Callable[[int], None]) -> None:
+    """Call ``posix_sync``; on macOS F_FULLFSYNC instead, because fsync there leaves bytes in the drive's cache."""
     if sys.platform != "darwin":
-        elsewhere(fd)
+        posix_sync(fd)
         return
     try:
         fcntl.fcntl(fd, _F_FULLFSYNC)
@@ -48,7 +48,7 @@ def _sync(fd: int, elsewhere: Callable[[int], None]) -> None:
 
 def sync_path(path: str) -> None:
     """Make a file durable, whichever process wrote it. StorageError when the sync fails."""
-    with _naming(path, "sync"):
+    with _path_errors(path, "sync"):
         fd = os.open(path, os.O_RDONLY)
         try:
             _sync(fd, os.fdatasync)
@@ -65,7 +65,7 @@ class LocalFile:
 
     def write(self, parts: Sequence[Buffer]) -> int:
         """One writev."""
-        with _naming(self.path, "write"):
+        with _path_errors(self.path, "write"):
             return os.writev(self._fd, parts if len(parts) <= _IOV_MAX else parts[:_IOV_MAX])
 
     def position(self) -> int:
@@ -78,7 +78,7 @@ class LocalFile:
 
     def read(self, begin: int, end: int) -> bytes:
         """Call pread, which does not move the position."""
-        with _naming(self.path, "read"):
+        with _path_errors(self.path, "read"):
             content = os.pread(self._fd, end - begin, begin)
             while content and len(content) < end - begin:
                 more = os.pread(self._fd, end - begin - len(content), begin + len(content))
@@ -94,24 +94,24 @@ class LocalFile:
     def reserve(self, end: int) -> None:
         """Call posix_fallocate on Linux; elsewhere do nothing."""
         if sys.platform == "linux" and end > (size := self.size()):
-            with _naming(self.path, "reserve"):
+            with _path_errors(self.path, "reserve"):
                 os.posix_fallocate(self._fd, size, end - size)
 
     def truncate(self, length: int) -> None:
         """Ftruncate, and seek to the new end."""
-        with _naming(self.path, "truncate"):
+        with _path_errors(self.path, "truncate"):
             os.ftruncate(self._fd, length)
             os.lseek(self._fd, length, os.SEEK_SET)
 
     def sync(self) -> None:
         """Fdatasync or F_FULLFSYNC; both include the file's length."""
-        with _naming(self.path, "sync"):
+        with _path_errors(self.path, "sync"):
             _sync(self._fd, os.fdatasync)
 
     def lock(self) -> None:
         """Take an exclusive flock."""
         _locked.add(self)
-        with _naming(self.path, "lock"):
+        with _path_errors(self.path, "lock"):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -141,12 +141,12 @@ class LocalFiles:
 
     def create(self, path: str) -> LocalFile:
         """O_CREAT | O_EXCL."""
-        with _naming(path, "create"):
+        with _path_errors(path, "create"):
             return LocalFile(path, os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
 
     def open(self, path: str) -> LocalFile:
         """O_RDWR."""
-        with _naming(path, "open"):
+        with _path_errors(path, "open"):
             return LocalFile(path, os.open(path, os.O_RDWR))
 
     def exists(self, path: str) -> bool:
@@ -166,23 +166,23 @@ class LocalFiles:
             return
         parent = os.path.dirname(path)
         self.make_directory(parent)
-        with _naming(path, "make directory"), contextlib.suppress(FileExistsError):
+        with _path_errors(path, "make directory"), contextlib.suppress(FileExistsError):
             os.mkdir(path)
         self.sync_directory(parent or ".")
 
     def rename(self, old: str, new: str) -> None:
         """Rename(2)."""
-        with _naming(old, "rename"):
+        with _path_errors(old, "rename"):
             os.replace(old, new)
 
     def remove(self, path: str) -> None:
         """Unlink(2)."""
-        with _naming(path, "remove"), contextlib.suppress(FileNotFoundError):
+        with _path_errors(path, "remove"), contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def sync_directory(self, path: str) -> None:
         """Fsync of the directory."""
-        with _naming(path, "sync directory"):
+        with _path_errors(path, "sync directory"):
             fd = os.open(path, os.O_RDONLY)
             try:
                 _sync(fd, os.fsync)
@@ -191,7 +191,7 @@ class LocalFiles:
 
     def map_words(self, path: str, count: int, *, create: bool) -> memoryview:
         """Map the file as native words. A store of an aligned word is a single instruction."""
-        with _naming(path, "map"):
+        with _path_errors(path, "map"):
             access = mmap.ACCESS_WRITE
             try:
                 fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
@@ -217,6 +217,6 @@ class LocalFiles:
     def sync_words(self, path: str, words: memoryview) -> None:
         """Call msync, which macOS needs to write the words to the file, then sync the file."""
         assert isinstance(words.obj, mmap.mmap), "words are mapped"
-        with _naming(path, "sync"):
+        with _path_errors(path, "sync"):
             words.obj.flush()
         sync_path(path)

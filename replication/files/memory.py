@@ -89,7 +89,7 @@ class MemoryFile:
             return len(self._open().content)
 
     def reserve(self, end: int) -> None:
-        """Fill with zeros."""
+        """Extend with zeros."""
         with self._files.lock:
             inode = self._open()
             more = end - len(inode.content)

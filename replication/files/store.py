@@ -29,7 +29,7 @@ class RemoteStore:
         import fsspec.implementations.local  # deferred: most processes use no store
 
         self.url = url.rstrip("/")
-        with _translated(url):
+        with _store_errors(url):
             self._fs: Any
             self._fs, self._root = fsspec.core.url_to_fs(self.url)
         self._is_local = isinstance(self._fs, fsspec.implementations.local.LocalFileSystem)
@@ -42,7 +42,7 @@ class RemoteStore:
         """
         address, target = self.address(name), f"{self._root}/{name}"
         part = f"{target}.part"
-        with _translated(address):
+        with _store_errors(address):
             self._fs.makedirs(os.path.dirname(target), exist_ok=True)
             with open(path, "rb") as source, self._fs.open(part, "wb") as copy:
                 copyfileobj(source, copy, _PIECE)
@@ -57,14 +57,14 @@ class RemoteStore:
 
     def get(self, address: str, path: str, sync: Callable[[int], None] = os.fsync) -> None:
         """Copy an object to a file of this host. Its content is durable on return; its name is not."""
-        with _translated(address), self._fs.open(self._path(address), "rb") as source, open(path, "wb") as copy:
+        with _store_errors(address), self._fs.open(self._path(address), "rb") as source, open(path, "wb") as copy:
             copyfileobj(source, copy, _PIECE)
             copy.flush()
             sync(copy.fileno())
 
     def read(self, address: str, begin: int, end: int) -> bytes:
         """Return the bytes ``[begin, end)`` of an object; fewer if it ends before ``end``."""
-        with _translated(address):
+        with _store_errors(address):
             try:
                 return bytes(self._fs.cat_file(self._path(address), start=begin, end=end))
             except OSError:  # some stores refuse a range that begins past the end
@@ -74,12 +74,12 @@ class RemoteStore:
 
     def size(self, address: str) -> int:
         """Return the length of an object in bytes."""
-        with _translated(address):
+        with _store_errors(address):
             return int(self._fs.size(self._path(address)))
 
     def names(self, below: str) -> list[str]:
         """Return the names, relative to the store, of the objects directly below a prefix; empty if it is missing."""
-        with _translated(f"{self.url}/{below}"):
+        with _store_errors(f"{self.url}/{below}"):
             self._fs.invalidate_cache()
             try:
                 paths = self._fs.ls(f"{self._root}/{below}", detail=False)
@@ -89,7 +89,7 @@ class RemoteStore:
 
     def remove(self, address: str) -> None:
         """Delete an object, if it exists."""
-        with _translated(address):
+        with _store_errors(address):
             try:
                 self._fs.rm_file(self._path(address))
             except FileNotFoundError:
@@ -117,7 +117,7 @@ def store_of(address: str) -> RemoteStore:
 
 
 @contextmanager
-def _translated(address: str) -> Iterator[None]:
+def _store_errors(address: str) -> Iterator[None]:
     try:
         yield
     except StorageError:

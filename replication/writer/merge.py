@@ -55,7 +55,7 @@ class FrameMerge:
 
     @staticmethod
     def frames(steps: Iterable[AppendStep], codec: Codec) -> list[MergedBatch]:
-        """Batches for ``steps``, each stream's in the order of its steps; those of failed appends are left out."""
+        """Return the encoded batches of ``steps``, per stream in the order of the steps, without failed appends."""
         merge = FrameMerge(codec)
         for step in steps:
             if step.append.error is None:

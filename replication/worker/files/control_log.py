@@ -52,8 +52,8 @@ class ControlLog:
         """Seal and append one frame. It is durable and published on return.
 
         Raises:
-            StorageError: the frame was not written. A file that failed is closed at its published length. The next
-                frame goes to a new file.
+            StorageError: the frame is lost. A file that failed is closed at its published length. The next frame goes
+                to a new file.
         """
         self._close_ended()
         control = self._open

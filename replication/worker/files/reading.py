@@ -160,24 +160,24 @@ class MappedFrames:
         self._path = path
         self._start = begin - begin % mmap.ALLOCATIONGRANULARITY
         self._begin = begin
-        with _naming(path), open(path, "rb") as file:
+        with _path_errors(path), open(path, "rb") as file:
             self._mapped = mmap.mmap(file.fileno(), end - self._start, prot=mmap.PROT_READ, offset=self._start)
 
     def __iter__(self) -> Iterator[FrameView]:
         """Yield frames. Raises CorruptFrameError at a damaged frame, StorageError at an unreadable one."""
-        with _naming(self._path):
+        with _path_errors(self._path):
             yield from scan_mapped(self._mapped, self._begin - self._start, len(self._mapped), self._start)
 
     def payload(self, frame: FrameView) -> bytes:
         """Return a copy of one frame's payload."""
         begin, end = frame.payload_begin - self._start, frame.end - self._start
-        with _naming(self._path):
+        with _path_errors(self._path):
             ask(self._mapped, begin, end)
         return self._mapped[begin:end]
 
 
 @contextlib.contextmanager
-def _naming(path: str) -> Iterator[None]:
+def _path_errors(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:

@@ -63,11 +63,11 @@ class ChunkStreams:
         self._judge(tail.peer)
         shares = self._shares(chunks)
         for at, share in enumerate(shares):
-            turned = replace(tail, receivers=tail.receivers[at:] + tail.receivers[:at])
+            rotated = replace(tail, receivers=tail.receivers[at:] + tail.receivers[:at])
             if at < len(self._steps):
-                self._steps[at].update(turned, share, term)
+                self._steps[at].update(rotated, share, term)
             else:
-                self._steps.append(self._make(turned, share, term))
+                self._steps.append(self._make(rotated, share, term))
         while len(self._steps) > len(shares):
             self._steps.pop().loop.stop()
 

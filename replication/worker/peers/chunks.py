@@ -129,7 +129,7 @@ class ChunkStep:
             self._current = None
 
     def failed(self, tail: Tail, error: ReplicationError, failures: int, *, log: bool) -> None:
-        """Record the error with the file that was to go first."""
+        """Record the error with the file of the first chunk to ship."""
         if log:
             _log.warning("chunk_interrupted", peer=tail.peer, failures=failures, error=str(error))
         self._sender.progress.report(PeerProgress(self._todo[0].file, tail.peer, error=str(error)))
@@ -173,7 +173,7 @@ class ChunkStep:
         return True
 
     def _ship(self, shipment: Shipment, chunk: ChunkAssignment, row: FileRow, durable: Ranges, until_s: float) -> None:
-        """Ship a chunk. While tables are withheld, stop at ``until_s``, or when all but their frames is acked."""
+        """Ship a chunk. While tables are withheld, stop at ``until_s``, or when all but their frames are acked."""
         begin = frame_start(row.path, chunk.begin, row.needed)
         end = frame_start(row.path, chunk.end, row.needed)
         source = Source(row, end, end >= row.needed)

@@ -58,7 +58,7 @@ class Destination:
     @staticmethod
     def of(ledger: Ledger, tail: Tail, term: int, role_epoch: int) -> Destination:
         """Read the peer's current rules."""
-        generation = ledger.rules.generation()  # read before the rules, so a rule is never missing from them
+        generation = ledger.rules.generation()  # read first: no rule up to this generation is missing then
         rules = [rule for rule in ledger.rules.all() if rule.peer == tail.peer]
         return Destination(tail.peer, tail.peer_cluster, rules, term, role_epoch, generation)
 

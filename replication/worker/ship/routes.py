@@ -22,7 +22,7 @@ from replication.link.base import Route
 
 
 def routes_of(ledger: Ledger, rules: Sequence[Rule], peer: ClusterId) -> list[Route]:
-    """Return the routes of a peer's rules, as declared to it. Each includes the inbound routes that it carries on."""
+    """Return the routes of a peer's rules, as declared to it. Each lists the inbound routes that it carries onward."""
     acknowledged = ledger.salvage.acknowledged()
     inbound: dict[tuple[UUID, str], list[InboundRoute]] = {}
     for route in ledger.landing.routes():

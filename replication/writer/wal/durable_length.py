@@ -49,7 +49,7 @@ class DurableLength:
 
     @staticmethod
     def create(wal_path: str, boot: str, length: int, watermark: int, files: Files | None = None) -> DurableLength:
-        """Create or replace the file beside ``wal_path``; the tag is stored last."""
+        """Create or reset the file beside ``wal_path``; the tag is stored last."""
         files, path = files or LocalFiles(), len_path(wal_path)
         words = files.map_words(path, _WORDS, create=True)
         counters = DurableLength(files, path, words, Notifier(os.path.dirname(wal_path)))

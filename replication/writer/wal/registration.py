@@ -137,7 +137,10 @@ class WriterRegistration:
             publish()
 
     def close(self, *, clean: bool) -> None:
-        """Stop renewing the lease and leave ZooKeeper. With ``clean`` (every WAL is CLOSED), leave the ledger too."""
+        """Stop renewing the lease and leave ZooKeeper. Idempotent.
+
+        With ``clean`` (every WAL is CLOSED), the writer is removed from the ledger too.
+        """
         if self._closing:
             return
         self._closing = True

@@ -163,7 +163,7 @@ class WalSeries:
         return wal
 
     def _has_next(self) -> bool:
-        """Return whether a row for the next WAL is allocated. Until then the current WAL is used on."""
+        """Allocate a row for the next WAL; return whether there is one. Until then the current WAL stays in use."""
         begun_s = time.monotonic()
         if self._row is None and begun_s >= self._allocate_s:
             try:
