@@ -124,7 +124,7 @@ class Importer:
 
         Raises:
             RequestError: the file does not exist, has an unknown format, or changed during the import; or another
-                writer has imported the same content for ``timeout_s``; or this writer is closed.
+                writer has been importing the same content for ``timeout_s``; or this writer is closed.
             FormatError: the file is damaged or has another format.
             SchemaError, NullKeyError: a column or value does not fit the table.
             ReadOnlyClusterError, LeaseLostError, CoordinationError, StorageError: the rows could not be written.
