@@ -1,7 +1,7 @@
-"""The hybrid logical clock of commit times: close to wall time, never the same twice, never behind what was seen.
+"""The hybrid logical clock of commit times: close to wall time, unique, and above every commit time it has observed.
 
 After Kulkarni et al., "Logical Physical Clocks" (2014), with time and counter in one int64 of microseconds since 1970.
-Pure: the wall clock is handed in.
+Pure: the wall time is an argument.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ FAR_AHEAD_US = 60_000_000
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The last time given or seen, in microseconds since 1970."""
+    """The clock's state; ``last`` is the newest time issued or observed, in microseconds since 1970."""
 
     last: int = 0
 
     def tick(self, now: int) -> Clock:
-        """The clock after giving a new time: ``max(now, last + 1)``, which is the result's ``last``."""
+        """Return the clock after issuing a new commit time, ``max(now, last + 1)``: the result's ``last``."""
         return Clock(max(now, self.last + 1))
 
     def observe(self, seen: int) -> Clock:
-        """The clock after seeing another cluster's commit time: the next tick is above it."""
+        """Return the clock after observing another cluster's commit time: the next tick is above it."""
         return Clock(max(self.last, seen))
 
 
 def is_far_ahead(commit: int, now: int) -> bool:
-    """Whether a commit time is so far ahead of the wall clock ``now`` that somebody should look at the clocks."""
+    """Return whether a commit time is more than ``FAR_AHEAD_US`` ahead of the wall clock ``now``."""
     return commit - now > FAR_AHEAD_US

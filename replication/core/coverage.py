@@ -1,7 +1,7 @@
-"""Interval sets, and which sequences of a stream a cluster has.
+"""Interval sets, and the sequences of a stream that a cluster has.
 
-``Ranges`` is the one interval set of the project: byte ranges of files, sequences of streams. ``Interval`` adds the
-hash chain: it keeps the hash before its first frame and the hash of its last one. Intervals that meet must match there.
+``Ranges`` is the project's interval set: byte ranges of files, sequences of streams. ``Interval`` adds the hash chain:
+the hash before its first frame and the hash of its last one. Adjoining intervals must agree on the hash between them.
 Pure; all ranges are half-open ``[begin, end)``.
 """
 
@@ -14,38 +14,38 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 Span = tuple[int, int]
-#: Of sequences that are known from the rows they brought alone, after a ledger was lost.
+#: The hash of sequences that, after a ledger was lost, are known only from their rows.
 UNKNOWN_HASH = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """An immutable set of integers kept as disjoint, ascending, non-adjoining half-open spans.
+    """An immutable set of integers, as disjoint, ascending, non-adjoining half-open spans.
 
-    Build it with ``Ranges.of`` (any spans, any order) or from the empty ``Ranges()``; two equal sets compare equal.
+    Build it with ``Ranges.of`` (any spans, any order) or from the empty ``Ranges()``. Equal sets compare equal.
     """
 
     spans: tuple[Span, ...] = ()
 
     @staticmethod
     def of(*spans: Span) -> Ranges:
-        """The union of any spans; empty ones count for nothing."""
+        """Return the union of any spans; empty spans are ignored."""
         return Ranges.union_of(spans)
 
     @staticmethod
     def union_of(spans: Iterable[Span]) -> Ranges:
-        """As ``of``, from an iterable."""
-        made: list[Span] = []
+        """Return the union of an iterable of spans, as ``of``."""
+        merged: list[Span] = []
         for begin, end in sorted(span for span in spans if span[0] < span[1]):
-            if made and begin <= made[-1][1]:
-                if end > made[-1][1]:
-                    made[-1] = (made[-1][0], end)
+            if merged and begin <= merged[-1][1]:
+                if end > merged[-1][1]:
+                    merged[-1] = (merged[-1][0], end)
             else:
-                made.append((begin, end))
-        return Ranges(tuple(made))
+                merged.append((begin, end))
+        return Ranges(tuple(merged))
 
     def add(self, begin: int, end: int) -> Ranges:
-        """With ``[begin, end)`` as well; adjoining spans become one."""
+        """Return the set with ``[begin, end)`` added; adjoining spans become one."""
         if begin >= end:
             return self
         spans = self.spans
@@ -56,16 +56,16 @@ class Ranges:
         return Ranges((*spans[:low], (begin, end), *spans[high:]))
 
     def union(self, other: Ranges) -> Ranges:
-        """Everything in either."""
+        """Return the integers in either set."""
         if not other.spans or self == other:
             return self
         return Ranges.union_of((*self.spans, *other.spans)) if self.spans else other
 
     def subtract(self, other: Ranges) -> Ranges:
-        """What is in this set and not in ``other``."""
+        """Return the integers in this set that are not in ``other``."""
         if not other.spans:
             return self
-        made: list[Span] = []
+        left: list[Span] = []
         cuts = other.spans
         at = 0
         for begin, end in self.spans:
@@ -74,37 +74,37 @@ class Ranges:
             cut = at
             while cut < len(cuts) and cuts[cut][0] < end:
                 if begin < cuts[cut][0]:
-                    made.append((begin, cuts[cut][0]))
+                    left.append((begin, cuts[cut][0]))
                 begin = max(begin, cuts[cut][1])
                 cut += 1
             if begin < end:
-                made.append((begin, end))
-        return Ranges(tuple(made))
+                left.append((begin, end))
+        return Ranges(tuple(left))
 
     def intersect(self, other: Ranges) -> Ranges:
-        """What is in both."""
+        """Return the integers in both sets."""
         return self.subtract(self.subtract(other))
 
     def within(self, begin: int, end: int) -> Ranges:
-        """The part inside ``[begin, end)``."""
+        """Return the part of this set inside ``[begin, end)``."""
         return Ranges(tuple((max(b, begin), min(e, end)) for b, e in self.spans if b < end and e > begin))
 
     def missing(self, begin: int, end: int) -> Ranges:
-        """The part of ``[begin, end)`` that is not in this set."""
+        """Return the part of ``[begin, end)`` that is not in this set."""
         return Ranges.of((begin, end)).subtract(self)
 
     def contains(self, begin: int, end: int | None = None) -> bool:
-        """Whether all of ``[begin, end)`` is in the set; of the one integer ``begin`` when no ``end`` is given."""
+        """Return whether all of ``[begin, end)`` is in the set; without ``end``, whether ``begin`` is."""
         end = begin + 1 if end is None else end
         return begin >= end or self.prefix(begin) >= end
 
     def prefix(self, begin: int) -> int:
-        """The end of the contiguous part from ``begin``: the first integer at or after it that is not in the set."""
+        """Return the first integer at or after ``begin`` that is not in the set: the end of the contiguous part."""
         at = bisect_right(self.spans, begin, key=lambda span: span[0]) - 1
         return max(begin, self.spans[at][1]) if at >= 0 else begin
 
     def first_gap(self, begin: int, end: int) -> Span | None:
-        """The first missing span of ``[begin, end)``, or None when nothing is missing."""
+        """Return the first missing span of ``[begin, end)``, or None when nothing is missing."""
         start = self.prefix(begin)
         if start >= end:
             return None
@@ -118,11 +118,11 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """How many integers are in the set."""
+        """The number of integers in the set."""
         return sum(end - begin for begin, end in self.spans)
 
     def __bool__(self) -> bool:
-        """Whether anything is in the set."""
+        """Whether the set is not empty."""
         return bool(self.spans)
 
     def __iter__(self) -> Iterator[Span]:
@@ -159,9 +159,9 @@ class Interval:
 
 
 def conflict(one: Interval, two: Interval) -> int | None:
-    """The sequence at which the hashes of two intervals contradict each other, or None.
+    """Return the sequence at which the hashes of two intervals contradict each other, or None.
 
-    They can be compared where they adjoin (the later one's previous hash) and where they begin or end together.
+    Hashes are compared where the intervals adjoin, and where they begin or end together.
     """
     if one.begin == two.begin and differ(one.previous, two.previous):
         return one.begin
@@ -175,5 +175,5 @@ def conflict(one: Interval, two: Interval) -> int | None:
 
 
 def differ(one: bytes, two: bytes) -> bool:
-    """Whether two hashes contradict each other; UNKNOWN_HASH contradicts none."""
+    """Return whether two hashes contradict each other; UNKNOWN_HASH contradicts none."""
     return one != two and UNKNOWN_HASH not in (one, two)

@@ -1,4 +1,4 @@
-"""When something that grows will reach a limit, computed from its growth in the last minutes. Pure."""
+"""Forecast when a growing value reaches a limit, from its growth in the last minutes. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ SPAN_MIN_US = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """``growth`` in units per second, below 0 when it shrinks; the limit is reached ``in_s`` from now, None: never."""
+    """``growth`` is in units per second, negative when shrinking; ``in_s`` is the time to the limit, None for never."""
 
     growth: float
     in_s: float | None
 
 
 def forecast(samples: Sequence[tuple[int, int]], limit: int, now: int, reach: float = math.inf) -> Forecast | None:
-    """When a value reaches ``limit``, at the rate of the last ten minutes.
+    """Forecast when a value reaches ``limit``, at the rate of the last ten minutes.
 
     The rate is the slope of the least squares line, so single outliers count little.
 
     Args:
         samples: (microseconds since 1970, value), oldest first.
-        limit: the value at which it is over; at or past it ``in_s`` is 0.
+        limit: at or above this value ``in_s`` is 0.
         now: microseconds since 1970.
-        reach: no time is given for a limit further away than this many times the span of the samples.
+        reach: ``in_s`` is None for a limit further away than this many times the span of the samples.
 
     Returns:
-        None while too little is known: fewer than two samples, or none two seconds apart.
+        None when there are fewer than two samples, or they span less than two seconds.
     """
     recent = [(at, value) for at, value in samples if at > now - WINDOW_US]
     if len(recent) < 2 or recent[-1][0] - recent[0][0] < SPAN_MIN_US:

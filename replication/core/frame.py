@@ -1,7 +1,7 @@
 """Frames: the smallest unit in a WAL, and the file header and end record around them.
 
-The bytes are specified in ``proto/wal_format.md``; this file is the only reader and writer of them. All functions are
-pure and take any bytes-like object. An incomplete tail is "need more" (``None``), never an error. A checksum that fails
+``proto/wal_format.md`` specifies the bytes; only this file reads and writes them. All functions are pure and take any
+bytes-like object. For an incomplete tail they return None ("need more bytes"), which is not an error. A wrong checksum
 raises CorruptFrameError with the offset. Payloads are neither copied nor decoded here.
 """
 
@@ -42,7 +42,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameKind(IntEnum):
-    """What a frame carries."""
+    """The kind of a frame's payload."""
 
     DATA = 0
     SCHEMA = 1
@@ -63,11 +63,11 @@ class Codec(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SealedHeader:
-    """The part of a frame that is copied byte for byte for ever, less its payload.
+    """The header of a frame's sealed part, which every cluster copies byte for byte.
 
-    ``commit_lo``/``commit_hi`` are microseconds since 1970 of the first and last row's commit. ``schema`` is the hash
-    that names the schema version, ``previous`` the hash of the stream's frame before (zeros for sequence 0).
-    ``batch_id`` is empty when the caller gave none; ``part`` counts from 0 to ``parts`` - 1.
+    ``commit_lo`` and ``commit_hi`` are the commit times of the first and last row, in microseconds since 1970.
+    ``schema`` is the hash of the schema version, ``previous`` the hash of the stream's frame before (zeros for sequence
+    0). ``batch_id`` is empty when the caller gave none; ``part`` counts from 0 to ``parts`` - 1.
     """
 
     kind: FrameKind
@@ -96,9 +96,9 @@ class SealedHeader:
 
 @dataclass(frozen=True, slots=True)
 class FrameView:
-    """One whole frame found in a buffer: where it lies in its file, and both headers decoded.
+    """One whole frame in a buffer: its file offsets and both decoded headers.
 
-    ``begin`` and ``end`` are file offsets; the payload lies at ``[payload_begin, end)``.
+    The frame is at ``[begin, end)`` of the file, its payload at ``[payload_begin, end)``.
     """
 
     begin: int
@@ -113,7 +113,7 @@ class FrameView:
 def _short(text: str, what: str) -> bytes:
     raw = text.encode()
     if len(raw) > 255:
-        raise FormatError(f"{what} is {len(raw)} bytes long", "255 bytes is the most")
+        raise FormatError(f"{what} is {len(raw)} bytes long", "The maximum is 255 bytes")
     return bytes((len(raw),)) + raw
 
 
@@ -133,7 +133,7 @@ def _uuid(raw: bytes) -> UUID:
 
 
 def encode_sealed_header(header: SealedHeader) -> bytes:
-    """The sealed header's bytes; the payload follows them in the file."""
+    """Return the sealed header's bytes; the payload follows them in the file."""
     names = (
         _short(header.wal.cluster.name, "cluster name")
         + _short(header.wal.slot, "host slot")
@@ -164,16 +164,16 @@ def encode_sealed_header(header: SealedHeader) -> bytes:
 
 
 def stream_hash(sealed_header: Buffer) -> bytes:
-    """SHA-256 of a sealed header's bytes: what the next frame of the stream carries as ``previous``."""
+    """Return the SHA-256 of a sealed header's bytes: ``previous`` of the stream's next frame."""
     return sha256(sealed_header).digest()
 
 
 def encode_envelope(provenance: Sequence[ClusterId], sealed_bytes: int) -> bytes:
-    """The envelope that goes before ``sealed_bytes`` bytes of sealed part; the only part a hop rewrites."""
+    """Return the envelope before a sealed part of ``sealed_bytes`` bytes. Only the envelope is rewritten by a hop."""
     if len(provenance) > HOPS_MAX:
-        raise FormatError(f"a frame has been through {len(provenance)} clusters", f"{HOPS_MAX} is the most")
-    if sealed_bytes > FRAME_BYTES_MAX:  # nobody could read it
-        raise FormatError(f"a frame of {sealed_bytes} bytes cannot be written", f"{FRAME_BYTES_MAX} is the most")
+        raise FormatError(f"a frame has been through {len(provenance)} clusters", f"The maximum is {HOPS_MAX}")
+    if sealed_bytes > FRAME_BYTES_MAX:  # readers refuse it
+        raise FormatError(f"a frame of {sealed_bytes} bytes cannot be written", f"The maximum is {FRAME_BYTES_MAX}")
     hops = b"".join(_short(cluster.name, "cluster name") + cluster.incarnation.bytes for cluster in provenance)
     body = _ENVELOPE.pack(
         FRAME_MAGIC, FORMAT_VERSION, len(provenance), _ENVELOPE.size + len(hops) + _CRC.size, sealed_bytes
@@ -183,14 +183,14 @@ def encode_envelope(provenance: Sequence[ClusterId], sealed_bytes: int) -> bytes
 
 
 def read_frame(buffer: Buffer, at: int = 0, base: int = 0, *, head: bool = False) -> FrameView | None:
-    """Read the frame that starts at ``buffer[at]``, where ``buffer[0]`` lies at file offset ``base``.
+    """Read the frame that starts at ``buffer[at]``; ``buffer[0]`` is at file offset ``base``.
 
     Returns:
-        The frame, or None when the buffer ends before the frame (its ``head``: both headers) does: need more bytes.
+        The frame, or None when the buffer ends before the frame does. With ``head``, both headers suffice.
 
     Raises:
-        CorruptFrameError: bad magic, lengths or checksum of either header. The payload is not looked at.
-        VersionError: a newer format.
+        CorruptFrameError: bad magic, lengths or checksum of a header. The payload is not checked.
+        VersionError: the frame has a newer format version.
     """
     size = len(buffer)
     if size - at < _ENVELOPE.size:
@@ -263,7 +263,7 @@ def _read_sealed(buffer: Buffer, at: int, base: int) -> tuple[SealedHeader, int]
 
 
 def _names(raw: bytes) -> list[bytes]:
-    """The four texts behind a sealed header's fixed fields: cluster, host slot, group, batch id."""
+    """Return the four texts after a sealed header's fixed fields: cluster, host slot, group, batch id."""
     names: list[bytes] = []
     cursor = _SEALED.size
     for _ in range(4):
@@ -274,7 +274,7 @@ def _names(raw: bytes) -> list[bytes]:
 
 
 def _sealed_header(fields: tuple[Any, ...], names: Sequence[bytes]) -> SealedHeader:
-    """From the fields in the order of ``_SEALED``."""
+    """Build the header from ``_SEALED``'s fields and the four names."""
     _, kind, codec, payload_bytes, rows, part, parts, sequence, epoch, lo, hi, number = fields[:12]
     table, incarnation, schema, previous, digest = fields[12:]
     return SealedHeader(
@@ -299,7 +299,7 @@ def _sealed_header(fields: tuple[Any, ...], names: Sequence[bytes]) -> SealedHea
 
 
 def scan(buffer: Buffer, at: int = 0, base: int = 0) -> Iterator[FrameView]:
-    """All whole frames from ``buffer[at]`` on, in order; stops before an incomplete one or an end record.
+    """Yield all whole frames from ``buffer[at]`` on, in order; stop before an incomplete frame or an end record.
 
     Raises:
         CorruptFrameError: as ``read_frame``.
@@ -326,7 +326,7 @@ def check_payload(frame: FrameView, payload: Buffer) -> None:
 
 
 def encode_file_header(file: FileId, created: int) -> bytes:
-    """The first ``FILE_HEADER_BYTES`` bytes of a WAL or landing file; ``created`` in microseconds since 1970."""
+    """Return the first ``FILE_HEADER_BYTES`` bytes of a file; ``created`` is in microseconds since 1970."""
     name = str(file).encode()
     body = _FILE.pack(_FILE_MAGIC, FORMAT_VERSION, FILE_HEADER_BYTES, created, len(name)) + name
     body = body.ljust(FILE_HEADER_BYTES - _CRC.size, b"\0")
@@ -335,11 +335,11 @@ def encode_file_header(file: FileId, created: int) -> bytes:
 
 
 def read_file_header(buffer: Buffer) -> tuple[FileId, int]:
-    """The file's own id and creation time from its first ``FILE_HEADER_BYTES`` bytes.
+    """Read a file's own id and creation time from its first ``FILE_HEADER_BYTES`` bytes.
 
     Raises:
-        CorruptFrameError: too short, wrong magic or checksum.
-        VersionError: a newer format.
+        CorruptFrameError: the header is too short, or its magic or checksum is wrong.
+        VersionError: the file has a newer format version.
     """
     raw = bytes(buffer[:FILE_HEADER_BYTES])
     if len(raw) < FILE_HEADER_BYTES or raw[:8] != _FILE_MAGIC:
@@ -354,14 +354,14 @@ def read_file_header(buffer: Buffer) -> tuple[FileId, int]:
 
 @dataclass(frozen=True, slots=True)
 class EndRecord:
-    """What closes a file: each stream's last sequence and hash, and a sparse index of frame offsets."""
+    """The record at the end of a closed file: each stream's last sequence and hash, and a sparse index of frames."""
 
     streams: Mapping[StreamId, tuple[int, bytes]]
     index: tuple[int, ...]
 
 
 def encode_end_record(record: EndRecord) -> bytes:
-    """The end record's bytes, readable from either end."""
+    """Return the end record's bytes, readable from either end."""
     streams = [[str(stream), sequence, digest.hex()] for stream, (sequence, digest) in record.streams.items()]
     body = json.dumps({"streams": streams, "index": list(record.index)}, separators=(",", ":")).encode()
     head = _END.pack(_END_MAGIC, len(body))
@@ -370,7 +370,7 @@ def encode_end_record(record: EndRecord) -> bytes:
 
 
 def end_record_length(tail: Buffer) -> int:
-    """How long the end record is, read from the file's last 12 bytes; 0 when there is none."""
+    """Return the length of the end record, from the file's last 12 bytes; 0 when there is none."""
     if len(tail) < _END_TRAILER.size:
         return 0
     _, total, magic = _END_TRAILER.unpack(bytes(tail[-_END_TRAILER.size :]))
@@ -378,7 +378,7 @@ def end_record_length(tail: Buffer) -> int:
 
 
 def read_end_record(buffer: Buffer) -> EndRecord:
-    """Decode an end record from exactly its own bytes; CorruptFrameError when they are not one."""
+    """Decode an end record from exactly its own bytes. Raises CorruptFrameError when it is damaged."""
     raw = bytes(buffer)
     body = raw[_END.size : -_END_TRAILER.size]
     if (

@@ -1,6 +1,6 @@
-"""Names that travel: clusters, files (WALs and landing files), streams.
+"""The ids of clusters, files (WALs and landing files) and streams.
 
-All are frozen values with one text form, used in the ledger, in ZooKeeper, on the command line and in table columns.
+All are frozen values with one text form: in the ledger, in ZooKeeper, on the command line and in table columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 
 
 def check_name(name: str, what: str) -> str:
-    """Return ``name`` when it is 1 to 63 letters, digits, ``_ . -``; raise FormatError naming ``what`` otherwise."""
+    """Return ``name`` if it has 1 to 63 letters, digits, ``_ . -``; else raise FormatError that mentions ``what``."""
     if not _NAME.match(name) or ".." in name:
         raise FormatError(
             f"{name!r} cannot be a {what}",
@@ -27,7 +27,7 @@ def check_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True, order=True)
 class ClusterId:
-    """A site: its name and its incarnation, made at ``init`` and anew after any restore."""
+    """A cluster: its name, and its incarnation, which ``init`` draws, and ``reincarnate`` after a restore."""
 
     name: str
     incarnation: UUID
@@ -38,7 +38,7 @@ class ClusterId:
 
     @staticmethod
     def parse(text: str) -> ClusterId:
-        """Read the text form; FormatError when it is none."""
+        """Parse the text form. Raises FormatError."""
         name, colon, incarnation = text.partition(":")
         try:
             return ClusterId(check_name(name, "cluster name"), UUID(incarnation))
@@ -48,14 +48,14 @@ class ClusterId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class FileId:
-    """A WAL or landing file: who made it, on which host slot, and its dense number there."""
+    """A WAL or landing file: its cluster, its host slot, and its dense number there."""
 
     cluster: ClusterId
     slot: str
     number: int
 
     def __str__(self) -> str:
-        """``east:6f1c…/h0/000000000012``; sorts as the file does within its slot."""
+        """``east:6f1c…/h0/000000000012``; sorts by number within a slot."""
         return f"{self.cluster}/{self.local}"
 
     @property
@@ -65,7 +65,7 @@ class FileId:
 
     @staticmethod
     def parse(text: str) -> FileId:
-        """Read the text form; FormatError when it is none."""
+        """Parse the text form. Raises FormatError."""
         parts = text.split("/")
         if len(parts) != 3 or not parts[2].isdigit():
             raise FormatError(f"{text!r} is not a file id (cluster/slot/number)")
@@ -74,7 +74,7 @@ class FileId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamId:
-    """The frames of one origin WAL, table and group; they carry a dense sequence from 0 and a hash chain."""
+    """A stream: the frames of one origin WAL, table and group, with a dense sequence from 0 and a hash chain."""
 
     wal: FileId
     table: UUID
@@ -86,7 +86,7 @@ class StreamId:
 
     @staticmethod
     def parse(text: str) -> StreamId:
-        """Read the text form; FormatError when it is none."""
+        """Parse the text form. Raises FormatError."""
         parts = text.split("|")
         if len(parts) != 3:
             raise FormatError(f"{text!r} is not a stream id (wal|table|group)")

@@ -1,4 +1,4 @@
-"""How far a rule has its table at the peer. Pure."""
+"""The phase of a rule: whether its table is bootstrapped at the peer. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """How far a rule has its table at the peer, which decides what goes and what is held for it.
+    """The phase of a rule. It decides which frames are sent to the peer, and which files are retained for it.
 
     ::
 
@@ -16,6 +16,6 @@ class Phase(StrEnum):
                                      └─────────────┘
     """
 
-    LIVE = "live"  # what the rule requires goes, and its files are held until it is applied there
-    BOOTSTRAPPING = "bootstrapping"  # the same, and files from the bootstrap's begin on are held until it is complete
-    NEEDS_BOOTSTRAP = "needs_bootstrap"  # something required is lost: nothing goes and nothing is held until one begins
+    LIVE = "live"  # required frames are sent; their files are retained until the peer has applied them
+    BOOTSTRAPPING = "bootstrapping"  # the same; files since the bootstrap's begin are retained until it is complete
+    NEEDS_BOOTSTRAP = "needs_bootstrap"  # required frames are lost: nothing is sent or retained until a bootstrap

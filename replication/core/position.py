@@ -1,4 +1,4 @@
-"""Where an append ended up: enough to wait for it on any cluster."""
+"""The position of an append, to wait for it on any cluster."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from replication.errors import FormatError
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What one or more appends made durable.
+    """The position of one or more appends.
 
-    ``ends`` are end offsets per WAL, for waiting at home. ``sequences`` are the last sequence per stream, for waiting
-    anywhere. ``commit`` is the latest commit time, in microseconds since 1970. An append of nothing has neither.
+    ``ends`` has the end offset per WAL, to wait on the own cluster. ``sequences`` has the last sequence per stream, to
+    wait on any cluster. Both are empty for an append without rows. ``commit`` is the latest commit time, in
+    microseconds since 1970.
     """
 
     cluster: ClusterId
@@ -24,8 +25,8 @@ class Position:
     commit: int = 0
 
     def join(self, other: Position) -> Position:
-        """The position of both; waiting for it waits for either's appends."""
-        assert self.cluster == other.cluster, "positions of two clusters do not join"
+        """Return the position of both, to wait for the appends of both."""
+        assert self.cluster == other.cluster, "positions of two clusters cannot be joined"
         ends = dict(self.ends)
         for file, end in other.ends.items():
             ends[file] = max(end, ends.get(file, 0))
@@ -35,7 +36,7 @@ class Position:
         return Position(self.cluster, ends, sequences, max(self.commit, other.commit))
 
     def to_json(self) -> str:
-        """One line of JSON, to wait for in another process; ``from_json`` reads it back."""
+        """Return one line of JSON, to wait in another process; ``from_json`` reads it."""
         return json.dumps(
             {
                 "cluster": str(self.cluster),
@@ -48,7 +49,7 @@ class Position:
 
     @staticmethod
     def from_json(text: str) -> Position:
-        """Read what ``to_json`` wrote; FormatError when it is something else."""
+        """Read the JSON of ``to_json``. Raises FormatError for other text."""
         try:
             raw = json.loads(text)
             return Position(
@@ -58,4 +59,4 @@ class Position:
                 int(raw["commit"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise FormatError(f"{text[:80]!r} is no position", "Give what Position.to_json returned") from None
+            raise FormatError(f"{text[:80]!r} is not a position", "Give the text of Position.to_json") from None

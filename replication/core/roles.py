@@ -1,8 +1,7 @@
-"""Who may originate: a cluster's role, its epoch, and the lease a writer holds on it. Pure.
+"""A cluster's role and role epoch, and a writer's lease on them: they decide who may originate. Pure.
 
-Rule 6 of the design: holding anything is never proof. A writer asks before each ack whether its lease still holds at a
-time read *after* fdatasync. Times are CLOCK_BOOTTIME nanoseconds, given as arguments, so suspension of the machine
-counts.
+Holding a lock proves nothing (rule 6). Before each ack a writer checks that its lease holds at a time read *after*
+fdatasync. Times are arguments, in CLOCK_BOOTTIME nanoseconds, so that suspension of the machine counts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ NS_PER_S = 1_000_000_000
 
 
 class Role(StrEnum):
-    """What a cluster may do: ACTIVE takes writers, STANDBY only what peers send."""
+    """The role of a cluster: ACTIVE accepts writers, STANDBY accepts only frames from peers."""
 
     ACTIVE = "ACTIVE"
     STANDBY = "STANDBY"
@@ -25,22 +24,22 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """A role and its epoch, which grows with every change and is stamped in frames."""
+    """A role and its epoch, which grows with every role change and is stamped on frames."""
 
     role: Role = Role.ACTIVE
     epoch: int = 1
 
     def becomes(self, role: Role) -> RoleState:
-        """The state after a change to ``role``; itself when nothing changes."""
+        """Return the state after a change to ``role``; the same state when it is the role already."""
         return self if role is self.role else RoleState(role, self.epoch + 1)
 
     def encode(self) -> bytes:
-        """JSON, as in ZooKeeper."""
+        """Return the JSON form, for ZooKeeper."""
         return json.dumps({"role": self.role.value, "epoch": self.epoch}).encode()
 
     @staticmethod
     def decode(content: bytes) -> RoleState:
-        """Read the JSON form; FormatError when it is none."""
+        """Read the JSON form. Raises FormatError."""
         try:
             fields = json.loads(content)
             return RoleState(Role(fields["role"]), int(fields["epoch"]))
@@ -52,8 +51,7 @@ class RoleState:
 class Lease:
     """A writer's right to ack under one role epoch, until ``lease_s`` after its last confirmed read *started*.
 
-    It counts from the start of the read. So when the role changes after that read, no writer acks any more ``lease_s``
-    later.
+    So ``lease_s`` after a role change no writer acks under the old epoch.
     """
 
     epoch: int
@@ -62,24 +60,24 @@ class Lease:
 
     @staticmethod
     def begin(state: RoleState, read_started_ns: int, lease_s: float) -> Lease:
-        """A lease from a first confirmed read; ReadOnlyClusterError when the cluster is not ACTIVE."""
+        """Return a lease from a first confirmed read. Raises ReadOnlyClusterError when the cluster is not ACTIVE."""
         if state.role is not Role.ACTIVE:
             raise ReadOnlyClusterError(
-                "the cluster is STANDBY", "Write to the ACTIVE one, or make this one ACTIVE: readonly off"
+                "the cluster is STANDBY", "Write to the ACTIVE cluster, or make this one ACTIVE: readonly off"
             )
         return Lease(state.epoch, lease_s, read_started_ns)
 
     @property
     def until_ns(self) -> int:
-        """The first moment at which the lease no longer holds."""
+        """The first time at which the lease no longer holds."""
         return self.confirmed_ns + int(self.lease_s * NS_PER_S)
 
     def holds(self, now_ns: int) -> bool:
-        """Whether an ack at ``now_ns`` is allowed."""
+        """Return whether an ack at ``now_ns`` is allowed."""
         return now_ns < self.until_ns
 
     def confirm(self, state: RoleState, read_started_ns: int) -> Lease | None:
-        """The lease after another confirmed read; None when role or epoch changed: it ends at once and for good."""
+        """Return the lease after another confirmed read; None when role or epoch changed, which ends the lease."""
         if state.role is not Role.ACTIVE or state.epoch != self.epoch:
             return None
         return replace(self, confirmed_ns=max(self.confirmed_ns, read_started_ns))

@@ -1,7 +1,7 @@
-"""ReplicationStatus: what one peer still needs of one file, as a value that combines in any order.
+"""ReplicationStatus: which bytes of one file a peer needs and has.
 
-Shipped ranges combine by union, ``needed`` and ``applied`` by max, ``begin`` by min, CLOSED wins; so reports may arrive
-late, twice and in any order. ``finished`` is derived. Pure.
+Statuses combine in any order and any number of times (rule 7): shipped ranges by union, ``needed`` and ``applied`` by
+max, ``begin`` by min; CLOSED wins. ``finished`` is derived. Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FileState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicationStatus:
-    """Bytes ``[begin, needed)`` of a file must get to a peer; ``shipped`` are durable there, up to ``applied`` applied.
+    """A peer needs bytes ``[begin, needed)`` of a file. ``shipped`` ranges are durable there, a prefix is ``applied``.
 
     All are byte offsets of the source file. Skipped bytes (other tables, groups, loops) count as shipped and applied.
     """
@@ -41,28 +41,28 @@ class ReplicationStatus:
 
     @property
     def remaining(self) -> int:
-        """How many bytes are not yet durable at the peer."""
+        """The number of bytes that are not durable at the peer yet."""
         return self.shipped.missing(self.begin, self.needed).total
 
 
 def reported(shipped: Ranges, applied: int = 0) -> ReplicationStatus:
-    """What a peer has of a file, by its own report; the file is at least that long."""
+    """Return the status of a file by the peer's own report; the file is at least that long."""
     needed = max(FILE_HEADER_BYTES, shipped.end, applied)
     return ReplicationStatus(FileState.OPEN, FILE_HEADER_BYTES, needed, shipped, applied)
 
 
 def combine(one: ReplicationStatus, two: ReplicationStatus) -> ReplicationStatus:
-    """Both together; commutative, associative, idempotent.
+    """Combine two statuses; commutative, associative, idempotent.
 
     Raises:
-        ClosedFileError: one is CLOSED at fewer bytes than the other needs: something grew after it was closed.
+        ClosedFileError: one is CLOSED at fewer bytes than the other needs: the file grew after it was closed.
     """
     needed = max(one.needed, two.needed)
     for status in (one, two):
         if status.state is FileState.CLOSED and status.needed < needed:
             raise ClosedFileError(
                 f"a file that was CLOSED at {status.needed} bytes now has {needed}",
-                "Something writes to a closed file; keep both copies and find out what",
+                "A process writes to a closed file: find out which one, and keep both copies",
             )
     closed = FileState.CLOSED in (one.state, two.state)
     return ReplicationStatus(
@@ -75,15 +75,15 @@ def combine(one: ReplicationStatus, two: ReplicationStatus) -> ReplicationStatus
 
 
 def is_fully_replicated(status: ReplicationStatus) -> bool:
-    """Whether the file is CLOSED and every byte needed is durable at the peer."""
+    """Return whether the file is CLOSED and every needed byte is durable at the peer."""
     return status.state is FileState.CLOSED and status.finished >= status.needed
 
 
 def is_applied(status: ReplicationStatus) -> bool:
-    """Whether the file is fully replicated and all of it applied at the peer, so that it may be retired for it."""
+    """Return whether the file is fully replicated and all of it is applied at the peer."""
     return is_fully_replicated(status) and max(status.applied, status.begin) >= status.needed
 
 
 def ranges_needing_replication(status: ReplicationStatus) -> Ranges:
-    """Every range still to be shipped, in order; adjoining ranges are one."""
+    """Return the ranges that are not shipped yet, in order."""
     return status.shipped.missing(status.begin, status.needed)

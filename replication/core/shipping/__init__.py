@@ -1,5 +1,5 @@
-"""What goes to peers, decided purely: planning, the send window, chunks, throttling, retention.
+"""Decisions about shipping: planning, the send window, chunks, throttling, retention. Pure.
 
-Guarantees: every queue and window is bounded, per peer (rule 9), and a file is deleted only as rule 2 allows. Begin at
-``planner.py`` for the master, at ``window.py`` for a sender, at ``retention.py`` for what may go.
+Guarantees: every queue and window is bounded, per peer (rule 9). A file is deleted only as rule 2 allows. Begin at
+``planner.py`` for the master, ``window.py`` for a sender, and ``retention.py`` for deletion of files.
 """

@@ -1,9 +1,9 @@
-"""Chunks: what is shipped, and by whom. Pure; the JSON here is an assignment node's content.
+"""Chunks, and the assignments of chunks to workers. Pure; the JSON form is the content of an assignment node.
 
 A chunk is needed while the peer does not have all of it. The planner assigns it to a worker, or waits while the peer's
-backoff runs; it revokes what a lost worker had. A chunk is finished when the ledger has it as durable at the peer,
-whoever shipped it, and needed again when the peer loses it. Its file is retired once the peer has applied all of it.
-A chunk's state follows from the ledger's statuses and the assignments; nothing else is stored.
+backoff runs. It revokes the chunks of a lost worker. A chunk is finished when it is durable at the peer by the ledger,
+whichever worker shipped it. It is needed again when the peer loses it. A file is retired once the peer has applied all
+of it. A chunk's state follows from the ledger's statuses and the assignments; nothing else is stored.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from replication.errors import FormatError
 class ChunkAssignment:
     """Part of a large CLOSED file, for one peer.
 
-    The worker ships the frames that *start* in ``[begin, end)``, so chunks planned without knowing where frames lie
-    tile the file all the same. Receivers are those of the same assignment's tail for ``peer``.
+    The worker ships the frames that *start* in ``[begin, end)``. So chunks tile the file, though the planner does not
+    know the frames' offsets. The receivers are those of the same assignment's tail for ``peer``.
     """
 
     file: FileId
@@ -33,9 +33,10 @@ class ChunkAssignment:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tail:
-    """All files of the worker's host to one peer, OPEN ones as they grow and their successors, but for ``elsewhere``.
+    """All files of the worker's host, present and future, for one peer. OPEN files are shipped as they grow.
 
-    ``elsewhere`` names files that are shipped as chunks, by this worker or others; ``receivers`` are ``host:port``.
+    ``elsewhere`` names the exceptions: files that this worker or others ship as chunks. ``receivers`` are
+    ``host:port``.
     """
 
     peer: str
@@ -46,22 +47,22 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """All that one worker is to ship, decided under ``term``, which goes to the receivers."""
+    """The work of one worker, decided under ``term``. The worker sends the term to receivers."""
 
     term: int
     tails: tuple[Tail, ...] = ()
     chunks: tuple[ChunkAssignment, ...] = ()
 
     def tail(self, peer: str) -> Tail | None:
-        """The tail for a peer."""
+        """Return the tail for a peer, or None."""
         return next((tail for tail in self.tails if tail.peer == peer), None)
 
     def same_work(self, other: Assignment) -> bool:
-        """Whether both ask for the same, whatever their terms."""
+        """Return whether both have the same tails and chunks; terms are not compared."""
         return self.tails == other.tails and self.chunks == other.chunks
 
     def encode(self) -> bytes:
-        """JSON, as in ZooKeeper; equal assignments give equal bytes."""
+        """Return the JSON form, for ZooKeeper; equal assignments give equal bytes."""
         fields = {
             "term": self.term,
             "tails": [
@@ -79,7 +80,7 @@ class Assignment:
 
     @staticmethod
     def decode(content: bytes) -> Assignment:
-        """Read the JSON form; FormatError when it is none."""
+        """Read the JSON form. Raises FormatError."""
         try:
             fields = json.loads(content)
             return Assignment(

@@ -1,9 +1,9 @@
-"""What the master decides: from one snapshot to a list of decisions and the assignments that follow from them. Pure.
+"""The planner: from one snapshot of the cluster to decisions, and the assignments that follow from them. Pure.
 
-Open and small files are covered by one tail per (host, peer), which needs no planning while it runs. A large CLOSED
-file is cut into ranges for several workers that can read it, or for several streams of one worker. A file whose host
-has no worker goes to other workers that can read it. Work stays where it is as long as its worker lives. Work that
-moves is *fenced*: the master raises the term first, so that receivers refuse the worker that had it.
+One tail per (host, peer) covers open and small files; it needs no further planning. A large CLOSED file is cut into
+ranges for several workers that can read it, or for several streams of one worker. A file whose host has no worker is
+assigned to other workers that can read it. Work stays with its worker while the worker is alive. Work that moves is
+*fenced*: the master raises the term first, so that receivers refuse the worker that had it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replication.retries import Backoff
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """A registered host: the storage it shares, if any, and since when its worker is gone (0.0: it is there)."""
+    """A registered host: its shared storage, if any, and for how long its worker has been absent (0.0: present)."""
 
     slot: str
     store: str = ""
@@ -28,7 +28,10 @@ class HostView:
 
 @dataclass(frozen=True, slots=True)
 class PeerView:
-    """A peer that the rules name, or named: who it must be, and what it publishes (None: not known now)."""
+    """A peer of present or former rules: its expected id, and the id and receivers that it publishes.
+
+    ``answers_as`` is None while its published id is unknown.
+    """
 
     name: str
     cluster: ClusterId
@@ -40,7 +43,7 @@ class PeerView:
 
 @dataclass(frozen=True, slots=True)
 class FileView:
-    """A file and, for each peer that lacks part of it, what it lacks."""
+    """A file, and the ranges that each peer is missing."""
 
     file: FileId
     host: str
@@ -51,9 +54,9 @@ class FileView:
 
 @dataclass(frozen=True, slots=True)
 class PlannerInput:
-    """Everything the planner knows; ``now_s`` is of the clock that backoffs use.
+    """The planner's input; ``now_s`` is by the clock of the backoffs.
 
-    ``outdated`` are hosts of which ``assigned`` is an older copy: receivers may refuse its term, so it is written anew.
+    ``outdated`` are hosts whose assignment has an old term, which receivers may refuse. It is written again.
     """
 
     now_s: float
@@ -67,9 +70,9 @@ class PlannerInput:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How the planner cuts and spreads. A worker counts as lost when it is gone for ``worker_grace_s``.
+    """Limits of the planner. A worker counts as lost after an absence of ``worker_grace_s``.
 
-    ``streams``: how many streams a worker may have to one peer for large files.
+    ``streams`` is the maximum number of streams for large files from a worker to a peer.
     """
 
     range_bytes: int = 256 << 20
@@ -79,7 +82,7 @@ class Limits:
 
     @property
     def large_bytes(self) -> int:
-        """From how many missing bytes on a file is cut where workers or streams can share it."""
+        """A file with at least this many missing bytes is cut, if several workers or streams can share it."""
         return 2 * self.range_bytes
 
 
@@ -93,7 +96,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Take work from it; ``reason`` is for the log."""
+    """Take work from the worker on a host; ``reason`` is for the log."""
 
     slot: str
     work: Tail | ChunkAssignment
@@ -102,7 +105,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class RetryLater:
-    """Give no new work for this peer until ``until_s``, or until somebody acts on ``reason`` (``until_s`` 0.0)."""
+    """Assign no new work for this peer until ``until_s``; 0.0 means until ``reason`` is resolved."""
 
     peer: str
     until_s: float
@@ -111,7 +114,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Delete a file, the ledger willing."""
+    """Delete a file, if the ledger agrees."""
 
     file: FileId
 
@@ -121,10 +124,10 @@ Decision = Assign | Revoke | RetryLater | Retire
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Decisions, and the assignments to write; their term is 0 until the master that writes them sets its own.
+    """Decisions, and the assignments to write. Their term is 0; the master sets its own when it writes them.
 
-    ``fence``: raise the term before writing. The assignments are those that change, and those of workers that ship the
-    same files: the receivers' highest term must stop none of them.
+    With ``fence`` the master raises the term before it writes. The assignments are those that change, and those of
+    workers that ship the same files, so that receivers do not refuse them for an old term.
     """
 
     decisions: tuple[Decision, ...] = ()
@@ -133,7 +136,7 @@ class Plan:
 
 
 def plan(snapshot: PlannerInput, limits: Limits) -> Plan:
-    """Decide. The same snapshot gives the same plan; applied, it leaves nothing to assign or revoke."""
+    """Make a plan. The same snapshot gives the same plan. Once it is applied, nothing is left to assign or revoke."""
     decisions: list[Decision] = []
     peers = _reachable(snapshot, decisions)
     files = {view.file: view for view in snapshot.files}
@@ -148,8 +151,8 @@ _Chunks = dict[str, list[ChunkAssignment]]
 
 
 def _reachable(snapshot: PlannerInput, decisions: list[Decision]) -> dict[str, PeerView]:
-    """Peers that may be sent to, with the best receivers known: what was assigned is kept while nobody answers."""
-    found = {}
+    """Return the peers to send to. While a peer publishes no receivers, those assigned before are kept."""
+    reachable = {}
     for peer in snapshot.peers:
         known = [tail for each in snapshot.assigned.values() for tail in each.tails if tail.peer == peer.name]
         receivers = peer.receivers or next((t.receivers for t in known if t.peer_cluster == peer.cluster), ())
@@ -160,8 +163,8 @@ def _reachable(snapshot: PlannerInput, decisions: list[Decision]) -> dict[str, P
         elif not receivers:
             decisions.append(RetryLater(peer.name, peer.backoff.until_s, "none of its receivers is known"))
         else:
-            found[peer.name] = PeerView(peer.name, peer.cluster, False, peer.answers_as, receivers, peer.backoff)
-    return found
+            reachable[peer.name] = PeerView(peer.name, peer.cluster, False, peer.answers_as, receivers, peer.backoff)
+    return reachable
 
 
 def _kept(
@@ -171,7 +174,7 @@ def _kept(
     limits: Limits,
     decisions: list[Decision],
 ) -> tuple[_Chunks, bool]:
-    """Chunks that stay with their workers, and whether one moves away from a worker that may still run."""
+    """Return the chunks that stay with their workers, and whether a chunk is taken from a worker that may still run."""
     working = {host.slot for host in snapshot.hosts if host.absent_s < limits.worker_grace_s}
     kept: _Chunks = {}
     fence = False
@@ -180,9 +183,9 @@ def _kept(
             view = files.get(chunk.file)
             missing = view.missing.get(chunk.peer, Ranges()) if view is not None else Ranges()
             if not missing.within(chunk.begin, chunk.end):
-                continue  # finished, whoever shipped it
+                continue  # finished
             if chunk.peer not in peers:
-                decisions.append(Revoke(slot, chunk, "its peer gets nothing now"))
+                decisions.append(Revoke(slot, chunk, "nothing is sent to its peer now"))
             elif slot not in working:
                 decisions.append(Revoke(slot, chunk, "its worker is gone"))
                 fence = True
@@ -194,7 +197,7 @@ def _kept(
 def _hand_out(
     snapshot: PlannerInput, peers: Mapping[str, PeerView], limits: Limits, chunks: _Chunks, decisions: list[Decision]
 ) -> bool:
-    """Give ranges to workers, adding to ``chunks``; whether any belongs to a host whose worker is gone."""
+    """Assign ranges to workers, adding to ``chunks``. Return whether any file's host has lost its worker."""
     hosts = {host.slot: host for host in snapshot.hosts}
     taken = False
     waiting: set[str] = set()
@@ -239,13 +242,13 @@ def _hand_out(
 
 
 def _readers(home: str, hosts: Mapping[str, HostView]) -> list[str]:
-    """Hosts with a live worker that can read the files of ``home``: itself, and those that share its storage."""
+    """Return the hosts with a live worker that can read ``home``'s files: itself, and hosts that share its storage."""
     store = hosts[home].store if home in hosts else ""
     return [h.slot for h in hosts.values() if h.absent_s == 0.0 and (h.slot == home or (store and h.store == store))]
 
 
 def cut(missing: Ranges, range_bytes: int) -> list[tuple[int, int]]:
-    """Cut at multiples of ``range_bytes``, so that the same places are cut however much has been shipped meanwhile."""
+    """Cut ranges at multiples of ``range_bytes``, so that progress does not move the cuts."""
     pieces = []
     for begin, end in missing:
         while begin < end:
@@ -262,7 +265,7 @@ def _assignments(
     chunks: _Chunks,
     decisions: list[Decision],
 ) -> dict[str, Assignment]:
-    """The assignments that change, and those of workers that ship the same files; tails are decided here."""
+    """Decide the tails. Return the assignments that change, and those of workers that ship the same files."""
     chunked: dict[tuple[str, str], set[FileId]] = {}
     for each in chunks.values():
         for chunk in each:
@@ -273,7 +276,7 @@ def _assignments(
         serving = peers.values() if slot in slots else ()
         turn = slots.index(slot) if slot in slots else 0
         tails = tuple(
-            Tail(peer.name, peer.cluster, _turned(peer.receivers, turn), _of(chunked, slot, peer.name))
+            Tail(peer.name, peer.cluster, _rotated(peer.receivers, turn), _elsewhere(chunked, slot, peer.name))
             for peer in sorted(serving, key=lambda each: each.name)
         )
         wanted[slot] = Assignment(0, tails, tuple(sorted(chunks.get(slot, ()))))
@@ -291,12 +294,12 @@ def _assignments(
         changed |= more
 
 
-def _of(chunked: Mapping[tuple[str, str], set[FileId]], slot: str, peer: str) -> tuple[FileId, ...]:
+def _elsewhere(chunked: Mapping[tuple[str, str], set[FileId]], slot: str, peer: str) -> tuple[FileId, ...]:
     return tuple(sorted(chunked.get((slot, peer), ())))
 
 
-def _turned(receivers: tuple[str, ...], turn: int) -> tuple[str, ...]:
-    """Another receiver first for each host, so that they share the load; the others when that one fails."""
+def _rotated(receivers: tuple[str, ...], turn: int) -> tuple[str, ...]:
+    """Return the receivers in another order for each host, so that they share the load. The first is tried first."""
     ordered = tuple(sorted(receivers))
     at = turn % len(ordered) if ordered else 0
     return ordered[at:] + ordered[:at]
@@ -305,7 +308,7 @@ def _turned(receivers: tuple[str, ...], turn: int) -> tuple[str, ...]:
 def _decide_tails(slot: str, old: Assignment, new: Assignment, decisions: list[Decision]) -> None:
     for tail in old.tails:
         if new.tail(tail.peer) is None:
-            decisions.append(Revoke(slot, tail, "its peer gets nothing now"))
+            decisions.append(Revoke(slot, tail, "nothing is sent to its peer now"))
     for tail in new.tails:
         if old.tail(tail.peer) != tail:
             decisions.append(Assign(slot, tail))

@@ -1,8 +1,8 @@
-"""Which files may be deleted: rule 2 of the design as a pure function, for the ledger to evaluate in one transaction.
+"""Which files may be deleted: rule 2 as a pure function, which the ledger evaluates in one transaction.
 
-A file is retired when three things hold. It is CLOSED, every peer that the ledger's rules name has reported all of it
-applied, and the own replay has passed it. Past a peer's disk budget ``finished`` suffices for the oldest files; a
-cluster without tables has no own replay.
+A file is retired when it is CLOSED, every peer in the ledger's rules has reported all of it applied, and the own replay
+has passed it. Past a peer's disk budget ``finished`` suffices for the oldest files. A cluster without tables has no own
+replay.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from replication.core.status import FileState, ReplicationStatus, is_applied, is
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What the configuration decides about keeping files.
+    """The configuration of retention.
 
     ``keeps_tables`` is False on a cluster where no host replays. ``peer_bytes_max`` is the disk budget per peer for
-    files that are durable there but not applied; None for no limit.
+    files that are durable at the peer but not applied; None for no limit.
     """
 
     keeps_tables: bool = True
@@ -28,10 +28,10 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PeerHold:
-    """What one peer that the rules name has of a file, and whether its budget is past so that finished suffices.
+    """The status of a file for one peer of the rules. With ``past_budget``, ``finished`` suffices.
 
-    ``bootstrapping``: the bootstrap under way lacks the bytes of the file from ``status.begin`` on. They stay until it
-    is complete, whatever the peer has of them.
+    With ``bootstrapping``, a running bootstrap does not cover the file from ``status.begin`` on. The file stays until
+    the bootstrap is complete, whatever the peer has of it.
     """
 
     peer: str
@@ -41,17 +41,17 @@ class PeerHold:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the file must stay for the bootstrap."""
+        """Whether a bootstrap retains the file."""
         return self.bootstrapping and (self.status.state is FileState.OPEN or self.status.needed > self.status.begin)
 
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What retention asks of a file.
+    """The facts about a file that decide its retention.
 
     ``replayed`` is the prefix that the own replay has passed, None on a cluster that keeps no tables. ``peers`` has an
-    entry for every peer that the rules name, whether it has reported anything or not. ``registered`` is how much of the
-    file its worker has registered, None when that is all.
+    entry for every peer in the rules, even without a report. ``registered`` is the length that the worker has
+    registered, None for all of the file.
     """
 
     file: FileId
@@ -64,10 +64,10 @@ class FileFacts:
 
 
 def held_by(facts: FileFacts) -> tuple[str, ...]:
-    """Why the file must stay, for people to read; empty when it may be deleted."""
+    """Return why the file must stay, for people to read; empty when it may be deleted."""
     reasons = []
     if not facts.readable:
-        reasons.append("it cannot be read, so what it holds may exist nowhere else")
+        reasons.append("it cannot be read, and there may be no other copy of its frames")
     if not facts.closed:
         reasons.append("it is OPEN")
     if facts.registered is not None and facts.registered < facts.length:
@@ -85,23 +85,23 @@ def held_by(facts: FileFacts) -> tuple[str, ...]:
 
 
 def may_retire(facts: FileFacts) -> bool:
-    """Whether nothing holds the file."""
+    """Return whether the file may be deleted."""
     return not held_by(facts)
 
 
 def past_budget(waiting: Iterable[tuple[FileId, int]], budget_bytes: int) -> frozenset[FileId]:
-    """Those files to release, oldest first, of the ones that a peer has not applied, so that the rest fits its budget.
+    """Return the oldest files to release, so that the rest fits a peer's disk budget.
 
     Args:
-        waiting: (file, bytes), oldest first.
-        budget_bytes: what may be kept for this peer.
+        waiting: the files that the peer has not applied: (file, bytes), oldest first.
+        budget_bytes: the disk budget.
     """
     oldest_first = list(waiting)
     excess = sum(size for _, size in oldest_first) - budget_bytes
-    salvaged = []
+    released = []
     for file, size in oldest_first:
         if excess <= 0:
             break
-        salvaged.append(file)
+        released.append(file)
         excess -= size
-    return frozenset(salvaged)
+    return frozenset(released)

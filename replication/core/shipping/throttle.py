@@ -1,7 +1,7 @@
-"""How fast bytes may go to a peer: a token bucket over a clock that is handed in, and rates as people write them. Pure.
+"""Throttle the bytes sent to a peer with a token bucket, and parse rates. Pure: the time is an argument.
 
-A message goes whenever the bucket is not in debt, and takes its size from the bucket. So frames larger than the bucket
-pass. Over any time t at most ``rate * t + burst`` bytes and one message go.
+A message may be sent when the bucket is not in debt, and takes its size from the bucket. So frames larger than the
+bucket can be sent. In any time t at most ``rate * t + burst`` bytes plus one message are sent.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ _UNITS["ti"] = 1 << 40
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second of ``10MB``, ``512KiB/s`` or ``off``, which is 0.
+    """Parse ``10MB``, ``512KiB/s`` or ``off`` into bytes per second; ``off`` is 0.
 
     Raises:
-        FormatError: it is none of these, or less than one byte.
+        FormatError: the text is not a rate, or is less than one byte per second.
     """
     if text.strip().lower() == "off":
         return 0
     found = _RATE.match(text.strip())
     rate = float(found["number"]) * _UNITS[(found["unit"] or "").lower()] if found else 0.0
     if not 1 <= rate < _RATE_MAX:
-        raise FormatError(f"{text!r} is no rate", "Write bytes per second, such as 10MB or 512KiB, or off")
+        raise FormatError(f"{text!r} is not a rate", "Write bytes per second, such as 10MB or 512KiB, or off")
     return int(rate)
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBucket:
-    """``tokens`` bytes may go at ``at_s``, below 0 when too much went; refilled at ``rate`` bytes/s up to ``burst``."""
+    """A token bucket: ``tokens`` bytes at ``at_s``, negative in debt; refilled at ``rate`` bytes/s up to ``burst``."""
 
     rate: float
     burst: float
@@ -45,30 +45,30 @@ class TokenBucket:
 
     @staticmethod
     def full(rate: float, now_s: float) -> TokenBucket:
-        """A bucket of ``rate`` bytes per second that has stood idle."""
+        """Return a full bucket of ``rate`` bytes per second."""
         burst = rate * BURST_S
         return TokenBucket(rate, burst, burst, now_s)
 
     def at(self, now_s: float) -> TokenBucket:
-        """The same, later; a clock that went back gives nothing."""
+        """Return the bucket at ``now_s``, refilled; unchanged when the clock went back."""
         if now_s <= self.at_s:
             return self
         return replace(self, tokens=min(self.burst, self.tokens + (now_s - self.at_s) * self.rate), at_s=now_s)
 
     def wait_s(self) -> float:
-        """Seconds from ``at_s`` until a message may go; 0.0 when one may now."""
+        """Return the seconds from ``at_s`` until a message may be sent; 0.0 when one may be sent now."""
         return max(0.0, -self.tokens / self.rate)
 
     def spend(self, size: int) -> TokenBucket:
-        """After a message of ``size`` bytes went."""
+        """Return the bucket after a message of ``size`` bytes."""
         return replace(self, tokens=self.tokens - size)
 
     def at_rate(self, rate: float) -> TokenBucket:
-        """The same bucket at another rate: debt stays, what is saved is cut to the new burst."""
+        """Return the bucket with another rate: debt stays, tokens are cut to the new burst."""
         burst = rate * BURST_S
         return TokenBucket(rate, burst, min(self.tokens, burst), self.at_s)
 
     @property
     def message_bytes(self) -> int:
-        """How large messages may be so that they go evenly."""
+        """The message size that keeps the rate even."""
         return max(MESSAGE_BYTES_MIN, int(self.burst))

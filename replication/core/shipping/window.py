@@ -1,8 +1,8 @@
-"""What to send next: the window of bytes in flight to one peer.
+"""The send window: which ranges to send next, and the bytes in flight to one peer.
 
-A sender keeps one ``Window`` per stream. Per file it knows what is durable at the peer, what is in flight, and what is
-withheld: frames of tables that the peer does not take now. The rest is to be sent, lowest offset first. When the stream
-ends, bytes in flight are to be sent again; after a HOLE, everything from the expected offset on. Pure.
+A sender has one ``Window`` per stream. For each file it has the ranges that are durable at the peer, in flight, and
+withheld (frames of tables that the peer refuses now). The rest is sent, lowest offset first. When the stream ends,
+bytes in flight are sent again. After a HOLE, everything from the expected offset on is sent again. Pure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NONE = Ranges()
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """``[begin, end)`` of a file, sent as ``size`` bytes and not yet answered."""
+    """``[begin, end)`` of a file, sent as ``size`` bytes and not acked or refused yet."""
 
     begin: int
     end: int
@@ -27,9 +27,10 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One file on its way to a peer, from ``begin`` on.
+    """The progress of one file to a peer, from ``begin`` on.
 
-    ``sent`` is durable or in flight; ``taken`` is sent or withheld. Both are stored: there may be thousands of spans.
+    ``sent`` is durable or in flight; ``taken`` is sent or withheld. Both are stored, since there may be thousands of
+    spans.
     """
 
     begin: int
@@ -41,24 +42,24 @@ class Passage:
 
     @staticmethod
     def of(begin: int, durable: Ranges, flights: Sequence[Flight] = (), withheld: Ranges = _NONE) -> Passage:
-        """With ``sent`` and ``taken`` as they follow from the rest."""
+        """Build one, with ``sent`` and ``taken`` derived from the arguments."""
         sent = durable.union(Ranges.union_of((f.begin, f.end) for f in flights))
         return Passage(begin, durable, tuple(flights), withheld, sent, sent.union(withheld))
 
     def gap(self, needed: int) -> Span | None:
-        """The first range below ``needed`` that is to be sent."""
+        """Return the first range below ``needed`` to send, or None."""
         return self.taken.first_gap(self.begin, needed)
 
     def finished(self, needed: int) -> bool:
-        """Whether all of ``[begin, needed)`` is durable at the peer."""
+        """Return whether all of ``[begin, needed)`` is durable at the peer."""
         return self.durable.contains(self.begin, needed)
 
     def settled(self, needed: int) -> bool:
-        """Whether all of ``[begin, needed)`` is durable at the peer, but for what is withheld."""
+        """Return whether all of ``[begin, needed)`` is durable at the peer or withheld."""
         return self.taken.contains(self.begin, needed) and all(flight.begin >= needed for flight in self.flights)
 
     def tiling_begin(self, begin: int) -> int:
-        """Where the run of sent bytes that ends at ``begin`` starts: what the peer must have without a hole."""
+        """Return the start of the contiguous sent bytes that end at ``begin``; the peer must have them all."""
         for low, high in reversed(self.sent.spans):
             if low < begin <= high:
                 return low
@@ -67,10 +68,10 @@ class Passage:
 
 @dataclass(slots=True)
 class Window:
-    """The files of one stream and how many bytes are in flight.
+    """The files of one stream, and the bytes in flight.
 
     Args:
-        limit_bytes: the most that may be in flight; a larger message goes alone.
+        limit_bytes: the maximum of bytes in flight; a larger message is sent alone.
     """
 
     limit_bytes: int
@@ -78,27 +79,27 @@ class Window:
     in_flight: int = 0
 
     def follow(self, file: FileId, begin: int, durable: Ranges = _NONE, withheld: Ranges = _NONE) -> None:
-        """Take up a file of which ``durable`` is at the peer and ``withheld`` stays here."""
-        assert file not in self.files, "a file is left before it is taken up again"
+        """Add a file; ``durable`` is at the peer already, and ``withheld`` is not sent."""
+        assert file not in self.files, "a file must be left before it is followed again"
         self.files[file] = Passage.of(begin, durable, (), withheld.subtract(durable))
 
     def leave(self, file: FileId) -> None:
-        """Forget a file; its bytes in flight no longer count."""
+        """Remove a file; its bytes in flight no longer count."""
         known = self.files.pop(file, None)
         if known is not None:
             self.in_flight -= sum(f.size for f in known.flights)
 
     @property
     def room(self) -> int:
-        """How many bytes may be sent now; the whole limit when nothing is in flight, 0 when the window is full."""
+        """The bytes that may be sent now: the whole limit when nothing is in flight, 0 when the window is full."""
         return max(0, self.limit_bytes - self.in_flight)
 
     def admits(self, size: int) -> bool:
-        """Whether a message of ``size`` bytes may be sent now."""
+        """Return whether a message of ``size`` bytes may be sent now."""
         return self.in_flight == 0 or size <= self.room
 
     def sent(self, file: FileId, begin: int, end: int, size: int) -> None:
-        """``[begin, end)`` went out as ``size`` bytes."""
+        """Note that ``[begin, end)`` was sent as ``size`` bytes."""
         known = self.files[file]
         flights = (*known.flights, Flight(begin, end, size))
         sent, taken = known.sent.add(begin, end), known.taken.add(begin, end)
@@ -106,12 +107,12 @@ class Window:
         self.in_flight += size
 
     def withhold(self, file: FileId, begin: int, end: int) -> None:
-        """``[begin, end)`` stays here, as long as this file is followed."""
+        """Withhold ``[begin, end)`` as long as this file is followed."""
         known = self.files[file]
         self.files[file] = replace(known, withheld=known.withheld.add(begin, end), taken=known.taken.add(begin, end))
 
     def acked(self, file: FileId, spans: Iterable[Span]) -> None:
-        """``spans`` are durable at the peer; flights inside them have landed. Twice, or unasked, is no matter."""
+        """Note that ``spans`` are durable at the peer. Repeated and unexpected acks are allowed."""
         known = self.files.get(file)
         if known is None:
             return
@@ -122,14 +123,14 @@ class Window:
         self._keep(file, replace(known, durable=durable, flights=flights, sent=sent, taken=taken))
 
     def returned(self, file: FileId, begin: int, end: int) -> None:
-        """The peer refused ``[begin, end)``: it is to be sent again, sometime."""
+        """Note that the peer refused ``[begin, end)``: it is sent again later."""
         known = self.files.get(file)
         if known is not None:
             flights = [f for f in known.flights if (f.begin, f.end) != (begin, end)]
             self._keep(file, Passage.of(known.begin, known.durable, flights, known.withheld))
 
     def rewind(self, file: FileId, expected: int) -> None:
-        """The peer misses what comes at ``expected``: all from there on is to be sent again, durable or not."""
+        """Note that the peer lacks the bytes at ``expected``: everything from there on is sent again."""
         known = self.files.get(file)
         if known is not None:
             durable = known.durable.within(0, expected)
@@ -137,7 +138,7 @@ class Window:
             self._keep(file, Passage.of(known.begin, durable, flights, known.withheld))
 
     def lost(self) -> None:
-        """The stream has ended: bytes in flight may or may not be there, so they are to be sent again."""
+        """Note that the stream has ended: bytes in flight may not have landed, so they are sent again."""
         for file, known in self.files.items():
             self._keep(file, Passage.of(known.begin, known.durable, (), known.withheld))
 

@@ -68,7 +68,7 @@ def test_a_peer_that_is_defined_gets_its_tail_and_one_that_is_deleted_loses_it()
     settled = applied(snapshot, plan(snapshot, LIMITS))
     made = plan(replace(settled, peers=(TO_SOUTH,)), LIMITS)
     assert made.decisions == (
-        Revoke("h0", Tail("west", WEST, ("w:1",)), "its peer gets nothing now"),
+        Revoke("h0", Tail("west", WEST, ("w:1",)), "nothing is sent to its peer now"),
         Assign("h0", Tail("south", SOUTH, ("s:1",))),
     )
 
