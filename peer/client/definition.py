@@ -29,7 +29,7 @@ def refuse_standby(ledger: Ledger) -> None:
 def refuse_system_name(name: str) -> None:
     """Raise SchemaError when walship makes tables of that name for itself."""
     if is_system_table(name):
-        raise SchemaError(f"{name!r} is a name walship keeps for tables of its own", "Choose another name")
+        raise SchemaError(f"{name!r} is reserved for walship's own tables", "Choose another name")
 
 
 def refuse_taken_name(name: str, specs: Iterable[TableSpec]) -> None:

@@ -91,7 +91,7 @@ def test_enabling_a_table_with_rows_wants_from_now_and_system_tables_are_refused
     assert "holds 2 rows already, which will not be sent" in refused and "--from-now" in refused
     east.shell("enablereplication", "-t", name, "west", "--from-now")
     assert "already" in east.shell("enablereplication", "-t", name, "west", "--from-now", code=4)
-    assert "keeps for tables of its own" in east.shell("createtable", name + "__changes", "id long", "-k", "id", code=3)
+    assert "is reserved for walship" in east.shell("createtable", name + "__changes", "id long", "-k", "id", code=3)
     east.shell("disablereplication", "-t", name, "west")
     assert "does not go to west" in east.shell("disablereplication", "-t", name, "west", code=4)
 

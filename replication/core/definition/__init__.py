@@ -1,5 +1,5 @@
-"""What a table is, and how its definition changes on clusters that do not ask each other.
+"""Table definitions, and how they change on clusters independently.
 
-Guarantees: definitions join in any order to the same result (``evolution.py``). A column is its uuid; its name may
-change. Begin at ``schema.py``.
+Guarantees: definitions join in any order to the same result (``evolution.py``). A column is identified by its uuid; its
+name may change. Begin at ``schema.py``.
 """

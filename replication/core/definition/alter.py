@@ -1,6 +1,6 @@
-"""Changes to a table's definition, each checked against it as it is here. Pure; ``evolution.join`` spreads them.
+"""Changes to a table's definition, each checked against the definition here. Pure.
 
-Every function returns the new definition and raises SchemaError, with nothing changed, for what cannot be.
+Every function returns the new definition, or raises SchemaError. ``evolution.join`` joins it with other clusters'.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from replication.core.definition.types import storable_type
 from replication.core.ids import check_name
 from replication.errors import FormatError, SchemaError
 
-#: Properties that change what a table keeps or how, with what they are; every other one is Iceberg's and has a dot.
+#: Walship's table properties with their descriptions. All others are Iceberg's and have a dot.
 PROPERTIES = {
-    "history_s": "seconds that tombstones live at least, and that a user timestamp may be old",
-    "changes_retention_s": "seconds that __changes keeps what is folded",
-    "max_age_s": "seconds after which a row is gone, by its user timestamp or commit time",
+    "history_s": "minimum age in seconds at which tombstones expire, and maximum age of a user timestamp",
+    "changes_retention_s": "seconds that __changes keeps folded rows",
+    "max_age_s": "seconds after which a row expires, by its user timestamp or commit time",
     "sort": "columns that data files are sorted by: COL[ desc],…",
     "codec": "compression of data files: zstd, lz4, snappy, gzip or uncompressed",
 }
@@ -37,10 +37,10 @@ def add_column(spec: TableSpec, name: str, kind: pa.DataType, group: str, uuid: 
 
     Args:
         spec: the table.
-        name: not in use, whatever the letter case.
+        name: not in use; letter case does not count.
         kind: any Arrow type that Iceberg can hold.
-        group: a group of the table; empty for its only one, or else ``default``.
-        uuid: the column's for ever, never used before; a name used before does not bring old values back.
+        group: a group of the table; empty means its only one, or else ``default``.
+        uuid: a new uuid, which identifies the column. A reused name does not bring old values back.
         now: microseconds since 1970.
     """
     _refuse_cells(spec)
@@ -50,7 +50,7 @@ def add_column(spec: TableSpec, name: str, kind: pa.DataType, group: str, uuid: 
     if group not in names:
         raise SchemaError(
             f"table {spec.name} has no group {group!r} for column {name}",
-            f"Say --group with one of {', '.join(names)}, or add one: walship altertable {spec.name} --add-group",
+            f"Use --group with one of {', '.join(names)}, or add one: walship altertable {spec.name} --add-group",
         )
     _check_free(spec, name)
     at = _next(spec, now)
@@ -60,18 +60,18 @@ def add_column(spec: TableSpec, name: str, kind: pa.DataType, group: str, uuid: 
 
 
 def add_group(spec: TableSpec, name: str, columns: Sequence[tuple[str, pa.DataType, UUID]], now: int) -> TableSpec:
-    """Add a locality group with columns of its own; those that are there stay in their groups, with their values.
+    """Add a locality group with new columns. Existing columns stay in their groups, with their values.
 
-    Two clusters that add a group of one name at once have added one group, with the columns of both. What somebody
-    deletes who does not know the group yet leaves the values in it.
+    When two clusters add a group with the same name at once, the result is one group with the columns of both. A delete
+    on a cluster without the new group does not delete the row's values in that group.
 
     Args:
         spec: the table, which has a key.
-        name: not in use, whatever the letter case.
-        columns: name, type and uuid of each, as for ``add_column``; one at least.
+        name: not in use; letter case does not count.
+        columns: name, type and uuid of each, as for ``add_column``; at least one.
         now: microseconds since 1970.
     """
-    _refuse_cells(spec, "Its families are in groups for ever: make a new table for others")
+    _refuse_cells(spec, "Its families cannot change their groups: make a new table")
     try:
         check_name(name, "group name")
     except FormatError as error:
@@ -83,23 +83,23 @@ def add_group(spec: TableSpec, name: str, columns: Sequence[tuple[str, pa.DataTy
         )
     if not spec.key:
         raise SchemaError(
-            f"table {spec.name} has no key to put the groups of a row together by", "Add columns to a group it has"
+            f"table {spec.name} has no key, so it cannot have more groups", "Add columns to an existing group"
         )
     if not columns:
         raise SchemaError(
             f"group {name} of table {spec.name} has no columns",
-            "Give it new ones, NAME=COL TYPE,…; a column that is there stays in its group",
+            "Give it new columns, NAME=COL TYPE,…; existing columns stay in their groups",
         )
     for column, _, _ in columns:
         if column in spec.by_name:
             raise SchemaError(
                 f"column {column} of table {spec.name} is in its {_place(spec, column)}, and stays there",
-                "A group is added with columns of its own",
+                "Add the group with new columns",
             )
-    made = replace(spec, groups=(*spec.groups, Group(name, (), _next(spec, now))))
+    extended = replace(spec, groups=(*spec.groups, Group(name, (), _next(spec, now))))
     for column, kind, uuid in columns:
-        made = add_column(made, column, kind, name, uuid, now)
-    return made
+        extended = add_column(extended, column, kind, name, uuid, now)
+    return extended
 
 
 def _place(spec: TableSpec, column: str) -> str:
@@ -107,7 +107,7 @@ def _place(spec: TableSpec, column: str) -> str:
 
 
 def rename_column(spec: TableSpec, old: str, new: str, now: int) -> TableSpec:
-    """Give a column another name; its values, past and to come, stay its own."""
+    """Rename a column; it keeps its values."""
     _refuse_cells(spec)
     column = _column(spec, old)
     _check_free(spec, new, column)
@@ -116,12 +116,12 @@ def rename_column(spec: TableSpec, old: str, new: str, now: int) -> TableSpec:
 
 
 def widen_column(spec: TableSpec, name: str, kind: pa.DataType) -> TableSpec:
-    """Let a column hold more: int → bigint, float → double, decimal to more digits."""
+    """Widen a column's type: int → bigint, float → double, decimal to more digits."""
     _refuse_cells(spec)
     column = _column(spec, name)
     if name in spec.key or name in _partitioned(spec):
         raise SchemaError(
-            f"column {name} of table {spec.name} is in its key or partition, whose types stay",
+            f"column {name} of table {spec.name} is in its key or partition, so its type cannot change",
             "Make a new table with the wider column, and copy the rows",
         )
     wanted = storable_type(kind, name)
@@ -130,13 +130,13 @@ def widen_column(spec: TableSpec, name: str, kind: pa.DataType) -> TableSpec:
     if widened(column.type, wanted) != wanted:
         raise SchemaError(
             f"column {name} of table {spec.name} cannot become {wanted} from {column.type} without losing values",
-            "int becomes bigint, float double, decimal(p,s) decimal(more,s); for others add a column and drop this one",
+            "int can become bigint, float double, decimal(p,s) decimal(more,s); else add a column and drop this one",
         )
     return _with_column(spec, replace(column, type=wanted))
 
 
 def drop_column(spec: TableSpec, name: str) -> TableSpec:
-    """Drop a column for ever: a later one of the same name is another."""
+    """Drop a column for ever; a later column with the same name is another column."""
     _refuse_cells(spec)
     column = _column(spec, name)
     for what, used in (("key", spec.key), ("partition", _partitioned(spec)), ("sort order", _sorted(spec))):
@@ -149,13 +149,13 @@ def drop_column(spec: TableSpec, name: str) -> TableSpec:
 
 
 def set_properties(spec: TableSpec, given: Mapping[str, str], now: int) -> TableSpec:
-    """Set properties (``PROPERTIES``, or Iceberg's by name); an empty value sets the default again."""
+    """Set properties (``PROPERTIES``, or Iceberg's by name). An empty value resets to the default."""
     at = _next(spec, now)
     settings = dict(spec.settings)
     for name, value in given.items():
         if name == HISTORY and name not in settings:
-            made = Setting(str(spec.history_s), 0)
-            settings[kept_as(name, made)] = made
+            first = Setting(str(spec.history_s), 0)
+            settings[kept_as(name, first)] = first
         settings[name] = Setting(_checked(spec, name, value.strip()), at)
         if name in (HISTORY, MAX_AGE):
             settings[kept_as(name, settings[name])] = settings[name]
@@ -168,13 +168,13 @@ def _checked(spec: TableSpec, name: str, value: str) -> str:
             known = "; ".join(f"{known}: {what}" for known, what in PROPERTIES.items())
             raise SchemaError(f"there is no table property {name!r}", f"There are {known}; and Iceberg's, with a dot")
         if name in _FORMATS and value not in ("", "parquet"):
-            raise SchemaError(f"{name} cannot be {value!r}", "What walship writes is Parquet: leave it out")
+            raise SchemaError(f"{name} cannot be {value!r}", "Walship writes only Parquet: leave the property out")
         return value
     if not value:
         return value
     if name == "codec":
         if value not in CODECS:
-            raise SchemaError(f"there is no codec {value!r} for data files", f"Say one of {', '.join(CODECS)}")
+            raise SchemaError(f"there is no codec {value!r} for data files", f"Use one of {', '.join(CODECS)}")
         return value
     if name == "sort":
         return ",".join(_sort_part(spec, part) for part in value.split(","))
@@ -186,7 +186,7 @@ def _checked(spec: TableSpec, name: str, value: str) -> str:
 def _sort_part(spec: TableSpec, text: str) -> str:
     name, _, direction = text.strip().partition(" ")
     if direction.strip().lower() not in ("", "asc", "desc"):
-        raise SchemaError(f"{text.strip()!r} is no sort column", "Write COL or COL desc")
+        raise SchemaError(f"{text.strip()!r} is not a sort column", "Write COL or COL desc")
     column = _column(spec, name)
     return f"{column.uuid}{' desc' if direction.strip().lower() == 'desc' else ''}"
 
@@ -207,7 +207,7 @@ def _check_free(spec: TableSpec, name: str, but: Column | None = None) -> None:
         raise SchemaError(misnamed)
     if name.lower() in _partition_names(spec):
         raise SchemaError(
-            f"a partition of table {spec.name} is called {name} already, so no column can be", "Choose another name"
+            f"a partition of table {spec.name} is named {name} already, so no column can be", "Choose another name"
         )
     for column in spec.columns:
         if column.uuid != (but and but.uuid) and name.lower() in (column.name.lower(), column.claim.lower()):
@@ -219,7 +219,7 @@ def _partitioned(spec: TableSpec) -> set[str]:
 
 
 def _partition_names(spec: TableSpec) -> set[str]:
-    """What Iceberg calls the partitions that are not a column itself: ``day(at)`` is ``at_day``."""
+    """Return Iceberg's names of the partitions that are not plain columns: ``day(at)`` is ``at_day``."""
     parts = [text.partition("(") for text in spec.partition if "(" in text]
     return {
         f"{inside.rstrip(') ').split(',')[-1].strip()}_{head.strip().removesuffix('s')}".lower()

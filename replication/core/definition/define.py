@@ -1,4 +1,4 @@
-"""Defining a table: its columns, key and groups are checked, and one error names everything that does not fit."""
+"""Define a table: check its columns, key and groups. One error lists all problems."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NAME_MAX = 200  # a file system takes 255 bytes, suffixes included
 
 
 def is_system_table(name: str) -> bool:
-    """Whether walship makes tables of this name for itself."""
-    lower = name.lower()  # engines do not tell letter case apart
+    """Return whether this is a name of walship's own tables."""
+    lower = name.lower()  # engines ignore letter case
     return lower.endswith(SYSTEM_SUFFIXES) or lower.partition(".")[0] == _SYSTEM_NAMESPACE
 
 
 def check_table_name(name: str) -> str | None:
-    """Why ``name`` cannot be a table's; None when it can."""
+    """Return why ``name`` cannot be a table's name; None when it can."""
     if not _TABLE.match(name):
         return f"{name[:_NAME_MAX]!r} is not a table name (namespace.name, of letters, digits and '_')"
     if max(map(len, name.split("."))) > _NAME_MAX:
@@ -37,14 +37,14 @@ def check_table_name(name: str) -> str | None:
 
 
 def unusable_name(name: str) -> str | None:
-    """Why no table that is replicated can have this name; None when one can."""
+    """Return why no replicated table can have this name; None when one can."""
     if is_system_table(name):
-        return f"{name[:_NAME_MAX]!r} is a name walship keeps for tables of its own"
+        return f"{name[:_NAME_MAX]!r} is reserved for walship's own tables"
     return check_table_name(name)
 
 
 def check_column_name(name: str) -> str | None:
-    """Why ``name`` cannot be a column's; None when it can."""
+    """Return why ``name`` cannot be a column's name; None when it can."""
     if _COLUMN.match(name):
         return None
     return f"column {name!r} must start with a letter and hold only letters, digits and '_'"
@@ -66,7 +66,7 @@ def typed_table(
     Columns in neither ``key`` nor ``groups`` form the group ``default``.
 
     Raises:
-        SchemaError: names, keys, groups or types that do not fit, all in one message.
+        SchemaError: names, key, groups or types are invalid; one message lists all problems.
     """
     source = iter(uuids)
     table_uuid = next(source)
@@ -87,7 +87,7 @@ def typed_table(
     made = _groups(names, key, groups or {}, problems)
     problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
     if history_s < 1:
-        problems.append(f"history_s is {history_s}, and must be a second at least")
+        problems.append(f"history_s is {history_s}, and must be at least one second")
     if problems:
         raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))
     of_rows = (tuple(columns), tuple(key), tuple(made), tuple(partition), tuple(sort))
@@ -95,7 +95,7 @@ def typed_table(
 
 
 def _column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequence[str]) -> Iterator[str]:
-    """What is wrong with the columns' names, and with the key."""
+    """Yield the problems of the columns' names and of the key."""
     lower = [n.lower() for n in names]
     for name in dict.fromkeys(names):
         if lower.count(name.lower()) > 1:
@@ -109,7 +109,7 @@ def _column_problems(names: Sequence[str], columns: Sequence[Column], key: Seque
 def _groups(
     names: Sequence[str], key: Sequence[str], groups: Mapping[str, Sequence[str]], problems: list[str]
 ) -> list[Group]:
-    """The locality groups, with one for columns that are in no other; adds to ``problems``."""
+    """Return the locality groups, with one for the remaining columns. Add problems to ``problems``."""
     taken: set[str] = set(key)
     made: list[Group] = []
     for group, members in groups.items():
@@ -127,7 +127,7 @@ def _groups(
             problems.append(f"columns {', '.join(rest)} are in no group, and {DEFAULT_GROUP!r} is taken")
         made.append(Group(DEFAULT_GROUP, rest))
     if len(made) > 1 and not key:
-        problems.append("it has no key to put the groups of a row together by: give it one, or no groups")
+        problems.append("a table without a key can have only one group: give it a key, or no groups")
     return made
 
 
@@ -140,14 +140,14 @@ def cell_table(
 ) -> TableSpec:
     """Define a cell table: ``row, family, qualifier, visibility → value``; ``groups`` maps names to families.
 
-    Families named in no group go to the group ``default``.
+    Families in no group belong to the group ``default``.
 
     Raises:
-        SchemaError: a name or ``history_s`` that does not fit, or a family in two groups.
+        SchemaError: a name or ``history_s`` is invalid, or a family is in two groups.
     """
     misnamed = check_table_name(name)
     if misnamed or history_s < 1:
-        raise SchemaError(misnamed or f"history_s is {history_s}, and must be a second at least")
+        raise SchemaError(misnamed or f"history_s is {history_s}, and must be at least one second")
     taken: set[str] = set()
     for group, families in (groups or {}).items():
         if twice := sorted(taken.intersection(families)):

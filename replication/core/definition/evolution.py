@@ -1,10 +1,14 @@
-"""How a table's definition changes on clusters that do not ask each other, and still becomes the same on all. Pure.
+"""Join table definitions that were changed on clusters independently, so that all clusters converge. Pure.
 
-A definition is a join of facts, in any order and any number of times. A column's identity is its uuid: the union of all
-ever added, less those ever dropped; groups by name: all ever added. A column's name is the one given last; its type the
-least that all types it was given widen to. When two columns have been given one name, the first keeps it. The other
-gets its uuid's first digits behind it, until either is renamed or dropped. Properties: the last setting of each. "Last"
-and "first" are by hybrid time, and where that is equal by value or uuid.
+A definition is a join of facts, in any order and any number of times:
+
+- Columns are identified by uuid: all that were ever added, without those ever dropped. Groups: all ever added, by name.
+- A column's name is the last one set. Its type is the least type that all its types widen to.
+- When two columns have the same name, the first keeps it. The other one's name gets the first digits of its uuid
+  appended, until one of them is renamed or dropped.
+- Properties: the last setting of each.
+
+"First" and "last" are by hybrid time, at equal times by value or uuid.
 """
 
 from __future__ import annotations
@@ -29,13 +33,13 @@ from replication.errors import SchemaError
 
 _LAST_WORD = re.compile(r"([A-Za-z][A-Za-z0-9_]*)(\s*\)?\s*)\Z")
 _REMEDY = (
-    "They do not become one again: make a table of another name, on the other cluster with createtable --like CLUSTER,"
-    " and copy the rows into it"
+    "These definitions cannot be joined: make a table with another name, on the other cluster with createtable --like"
+    " CLUSTER, and copy the rows into it"
 )
 
 
 def widened(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
-    """The least type that columns of both types may become by Iceberg's promotions; None when there is none.
+    """Return the least type that both types can widen to by Iceberg's type promotions, or None.
 
     int → bigint, float → double, decimal(p, s) → decimal(more, s).
     """
@@ -50,12 +54,12 @@ def widened(one: pa.DataType, two: pa.DataType) -> pa.DataType | None:
 
 
 def join(own: TableSpec, other: TableSpec) -> TableSpec:
-    """``own`` with all that ``other`` knows; its name here stays.
+    """Join ``other`` into ``own``; the table's name stays that of ``own``.
 
-    Commutative (but for the name and what only one cluster has chosen), associative, idempotent.
+    Associative and idempotent. Commutative except for the name and for properties that only one cluster has.
 
     Raises:
-        SchemaError: they are not two states of one table; names the differences and the remedy.
+        SchemaError: they are not two states of one table; the message lists the differences.
     """
     _check_same_table(own, other)
     columns = dict(own.by_uuid)
@@ -67,25 +71,28 @@ def join(own: TableSpec, other: TableSpec) -> TableSpec:
         settings[name] = max(setting, settings.get(name, setting), key=lambda s: (s.at, s.value))
     places = {**places_of(other), **places_of(own)}
     grouped = replace(own, groups=_join_groups(own, other))
-    made = rebuilt(grouped, columns.values(), places, {*own.dropped, *other.dropped}, settings)
-    return replace(made, derived=own.derived or other.derived)
+    joined = rebuilt(grouped, columns.values(), places, {*own.dropped, *other.dropped}, settings)
+    return replace(joined, derived=own.derived or other.derived)
 
 
 def missing_columns(spec: TableSpec, version: SchemaVersion) -> list[str]:
-    """The columns of a schema version that ``spec`` does not know, or knows only as a narrower type."""
-    found: list[str] = []
+    """Return the columns of a schema version that ``spec`` does not have, or has with a narrower type."""
+    missing: list[str] = []
     for uuid, at in version.positions.items():
         field = version.arrow.field(at)
         column = spec.by_uuid.get(uuid)
         if column is None and uuid not in spec.dropped:
-            found.append(f"{field.name} ({uuid})")
+            missing.append(f"{field.name} ({uuid})")
         elif column is not None and widened(field.type, column.type) != column.type:
-            found.append(f"{field.name} as {field.type}")
-    return found
+            missing.append(f"{field.name} as {field.type}")
+    return missing
 
 
 def common(one: TableSpec, two: TableSpec, groups: Sequence[str]) -> TableSpec:
-    """What both definitions have of the key and of ``groups``, by uuid: named as in ``one``, typed as the wider."""
+    """Return the columns of the key and of ``groups`` that both definitions have, by uuid.
+
+    Names are those of ``one``, types the wider ones.
+    """
     places = places_of(one)
     columns = tuple(
         replace(column, type=widened(column.type, there.type) or column.type)
@@ -100,18 +107,18 @@ def common(one: TableSpec, two: TableSpec, groups: Sequence[str]) -> TableSpec:
 
 
 def without_properties(spec: TableSpec) -> TableSpec:
-    """``spec`` as a cluster sees it that is to choose properties for itself.
+    """Return ``spec`` for a cluster that sets its own properties.
 
-    ``history_s`` is not for it to choose: with another one there it would forget deletes that still count here.
+    ``history_s`` stays: with a shorter one that cluster would delete tombstones that are still needed.
     """
     kept = {name: setting for name, setting in spec.settings.items() if name.partition("@")[0] == "history_s"}
     return replace(spec, sort=(), properties={}, settings=kept)
 
 
 def clashes(spec: TableSpec) -> list[str]:
-    """Columns that do not have the name they were given, one line each."""
+    """Return one line for each column that does not have its own name because another column has it."""
     return [
-        f"{c.name} was named {c.wanted} while another column was; it has that name again once the other is renamed or"
+        f"{c.name} was named {c.wanted}, as another column is; it gets that name back once the other is renamed or"
         f" dropped (walship altertable {spec.name} --rename {c.name} NAME)"
         for c in spec.columns
         if c.wanted
@@ -119,20 +126,20 @@ def clashes(spec: TableSpec) -> list[str]:
 
 
 def latest_stamp(spec: TableSpec) -> int:
-    """The hybrid time of the last change to ``spec``; 0 before the first."""
+    """Return the hybrid time of the last change to ``spec``; 0 before the first."""
     stamps = [stamp for c in spec.columns for stamp in (c.added, c.named)] + [group.added for group in spec.groups]
     return max([0, *stamps, *(setting.at for setting in spec.settings.values())])
 
 
 def places_of(spec: TableSpec) -> dict[UUID, str]:
-    """The group of each column that is not in the key."""
+    """Return the group of each column that is not in the key."""
     if spec.kind == "cell":
         return {}
     return {spec.by_name[member].uuid: group.name for group in spec.groups for member in group.members}
 
 
 def key_of(spec: TableSpec) -> tuple[UUID, ...]:
-    """The key as uuids."""
+    """Return the uuids of the key columns."""
     return tuple(spec.by_name[name].uuid for name in spec.key)
 
 
@@ -143,14 +150,14 @@ def rebuilt(
     dropped: Iterable[UUID],
     settings: Mapping[str, Setting],
 ) -> TableSpec:
-    """``spec`` with other columns: names, order, groups and all that names columns follow from them.
+    """Return ``spec`` with other columns. Names, order, groups, key, partition and sort order follow from them.
 
     Args:
-        spec: gives the rest, and the order of the columns that the table was made with.
-        columns: all that are known, dropped ones too.
-        places: the group of each, but for the key.
-        dropped: uuids of those that are gone.
-        settings: properties as set last.
+        spec: has everything else, and the order of the columns that the table was created with.
+        columns: all known columns, including dropped ones.
+        places: the group of each column that is not in the key.
+        dropped: uuids of dropped columns.
+        settings: the last setting of each property.
     """
     gone = frozenset(dropped)
     live = sorted((c for c in columns if c.uuid not in gone), key=lambda c: (c.added, c.uuid.hex if c.added else ""))
@@ -200,11 +207,11 @@ def _check_same_table(own: TableSpec, other: TableSpec) -> None:
     mine, theirs = places_of(own), places_of(other)
     differs += [f"group of column {own.by_uuid[u].name}" for u in mine if theirs.get(u, mine[u]) != mine[u]]
     if differs:
-        raise SchemaError(f"table {own.name} ({own.uuid}) is another one there: {', '.join(differs)} differ", _REMEDY)
+        raise SchemaError(f"table {own.name} ({own.uuid}) differs there: {', '.join(differs)}", _REMEDY)
 
 
 def _join_groups(own: TableSpec, other: TableSpec) -> tuple[Group, ...]:
-    """Groups that the table was made with, in its order, then those added since, the first one first."""
+    """Return the groups that the table was created with, in its order, then the added ones in order of time."""
     made = {group.name: group for group in own.groups}
     for group in other.groups:
         mine = made.get(group.name)
@@ -217,8 +224,7 @@ def _join_column(mine: Column, other: Column, table: str) -> Column:
     wide = widened(mine.type, other.type)
     if wide is None:
         raise SchemaError(
-            f"column {mine.name} of table {table} is {mine.type} here and {other.type} there, and neither can become"
-            " the other",
+            f"column {mine.name} of table {table} is {mine.type} here and {other.type} there; no type holds both",
             _REMEDY,
         )
     named, claim = max((mine.named, mine.claim), (other.named, other.claim))
@@ -226,7 +232,7 @@ def _join_column(mine: Column, other: Column, table: str) -> Column:
 
 
 def _named(columns: Iterable[Column]) -> list[Column]:
-    """Columns with a name each: the one they were given, or that and a bit of their uuid when another has it."""
+    """Return the columns with unique names: their own, with digits of the uuid appended when another column has it."""
     live = list(columns)
     by_claim: dict[str, list[Column]] = {}
     for column in live:
@@ -258,5 +264,5 @@ def _renamed(text: str, pattern: str, names: Mapping[str, str]) -> str:
 
 
 def carried_uuids(schema: pa.Schema) -> dict[UUID, str]:
-    """Names of the fields that carry a column's uuid, by it."""
+    """Return the names of the fields that carry a column's uuid, by uuid."""
     return {uuid: field.name for field in schema if (uuid := column_uuid(field)) is not None}

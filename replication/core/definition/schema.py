@@ -1,7 +1,7 @@
-"""Tables as the log knows them: columns with uuids, keys, locality groups, and schema versions named by their hash.
+"""Table definitions: columns with uuids, keys, locality groups, and schema versions identified by their hash.
 
-A column's identity is its uuid, made once; a schema version belongs to one (table, group) and holds the key columns
-plus that group's columns. ``core/define.py`` makes new tables, ``core/alter.py`` changes them.
+A column is identified by its uuid. A schema version belongs to one (table, group); it has the key columns and that
+group's columns. ``define.py`` makes new tables, ``alter.py`` changes them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _COLUMN_UUID = b"walship.column"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its uuid for ever, and its name and storable type now.
+    """One column: its permanent uuid, and its current name and storable type.
 
-    ``added`` and ``named`` are when it was added to the table and last named, in microseconds of hybrid time; 0: with
-    the table. ``wanted`` is the name it was given when another column has that, else empty.
+    ``added`` and ``named`` are when it was added to the table and last named, in microseconds of hybrid time; 0 means
+    with the table. ``wanted`` is the name that was set when another column has that name, else empty.
     """
 
     uuid: UUID
@@ -42,13 +42,13 @@ class Column:
 
     @property
     def claim(self) -> str:
-        """The name it was given."""
+        """The name that was set."""
         return self.wanted or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A table property as set last: its value as text, empty for the default, and when (hybrid time)."""
+    """The last setting of a table property: its text, empty for the default, and when it was set (hybrid time)."""
 
     value: str
     at: int
@@ -58,7 +58,7 @@ class Setting:
 class Group:
     """A locality group: column names of a typed table, or families of a cell table (empty = all families).
 
-    ``added`` is when it was added to the table, in microseconds of hybrid time; 0: with the table.
+    ``added`` is when it was added to the table, in microseconds of hybrid time; 0 means with the table.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """What a frame's payload decodes with.
+    """The schema of a frame's payload.
 
     ``arrow`` is the log batch's schema: ``_op`` int8, for cell tables ``_ts`` int64, the key columns, the group's
     columns. Each user field carries its column uuid as metadata ``walship.column``. ``hash`` is the SHA-256 of ``body``
@@ -83,20 +83,20 @@ class SchemaVersion:
 
     @staticmethod
     def of(table: UUID, group: str, arrow: pa.Schema) -> SchemaVersion:
-        """Name ``arrow`` by its hash."""
+        """Make the schema version of ``arrow``, with its hash."""
         body = arrow.serialize().to_pybytes()
         return SchemaVersion(table, group, sha256(body).digest(), body, arrow)
 
     @staticmethod
     def load(table: UUID, group: str, name: bytes, body: bytes) -> SchemaVersion:
-        """Decode a version received from elsewhere; FormatError when ``body`` does not hash to ``name``."""
+        """Decode a version from another cluster. Raises FormatError when ``name`` is not the hash of ``body``."""
         if sha256(body).digest() != name:
             raise FormatError(f"schema version {name.hex()[:12]} of table {table} does not match its hash")
         return SchemaVersion(table, group, name, body, pa.ipc.read_schema(pa.py_buffer(body)))
 
     @property
     def positions(self) -> Mapping[UUID, int]:
-        """Where each user column is in ``arrow``, by its uuid."""
+        """The index of each user column in ``arrow``, by its uuid."""
         return _positions(self)
 
 
@@ -110,12 +110,12 @@ def _positions(version: SchemaVersion) -> Mapping[UUID, int]:
 
 
 def user_field(column: Column) -> pa.Field:
-    """A column as an Arrow field that carries its uuid."""
+    """Return a column as an Arrow field that carries its uuid."""
     return pa.field(column.name, column.type, metadata={_COLUMN_UUID: str(column.uuid)})
 
 
 def column_uuid(given: pa.Field) -> UUID | None:
-    """The uuid that ``user_field`` put into a field; None in others."""
+    """Return the uuid that ``user_field`` put into a field; None for other fields."""
     found = (given.metadata or {}).get(_COLUMN_UUID)
     return None if found is None else UUID(found.decode())
 
@@ -128,10 +128,10 @@ class TableSpec:
     ``history_s`` bounds how old a user timestamp may be and how long tombstones live. ``partition`` holds Iceberg
     transforms as text (``day(time_hour)``), ``sort`` column names, ``properties`` those of the Iceberg tables.
 
-    Clusters alter it without asking each other and exchange what they have; ``core/evolution.py`` joins that. For it
-    ``dropped`` keeps the uuids of dropped columns for ever, and ``settings`` what ``history_s``, ``sort`` and
-    ``properties`` were set to last. ``derived`` names the cluster where a hook makes its rows out of another table's;
-    nobody else writes to it.
+    Clusters alter it independently and exchange their definitions; ``evolution.py`` joins them. For that, ``dropped``
+    has the uuids of dropped columns for ever, and ``settings`` the last settings of ``history_s``, ``sort`` and
+    ``properties``. ``derived`` names the cluster where a hook derives its rows from another table; only that cluster
+    writes to it.
     """
 
     uuid: UUID
@@ -164,7 +164,7 @@ class TableSpec:
         return {group.name: SchemaVersion.of(self.uuid, group.name, self._log_schema(group)) for group in self.groups}
 
     def group(self, name: str) -> Group:
-        """The group of that name; SchemaError lists those there are."""
+        """Return the group with this name. Raises SchemaError."""
         for group in self.groups:
             if group.name == name:
                 return group
@@ -173,7 +173,7 @@ class TableSpec:
         )
 
     def group_columns(self, group: str) -> tuple[str, ...]:
-        """Names of the non-key columns a group logs."""
+        """Return the names of a group's columns, without the key."""
         return ("value",) if self.kind == "cell" else self.group(group).members
 
     def _log_schema(self, group: Group) -> pa.Schema:
@@ -185,12 +185,12 @@ class TableSpec:
         return pa.schema(fields)
 
     def setting(self, name: str) -> str:
-        """What a property was set to last; empty for its default."""
-        found = self.settings.get(name)
-        return "" if found is None else found.value
+        """Return the last setting of a property; empty for its default."""
+        setting = self.settings.get(name)
+        return "" if setting is None else setting.value
 
     def to_json(self) -> str:
-        """One line of JSON; ``from_json`` reads it back exactly."""
+        """Return one line of JSON; ``from_json`` reads it back exactly."""
         arrow = pa.schema([user_field(column) for column in self.columns])
         return json.dumps(
             {
@@ -214,7 +214,7 @@ class TableSpec:
 
     @staticmethod
     def from_json(text: str) -> TableSpec:
-        """Read what ``to_json`` wrote."""
+        """Read the JSON of ``to_json``."""
         raw = json.loads(text)
         arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw["columns"])))
         return TableSpec(

@@ -7,8 +7,8 @@
     type   = boolean | int | bigint | float | double | date | timestamp | timestamptz | string | binary
            | decimal(precision, scale) | list<type> | map<type, type> | struct<name: type {, name: type}>
 
-Words are those of SQL and Iceberg, with the usual other names (``text``, ``long``, ``integer``, ``numeric`` …); case
-does not count.
+Type names are those of SQL and Iceberg, with the usual synonyms (``text``, ``long``, ``integer``, ``numeric`` …).
+Letter case does not count.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _REFUSED = ("time", "interval", "duration", "uint64", "uuid")
 
 
 def parse_schema(text: str) -> pa.Schema:
-    """The Arrow schema that ``text`` describes.
+    """Parse ``text`` into an Arrow schema.
 
     Raises:
-        SchemaError: it cannot be read; the message gives the character's number, and points at it with an arrow.
+        SchemaError: the text is malformed; the message has the character's number, and an arrow at it.
     """
     return _Parser(text).schema()
 
@@ -87,7 +87,7 @@ class _Parser:
         begin = self._skip()
         if self._word() == "not":
             self._at = begin
-            raise self._error("columns of the key refuse NULL, others take it; leave 'not null' out")
+            raise self._error("key columns are never NULL, others may be; leave 'not null' out")
         self._at = begin
         return pa.field(name, kind)
 
@@ -126,7 +126,7 @@ class _Parser:
         self._want(")")
         if not 1 <= precision <= 38 or scale > precision:
             self._at = begin
-            raise self._error("a decimal has 1 to 38 digits, and no more than that after the point")
+            raise self._error("a decimal has 1 to 38 digits, and no more digits than that after the point")
         return pa.decimal128(precision, scale)
 
     def _struct(self, column: str) -> pa.DataType:

@@ -1,4 +1,4 @@
-"""The types that a column can have: those Iceberg can hold, so that every site can keep every value exactly."""
+"""The types of columns: those that Iceberg can hold, so that every cluster stores every value exactly."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _FIELD = re.compile(r"[^\W\d]\w*")
 
 
 def storable_type(given: pa.DataType, column: str) -> pa.DataType:
-    """The type a column of Arrow type ``given`` is logged and kept as.
+    """Return the type that a column of Arrow type ``given`` is stored as.
 
-    Widths are widened (int8 → int32, uint32 → int64), dictionaries become their values, times become microseconds.
-    uint64 is kept as int64; values above 2**63-1 are refused at append.
+    Integers are widened (int8 → int32, uint32 → int64), dictionaries become their values, times become microseconds.
+    uint64 is stored as int64; ``append`` refuses values above 2**63-1.
 
     Raises:
-        SchemaError: Iceberg has no such type; names ``column``.
+        SchemaError: Iceberg has no such type; the message has the name ``column``.
     """
     t = pa.types
     if t.is_dictionary(given) or t.is_run_end_encoded(given):
@@ -62,7 +62,7 @@ def storable_type(given: pa.DataType, column: str) -> pa.DataType:
 
 
 def _check_fields(names: Sequence[str], column: str) -> None:
-    """Fields are named as files and engines take them: Iceberg writes others under other names, and some never."""
+    """Check the names of a struct's fields: Iceberg stores other names changed, or not at all."""
     if not names:
         raise SchemaError(f"column {column!r} has a struct without fields", "Give it one, or leave it out")
     for name in names:

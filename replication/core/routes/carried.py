@@ -1,9 +1,9 @@
-"""Routes of a graph of clusters: which origins one brings, by which clusters, and from which sequence on.
+"""Routes in a graph of clusters: which origins a route carries, by which path, and from which sequence on.
 
-A route is one (table, group) on its way from one cluster to the next. Besides its source's own frames it brings those
-that the source itself receives. So a source declares to its peer which origins it *carries* and by which path, as
-path-vector routing does. A cluster ignores paths that it is on, so rings settle. A peer then knows what a route
-requires, and by which routes an origin can come when one of them breaks. Pure.
+A route is one (table, group) from one cluster to the next. It carries its source's own frames and those that the source
+receives. So a source declares to its peer which origins it *carries* and by which path, as in path-vector routing. A
+cluster ignores paths through itself, so rings converge. From this the peer derives what a route requires, and which
+other routes carry an origin when one breaks. Pure.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SILENT_US = 10_000_000  # every open route brings a closed frame about once a se
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """An origin whose frames a route brings, and the clusters they come through: the origin first, the source last.
+    """An origin whose frames a route carries, and their path: the origin first, the source last.
 
-    ``silent_since`` is when a cluster of the path was last seen by the next one (microseconds since 1970), 0 when all
-    are seen. ``awaits_bootstrap``: rows from before have yet to come to, or through, a cluster of the path.
+    ``silent_since`` is when a silent cluster of the path last sent anything (microseconds since 1970), 0 when none is
+    silent. ``awaits_bootstrap`` is True while a cluster of the path has not received or passed on a bootstrap.
     """
 
     origin: ClusterId
@@ -35,11 +35,11 @@ class Carried:
 
 @dataclass(frozen=True, slots=True)
 class InboundRoute:
-    """An open route into a cluster, as its ledger keeps it.
+    """An open route into a cluster, as in its ledger.
 
-    It requires the sequences from ``required_from`` on (0 for WALs not named), less ``acknowledged``, of its source's
-    WALs and of those of origins that it carries. ``last_seen`` is when its source last sent anything, in microseconds
-    since 1970. ``phase`` is that of its source's rule.
+    It requires the sequences from ``required_from`` on (0 for other WALs), without ``acknowledged``, of the WALs of its
+    source and of the origins that it carries. ``last_seen`` is when its source last sent anything, in microseconds
+    since 1970. ``phase`` is the phase of the source's rule.
     """
 
     source: ClusterId
@@ -53,16 +53,16 @@ class InboundRoute:
     phase: Phase = Phase.LIVE
 
     def brings(self, origin: ClusterId) -> bool:
-        """Whether frames of ``origin`` come by this route."""
+        """Return whether this route carries frames of ``origin``."""
         return origin == self.source or any(each.origin == origin for each in self.carried)
 
     @property
     def awaited(self) -> str:
-        """Which rows from before have yet to come by this route, in words; "" when none."""
+        """Which bootstrap this route waits for, in words; "" for none."""
         if self.phase is Phase.BOOTSTRAPPING:
             return f"table {self.table} is being bootstrapped from {self.source.name}"
         if self.phase is Phase.NEEDS_BOOTSTRAP:
-            return f"table {self.table} has lost rows of {self.source.name}: there, run walship bootstrap"
+            return f"table {self.table} has lost rows of {self.source.name}: run walship bootstrap there"
         for each in self.carried:
             if each.awaits_bootstrap:
                 hops = " and ".join(hop.name for hop in each.path[1:])
@@ -70,7 +70,7 @@ class InboundRoute:
         return ""
 
     def paths(self, now: int) -> Iterator[Carried]:
-        """Every origin with its path up to the source; silent ones since when."""
+        """Yield every origin with its path up to the source, silent ones with the time."""
         silent = self.last_seen if now - self.last_seen > SILENT_US else 0
         awaits = self.phase is not Phase.LIVE
         yield Carried(self.source, (self.source,), silent, awaits)
@@ -86,11 +86,11 @@ def carried_onward(
     now: int,
     passing_on: Container[ClusterId] = (),
 ) -> tuple[Carried, ...]:
-    """What a route from ``own`` to ``peer`` carries, given the same table's and group's routes into ``own``.
+    """Return what a route from ``own`` to ``peer`` carries, by the routes of the same table and group into ``own``.
 
-    Of several paths of an origin the best counts: not silent, then the shortest, then the first by name. Paths through
-    the peer do not count. Earlier rows are awaited while any path of the origin awaits them, or while the peer has not
-    applied those from one of ``passing_on``.
+    Of several paths of an origin the best is used: not silent, then the shortest, then the first by name. Paths through
+    the peer are ignored. An origin awaits a bootstrap while any of its paths does, or while the peer has not applied a
+    bootstrap from one of the clusters ``passing_on``.
     """
     best: dict[ClusterId, Carried] = {}
     awaiting: set[ClusterId] = set()
@@ -100,46 +100,48 @@ def carried_onward(
                 continue
             if each.awaits_bootstrap or route.source in passing_on:
                 awaiting.add(each.origin)
-            found = Carried(each.origin, (*each.path, own), each.silent_since)
-            if each.origin not in best or _rank(found) < _rank(best[each.origin]):
-                best[each.origin] = found
+            onward = Carried(each.origin, (*each.path, own), each.silent_since)
+            if each.origin not in best or _rank(onward) < _rank(best[each.origin]):
+                best[each.origin] = onward
     return tuple(replace(best[origin], awaits_bootstrap=origin in awaiting) for origin in sorted(best))
 
 
 def required_onward(
     routes: Sequence[InboundRoute], peer: ClusterId, required_from: Mapping[FileId, int]
 ) -> dict[FileId, int]:
-    """Where a rule's route starts in each WAL: in other clusters' WALs no earlier than the routes into this cluster.
+    """Return the first sequence that a rule's route requires per WAL.
+
+    In other clusters' WALs the route starts no earlier than the routes into this cluster.
 
     Args:
-        routes: the routes of the same table and group that come into this cluster.
-        peer: where the rule's route goes; what comes from there is not required.
+        routes: the routes of the same table and group into this cluster.
+        peer: the peer of the rule; frames from there are not required.
         required_from: the first sequence that the rule sends, per WAL.
     """
-    made = dict(required_from)
+    first = dict(required_from)
     others = [route for route in routes if route.source != peer]
     for wal in {wal for route in others for wal in route.required_from}:
         starts = [route.required_from.get(wal, 0) for route in others if route.brings(wal.cluster)]
-        if starts and min(starts) > made.get(wal, 0):
-            made[wal] = min(starts)
-    return made
+        if starts and min(starts) > first.get(wal, 0):
+            first[wal] = min(starts)
+    return first
 
 
 def acknowledged_onward(routes: Sequence[InboundRoute], peer: ClusterId) -> dict[FileId, Ranges]:
-    """Sequences of other clusters' WALs that were salvaged there, by the routes into this cluster.
+    """Return the acknowledged losses in other clusters' WALs, from the routes into this cluster.
 
-    One such route suffices: a cluster that still has them brings them, and does not list them.
+    A sequence counts if one route lists it. A cluster that still has the sequence sends it and does not list it.
 
     Args:
-        routes: the routes of the same table and group that come into this cluster.
-        peer: where they would go on; routes from there are left out, since it knows them.
+        routes: the routes of the same table and group into this cluster.
+        peer: the peer of the onward route; routes from the peer are ignored, since it has their losses.
     """
-    made: dict[FileId, Ranges] = {}
+    losses: dict[FileId, Ranges] = {}
     for route in routes:
         for wal, gaps in route.acknowledged.items():
             if route.source != peer and route.brings(wal.cluster):
-                made[wal] = made.get(wal, Ranges()).union(gaps)
-    return made
+                losses[wal] = losses.get(wal, Ranges()).union(gaps)
+    return losses
 
 
 def _rank(carried: Carried) -> tuple[bool, int, tuple[ClusterId, ...]]:

@@ -1,8 +1,9 @@
-"""From closed time to replicated time: up to when a cluster has everything of an origin.
+"""Derive replicated time, up to which a cluster has everything of an origin, from closed time.
 
-About once a second an origin writes a CLOSED frame: at time t its streams ended at these sequences (``ClosedNotice``).
-Another cluster has the origin's data up to t when it has applied every sequence that the notices up to t list and an
-open route requires. Notices accumulate: a stream that a later notice no longer lists is still required. Pure.
+About once a second an origin writes a CLOSED frame with the time t and the last sequence of each stream
+(``ClosedNotice``). Another cluster has the origin's data up to t when it has applied every sequence that the notices up
+to t list and an open route requires. Notices accumulate: a stream that a later notice does not list is still required.
+Pure.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class ClosedNotice:
     streams: tuple[tuple[StreamId, int], ...]
 
     def encode(self) -> bytes:
-        """The payload's bytes: names of files and tables once, then 13 bytes and the group's name per stream.
+        """Return the payload's bytes: names of files and tables once, then 13 bytes and the group's name per stream.
 
-        Of more files than version 1 can count, and of so many streams that a frame could not hold them: version 2.
+        Version 2 is used when version 1 cannot count the files or tables, or would be too large.
         """
         files = {stream.wal: None for stream, _ in self.streams}
         tables = {stream.table: None for stream, _ in self.streams}
@@ -66,11 +67,11 @@ class ClosedNotice:
 
     @staticmethod
     def decode(payload: Buffer) -> ClosedNotice:
-        """Read the payload's bytes.
+        """Decode a payload.
 
         Raises:
-            FormatError: they are no closed notice.
-            VersionError: a newer version.
+            FormatError: it is not a closed notice.
+            VersionError: it has a newer version.
         """
         raw = bytes(payload)
         if raw and raw[0] > NOTICE_VERSION:
@@ -123,16 +124,16 @@ def _read_short(raw: bytes, at: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class RouteCoverage:
-    """What one open route into this cluster requires of one (table, group), per WAL.
+    """The sequences that one open route into this cluster requires, per WAL of one (table, group).
 
-    That is everything from the sequence in ``required_from`` on (0 for WALs it does not name), less ``acknowledged``.
+    These are all from ``required_from`` on (0 for other WALs), without ``acknowledged``.
     """
 
     required_from: Mapping[FileId, int] = field(default_factory=dict)
     acknowledged: Mapping[FileId, Ranges] = field(default_factory=dict)
 
     def required(self, wal: FileId, last: int) -> Ranges:
-        """The sequences up to and including ``last`` that this route must bring."""
+        """Return the required sequences up to and including ``last``."""
         due = Ranges.of((self.required_from.get(wal, 0), last + 1))
         acknowledged = self.acknowledged.get(wal)
         return due if acknowledged is None else due.subtract(acknowledged)
@@ -140,9 +141,9 @@ class RouteCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whether a cluster has all that is required of a stream up to a sequence; ``held_by`` names what it lacks.
+    """Whether a cluster has all required sequences of a stream up to one; ``held_by`` says what is missing.
 
-    ``applied`` counts quarantined frames, ``visible`` does not. ``comes`` is False when no open route brings the
+    ``applied`` includes quarantined frames, ``visible`` does not. ``comes`` is False when no open route carries the
     stream, for instance after its table was ``dropped`` there.
     """
 
@@ -160,9 +161,9 @@ NOTHING: Mapping[StreamId, Ranges] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """Everything up to and including commit time ``t`` is here and applied.
+    """A replicated time: everything up to and including commit time ``t`` is here and applied.
 
-    ``held_by`` names what stops it there, "" when nothing does.
+    ``held_by`` says why it is not later, "" when nothing holds it.
     """
 
     t: int
@@ -170,7 +171,7 @@ class Replicated:
 
 
 def accumulate(older: ClosedNotice, newer: ClosedNotice) -> ClosedNotice:
-    """One notice at the newer time that requires what both do: what thinning replaces the two with."""
+    """Return one notice at the newer time that requires what both do; thinning replaces the two with it."""
     last = dict(older.streams)
     for stream, sequence in newer.streams:
         last[stream] = max(sequence, last.get(stream, -1))
@@ -185,22 +186,22 @@ def replicated_time(
     origin: str = "the origin",
     quarantined: Mapping[StreamId, Ranges] = NOTHING,
 ) -> Replicated:
-    """The largest t of ``notices`` up to which all that is required is covered and applied.
+    """Return the largest t of ``notices`` up to which all required sequences are claimed and applied.
 
     Args:
-        notices: one origin's closed notices, any order.
-        routes: the open routes that bring a stream here; none means that it is not required.
+        notices: one origin's closed notices, in any order.
+        routes: returns the open routes that carry a stream here; without one the stream is not required.
         covered: the claimed sequences of each stream.
-        applied: those of them that are in the tables.
+        applied: the claimed sequences that are in the tables.
         origin: its name, for ``held_by``.
-        quarantined: the sequences of each stream that could not be applied and that nobody has discarded.
+        quarantined: the quarantined sequences of each stream, without discarded ones.
     """
     reached = passed = 0
     seen = False
     checked: dict[StreamId, int] = {}
     for notice in sorted(notices, key=lambda n: n.t):
         seen = True
-        if notice.t > passed:  # of several at one t all must be satisfied
+        if notice.t > passed:  # all notices at one t must be satisfied
             reached = passed
         for stream, last in notice.streams:
             if last <= checked.get(stream, -1):
@@ -219,14 +220,15 @@ def replicated_time(
 def reach(
     stream: StreamId, last: int, routes: Sequence[RouteCoverage], covered: Ranges, applied: Ranges, quarantined: Ranges
 ) -> Reach:
-    """How much of a stream up to ``last`` is here, of what ``routes`` require; arguments as of ``replicated_time``.
+    """Return whether this cluster has what ``routes`` require of a stream up to ``last``.
 
-    A sequence that no route requires will not come: it holds ``durable`` and the rest.
+    The other arguments are as of ``replicated_time``. If no route requires ``last`` and it is not claimed, it will not
+    arrive, and all three results are False.
     """
     due = Ranges.union_of(span for route in routes for span in route.required(stream.wal, last))
     if not due.contains(last, last + 1):
         wal = f"{stream.wal.cluster.name}/{stream.wal.local}"
-        why = "was written before a route brought it, so only a bootstrap does" if routes else NO_ROUTE
+        why = "was written before a route brought it, so it needs a bootstrap" if routes else NO_ROUTE
         if any(route.acknowledged.get(stream.wal, Ranges()).contains(last) for route in routes):
             why = "was salvaged (walship wal salvage)"
         if not covered.contains(last, last + 1):
@@ -241,7 +243,7 @@ def reach(
 
 
 def named(held_by: str, names: Mapping[UUID, str]) -> str:
-    """What holds a time or a reach, with tables by their names."""
+    """Return ``held_by`` with tables' names instead of their uuids."""
     for table, name in names.items():
         held_by = held_by.replace(f"table {table}", f"table {name}")
     return held_by

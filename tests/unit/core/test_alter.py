@@ -63,8 +63,8 @@ def test_a_name_that_comes_again_is_another_column(spec: TableSpec) -> None:
     ("change", "said"),
     [
         (lambda s: add_column(s, "V", pa.int64(), "", UUID(int=9), 1), "has a column v already"),
-        (lambda s: add_column(s, "AT_day", pa.int64(), "", UUID(int=9), 1), "partition of table ops.t is called"),
-        (lambda s: rename_column(s, "v", "at_day", 1), "partition of table ops.t is called"),
+        (lambda s: add_column(s, "AT_day", pa.int64(), "", UUID(int=9), 1), "partition of table ops.t is named"),
+        (lambda s: rename_column(s, "v", "at_day", 1), "partition of table ops.t is named"),
         (lambda s: add_column(s, "_x", pa.int64(), "", UUID(int=9), 1), "must start with a letter"),
         (lambda s: add_column(s, "x", pa.time32("s"), "", UUID(int=9), 1), "Iceberg tables cannot hold"),
         (lambda s: rename_column(s, "nope", "x", 1), "no column 'nope'.*It has k, v"),
@@ -80,7 +80,7 @@ def test_a_name_that_comes_again_is_another_column(spec: TableSpec) -> None:
         (lambda s: set_properties(s, {"history_s": "soon"}, 1), "number of seconds"),
         (lambda s: set_properties(s, {"history_s": "9" * 5000}, 1), "up to 3153600000 "),
         (lambda s: set_properties(s, {"codec": "rar"}, 1), "no codec 'rar'.*zstd"),
-        (lambda s: set_properties(s, {"sort": "v up"}, 1), "no sort column"),
+        (lambda s: set_properties(s, {"sort": "v up"}, 1), "is not a sort column"),
         (lambda s: set_properties(s, {"write.format.default": "orc"}, 1), "cannot be 'orc'.*Parquet"),
         (lambda s: set_properties(s, {"walship.table": "x"}, 1), "no table property"),
     ],
@@ -201,5 +201,5 @@ def test_groups_are_added_to_typed_tables_with_a_key_only() -> None:
     column = [("x", pa.int32(), uuid4())]
     with pytest.raises(SchemaError, match="ops.c is a cell table"):
         add_group(cell("ops.c"), "extra", column, 5)
-    with pytest.raises(SchemaError, match="has no key to put the groups of a row together by"):
+    with pytest.raises(SchemaError, match="has no key, so it cannot have more groups"):
         add_group(keyed("ops.log", SCHEMA, ()), "extra", column, 5)

@@ -101,7 +101,7 @@ def test_an_adopted_table_has_the_name_that_was_asked_for(east: Site) -> None:
     _Answering.answer = replace(table("ops.other"), name="../ops.other")
     peering = Peering(east.ledger, east.coordination, _Answering(east.ledger, east.config.tls))
     assert peering.adopt("ops.other", "west").name == "ops.other"
-    with pytest.raises(RequestError, match="keeps for tables of its own"):
+    with pytest.raises(RequestError, match="is reserved for walship's own tables"):
         peering.adopt("ops.other__changes", "west")
 
 

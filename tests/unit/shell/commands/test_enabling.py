@@ -137,7 +137,7 @@ def test_tables_that_were_disabled_are_told_as_json_though_another_was_not(
 def test_a_system_table_is_refused(east: Shell, name: str) -> None:  # 004-28
     with pytest.raises(RequestError, match="own table and is not replicated"):
         east.enable(name)
-    with pytest.raises(RequestError, match="keeps for tables of its own"):
+    with pytest.raises(RequestError, match="is reserved for walship's own tables"):
         east.enable("ops.a", remote_table=name)
     assert east.ledger.rules.all() == []
 
