@@ -36,7 +36,7 @@ def test_bytes_look_as_in_the_hbase_shell():
 
 @pytest.mark.parametrize("text", ["\\", "a\\n", r"\x4", r"\xg0", "\\\\\\"])
 def test_a_backslash_before_anything_else_is_refused_with_its_row(text):
-    with pytest.raises(FormatError, match="stands for no byte"):
+    with pytest.raises(FormatError, match="is not an escaped byte"):
         unescaped(text)
     with pytest.raises(FormatError, match="row 8, column 'b'"):
         unescaped_column(pa.array(["a", text]), "b", 7)

@@ -1,7 +1,7 @@
 """Log batches, and the frame payloads that they are encoded to.
 
 A log batch has the columns of its group's schema version (``core/definition/schema.py``): ``_op``, for cell tables
-``_ts``, the key, the group's columns. A payload is one Arrow IPC record batch message without its schema.
+``_ts``, the key, the group's columns. A payload is one Arrow IPC record batch message, without the schema message.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class LogBatch:
 
 
 def split(log: LogBatch) -> Iterator[LogBatch]:
-    """Slices of ``log`` that each fit one frame: at most ``FRAME_ROWS_MAX`` rows and about ``FRAME_PAYLOAD_BYTES``.
+    """Split ``log`` into frame-sized batches: at most ``FRAME_ROWS_MAX`` rows and about ``FRAME_PAYLOAD_BYTES``.
 
     Raises:
-        SchemaError: a single row is larger than ``ROW_BYTES_MAX``.
+        SchemaError: a row is larger than ``ROW_BYTES_MAX``.
     """
     rows, size = log.batch.num_rows, log.batch.nbytes
     if rows <= FRAME_ROWS_MAX and size <= FRAME_PAYLOAD_BYTES:
@@ -50,8 +50,8 @@ def split(log: LogBatch) -> Iterator[LogBatch]:
     if rows == 1:
         if size > ROW_BYTES_MAX:
             raise SchemaError(
-                f"one row has {size} bytes; {ROW_BYTES_MAX} is the most",
-                "Keep what is so large in a file, and its address in the row; or make several rows of it",
+                f"one row has {size} bytes; the maximum is {ROW_BYTES_MAX}",
+                "Store the large value in a file and its address in the row, or split it into several rows",
             )
         yield log
         return
@@ -62,9 +62,10 @@ def split(log: LogBatch) -> Iterator[LogBatch]:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A payload, and all of its frame that does not depend on where it goes. Encoding is the costly step; no lock.
+    """A payload, and the header fields that do not depend on the frame's place in a WAL.
 
-    With a ``batch_id`` it is number ``part`` of the ``parts`` that its table gets under that id.
+    Encoding is the costly step and runs without a lock. With a ``batch_id``, this is number ``part`` of the ``parts``
+    of its table under that id.
     """
 
     version: SchemaVersion
@@ -78,13 +79,13 @@ class EncodedBatch:
 
     @staticmethod
     def encode(log: LogBatch, codec: Codec, batch_id: str = "", part: int = 0, parts: int = 1) -> EncodedBatch:
-        """Compress and hash ``log``; other threads run meanwhile."""
+        """Compress and hash ``log``; this releases Python's lock."""
         payload = encode_payload(log.batch, codec)
         digest = sha256(payload).digest()
         return EncodedBatch(log.version, codec, payload, digest, log.batch.num_rows, batch_id, part, parts)
 
     def sealed(self, file: FileId, sequence: int, previous: bytes, commit: int, role_epoch: int, size: int) -> bytes:
-        """The sealed header of this batch as a frame of ``file``, whose payload has ``size`` bytes."""
+        """Return the sealed header of this batch as a frame of ``file``; ``size`` is the payload's bytes."""
         version = self.version
         return encode_sealed_header(
             SealedHeader(
@@ -115,7 +116,7 @@ class EncodedBatch:
 
 
 def encode_payload(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
-    """One Arrow IPC record batch message, its buffers compressed with ``codec``; the schema is left out."""
+    """Encode a batch as one Arrow IPC record batch message with compressed buffers, without the schema message."""
     if codec is Codec.NONE:
         return batch.serialize()
     sink = pa.BufferOutputStream()
@@ -128,15 +129,15 @@ def encode_payload(batch: pa.RecordBatch, codec: Codec) -> pa.Buffer:
 
 
 def decode_payload(payload: Buffer | pa.Buffer, version: SchemaVersion) -> pa.RecordBatch:
-    """The log batch in ``payload``, without copying what is not compressed.
+    """Decode the log batch in ``payload``. Uncompressed buffers are not copied.
 
     Raises:
-        SchemaError: the bytes are no record batch of this schema version.
+        SchemaError: the payload is not a record batch of this schema version.
     """
     try:
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), version.arrow)
         batch.validate(full=True)
         check_years(batch)
     except (pa.ArrowInvalid, pa.ArrowException, OSError, EOFError) as error:
-        raise SchemaError(f"payload is no record batch of schema {version.hash.hex()[:12]}: {error}") from None
+        raise SchemaError(f"payload is not a record batch of schema {version.hash.hex()[:12]}: {error}") from None
     return batch

@@ -1,6 +1,6 @@
-"""The same rows as the same bytes, so that hashes of payloads compare rows.
+"""Give equal rows equal bytes, so that hashes of payloads compare rows.
 
-What lies beneath a NULL, and in the last bits of a bitmap, is nobody's: engines leave old memory there.
+Values beneath NULLs and the unused bits of bitmaps are undefined: engines leave old memory there.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from replication.core.rows.constant import row_numbers
 
 
 def canonical(log: LogBatch) -> LogBatch:
-    """``log`` with nothing beneath its NULLs, in memory of its own."""
+    """Return a copy of ``log`` with defined bytes beneath its NULLs."""
     arrays = [_canonical(array) for array in log.batch.columns]
     return LogBatch(log.version, pa.RecordBatch.from_arrays(arrays, schema=log.batch.schema))
 
 
 def _canonical(array: pa.Array) -> pa.Array:
     kind = array.type
-    if pa.types.is_struct(kind):  # of which Arrow would take the fields along as they are
+    if pa.types.is_struct(kind):  # ``take`` does not clear the fields of NULL structs
         fields = [_canonical(field) for field in array.flatten()]
         return pa.StructArray.from_arrays(fields, fields=list(kind), mask=array.is_null())
     taken = array.take(row_numbers(len(array)))

@@ -1,4 +1,4 @@
-"""One column as it is given, Arrow or Python values, as an array of the type that its table stores, losing nothing."""
+"""Convert one column, Arrow or Python values, to the type that its table stores, without loss."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from replication.core.definition.types import storable_type
 from replication.core.rows.exact import check_exact
 from replication.errors import SchemaError
 
-#: What Arrow raises at values that are not of a type.
+#: Arrow's errors for values that do not fit a type.
 NO_FIT = (pa.ArrowException, OverflowError, LookupError, TypeError, ValueError)
 
 
 def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str) -> pa.Array:
-    """``given`` as one array of the storable type ``wanted``, losing nothing.
+    """Convert an array to one array of the storable type ``wanted``, without loss.
 
     Raises:
-        SchemaError: a value does not fit, or the types have nothing to do with each other; names ``column``.
+        SchemaError: a value does not fit, or the types are unrelated; the message has the name ``column``.
     """
     array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
     if isinstance(array, pa.ChunkedArray):
@@ -31,7 +31,7 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
         _check_whole(array, column)
         if array.type == wanted:
             return array
-        if pa.types.is_null(array.type) or 0 < len(array) == array.null_count:  # pandas has no other type for those
+        if pa.types.is_null(array.type) or 0 < len(array) == array.null_count:  # pandas has no type for all NULLs
             return pa.nulls(len(array), wanted)
         if pa.types.is_dictionary(array.type):
             array = array.dictionary.cast(_plain(array.type.value_type)).take(array.indices)
@@ -41,10 +41,10 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
         if array.type == wanted:
             return array
         if pa.types.is_list_view(array.type):
-            array = _of_view(array)
-        made = array.cast(wanted, safe=True)
-        made.validate()  # Arrow's own casts of views are not whole
-        return made
+            array = _list_of_view(array)
+        cast = array.cast(wanted, safe=True)
+        cast.validate()  # Arrow's casts of views can give invalid arrays
+        return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise SchemaError(
             f"column {column!r}: a value of type {given.type} does not fit {wanted} without loss ({error})"
@@ -52,37 +52,37 @@ def convert(given: pa.ChunkedArray | pa.Array, wanted: pa.DataType, column: str)
 
 
 def _check_whole(array: pa.Array, column: str) -> None:
-    """SchemaError where what was given is no such array, as text that is no UTF-8: no reader would take it."""
+    """Raise SchemaError for an invalid array, for example text that is not UTF-8: readers would refuse it."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         raise SchemaError(
-            f"column {column!r}: a value is no {array.type} ({error})",
-            "Text must be UTF-8: decode it, or keep such bytes in a binary column",
+            f"column {column!r}: a value is not valid {array.type} ({error})",
+            "Text must be UTF-8: decode it, or store the bytes in a binary column",
         ) from None
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without views, which Arrow cannot pick values from (polars keeps categories so)."""
+    """Return the type without views: Arrow cannot ``take`` from views, which polars uses for categories."""
     return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
 
 
-def _of_view(array: pa.Array) -> pa.Array:
-    """A list of a list view, which Arrow's cast makes one offset too short."""
+def _list_of_view(array: pa.Array) -> pa.Array:
+    """Convert a list view to a list; Arrow's cast gives one offset too few."""
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
     return pa.ListArray.from_arrays(offsets, array.flatten(), mask=array.is_null())
 
 
 def _check_alike(array: pa.Array, wanted: pa.DataType, column: str) -> None:
-    """Raise where Arrow's cast would make something else of a value without a word, however deep it lies."""
+    """Raise SchemaError where Arrow's cast would silently change a value, at any depth."""
     t, kind = pa.types, array.type
     if t.is_null(kind):
         return
     if _shape(kind, column) != _family(wanted):
         raise SchemaError(f"column {column!r} holds {wanted}, but was given {kind}", "Convert it beforehand")
     if t.is_struct(wanted):
-        parts = array.flatten()  # what lies beneath a NULL is no value
+        parts = array.flatten()  # without the values beneath NULLs
         for at, field in enumerate(kind):
             if wanted.get_field_index(field.name) < 0:
                 raise SchemaError(
@@ -99,7 +99,7 @@ def _check_alike(array: pa.Array, wanted: pa.DataType, column: str) -> None:
 
 
 def _check_floats(array: pa.Array, wanted: pa.DataType) -> None:
-    """ArrowInvalid when a double would be rounded: Arrow's safe cast looks at integers only."""
+    """Raise ArrowInvalid when a double would be rounded: Arrow's safe cast checks only integers."""
     back = array.cast(wanted, safe=True).cast(array.type)
     same = pc.or_(pc.equal(array, back), pc.and_(pc.is_nan(array), pc.is_nan(back)))
     if not pc.all(same, min_count=0).as_py():
@@ -107,7 +107,7 @@ def _check_floats(array: pa.Array, wanted: pa.DataType) -> None:
 
 
 def _shape(given: pa.DataType, column: str) -> str:
-    """The family of a type as it is given; of a nested one the outermost part."""
+    """Return the family of the caller's type; for a nested type, its outermost kind."""
     t = pa.types
     if t.is_list(given) or t.is_large_list(given) or t.is_fixed_size_list(given) or t.is_list_view(given):
         return "list"
@@ -128,7 +128,7 @@ def _family(t: pa.DataType) -> str:
 
 
 def from_values(values: Sequence[Any], wanted: pa.DataType, column: str) -> pa.Array:
-    """Python values as an array of the storable type ``wanted``; SchemaError names the column of one that is not."""
+    """Convert Python values to an array of the storable type ``wanted``. Raises SchemaError with the column's name."""
     check_exact(values, wanted, column)
     try:
         return pa.array(values, wanted)

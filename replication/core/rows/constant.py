@@ -1,4 +1,4 @@
-"""Arrays of known values, made once and sliced: allocating memory costs more than filling it."""
+"""Arrays of constants and row numbers, made once and sliced: allocating memory costs more than filling it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pyarrow as pa
 _SHARED_ROWS_MAX = 1 << 16
 
 
-def constant(value: object, of: pa.DataType, count: int) -> pa.Array:
-    """``count`` times one value; up to 65,536 cut out of an array that others share."""
+def constant(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    """Return one value ``count`` times; up to 65,536 as a slice of a shared array."""
     if count > _SHARED_ROWS_MAX:
-        return pa.repeat(pa.scalar(value, of), count)
-    return _repeated(value, of, _rounded(count)).slice(0, count)
+        return pa.repeat(pa.scalar(value, kind), count)
+    return _repeated(value, kind, _rounded(count)).slice(0, count)
 
 
 def row_numbers(count: int) -> pa.Array:
-    """0, 1, … as 32-bit integers; up to 65,536 cut out of an array that others share."""
+    """Return 0, 1, … as 32-bit integers; up to 65,536 as a slice of a shared array."""
     return _numbers().slice(0, count) if count <= _SHARED_ROWS_MAX else pa.arange(0, count).cast(pa.int32())
 
 
@@ -26,8 +26,8 @@ def _rounded(count: int) -> int:
 
 
 @lru_cache(maxsize=12)
-def _repeated(value: object, of: pa.DataType, count: int) -> pa.Array:
-    return pa.repeat(pa.scalar(value, of), count)
+def _repeated(value: object, kind: pa.DataType, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
 
 
 @lru_cache(maxsize=1)

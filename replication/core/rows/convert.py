@@ -1,4 +1,4 @@
-"""Rows as callers hand them in become one log batch per touched group, with exactly the values given."""
+"""Convert callers' rows to one log batch per touched group, without loss."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from replication.errors import NullKeyError, SchemaError
 
 
 def log_batches(rows: object, spec: TableSpec, *, delete: bool = False) -> Iterator[LogBatch]:
-    """Log batches of upserts, or of row deletes, of anything that ``row_pieces`` takes; as they stream in.
+    """Yield log batches of upserts, or of row deletes, from anything that ``row_pieces`` accepts.
 
     Raises:
-        SchemaError, NullKeyError: as ``upserts_from_arrow`` and ``deletes``; of a piece that streams in, all or nothing
-            was given.
+        SchemaError, NullKeyError: as ``upserts_from_arrow`` and ``deletes``. Nothing of the piece with the error was
+            yielded.
     """
     for piece in row_pieces(rows):
-        made: list[LogBatch] = []
+        batches: list[LogBatch] = []
         for begin in range(0, len(piece), FRAME_ROWS_MAX):
             if isinstance(piece, pa.Table):
                 table = piece.slice(begin, FRAME_ROWS_MAX)
-                made += deletes(table, spec) if delete else upserts_from_arrow(table, spec)
+                batches += deletes(table, spec) if delete else upserts_from_arrow(table, spec)
             else:
                 few = piece[begin : begin + FRAME_ROWS_MAX]
-                made += deletes(few, spec) if delete else upserts_from_rows(few, spec)
-        yield from made
+                batches += deletes(few, spec) if delete else upserts_from_rows(few, spec)
+        yield from batches
 
 
 def upserts_from_arrow(data: pa.Table | pa.RecordBatch, spec: TableSpec) -> list[LogBatch]:
-    """Log batches of upserts: one for each group that ``data`` has a column of, or on cell tables a family of.
+    """Return log batches of upserts: one for each group with a column (cell tables: a family) in ``data``.
 
-    Omitted columns of a touched group become NULL; when only key columns are given the first group is touched.
+    Omitted columns of a touched group become NULL. With key columns only, the first group is touched.
 
     Raises:
-        SchemaError: an unknown column, a missing key column, or a value its column cannot hold, by name.
-        NullKeyError: NULL in a key column.
+        SchemaError: a column is unknown, a key column is missing, or a value does not fit its column.
+        NullKeyError: a key column has NULL.
     """
     table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
     _check_names(table.column_names, spec)
@@ -61,7 +61,7 @@ def upserts_from_arrow(data: pa.Table | pa.RecordBatch, spec: TableSpec) -> list
 
 
 def upserts_from_rows(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> list[LogBatch]:
-    """Log batches of upserts given as dicts; each row touches the groups it names a column of, a cell its family's.
+    """Return log batches of upserts from dicts. A row touches the groups of its columns, a cell its family's group.
 
     Raises:
         SchemaError: as ``upserts_from_arrow``.
@@ -90,9 +90,9 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], spec: TableSpec, group: str) -
         check_exact([row.get(name) for row in rows], spec.by_name[name].type, name)
     arrays: dict[str, pa.Array]
     try:
-        # One conversion for all columns: every call into Arrow lets another thread take the interpreter.
-        made = pa.array(rows, whole)
-        arrays = {name: made.field(at) for at, name in enumerate(names)}
+        # One conversion for all columns: every call into Arrow lets another thread take Python's lock.
+        structs = pa.array(rows, whole)
+        arrays = {name: structs.field(at) for at, name in enumerate(names)}
     except NO_FIT:
         arrays = {n: from_values([row.get(n) for row in rows], spec.by_name[n].type, n) for n in names}
     _check_keys(arrays, spec)
@@ -101,17 +101,17 @@ def _from_rows(rows: Sequence[Mapping[str, Any]], spec: TableSpec, group: str) -
 
 @lru_cache(maxsize=4096)
 def _given_columns(version: SchemaVersion) -> tuple[list[str], pa.StructType, list[str]]:
-    """A version's columns but for ``_op`` and ``_ts``, as names and as one struct; and which need ``check_exact``."""
+    """Return a version's columns except ``_op`` and ``_ts``: names, one struct, and those that need ``check_exact``."""
     fields = [pa.field(field.name, field.type) for field in version.arrow if field.name not in (OP, TS)]
     return [f.name for f in fields], pa.struct(fields), [f.name for f in fields if misfit_of(f.type) is not None]
 
 
 def deletes(keys: pa.Table | Sequence[Mapping[str, Any]], spec: TableSpec) -> list[LogBatch]:
-    """Log batches of row deletes: a tombstone for each key in every group; of a cell in the group of its family.
+    """Return log batches of row deletes: a tombstone per key in every group; for a cell only in its family's group.
 
     Raises:
-        SchemaError: the table has no key, or ``keys`` lacks a key column or has others.
-        NullKeyError: NULL in a key column.
+        SchemaError: the table has no key, or ``keys`` lacks a key column or has other columns.
+        NullKeyError: a key column has NULL.
     """
     if not spec.key:
         raise SchemaError(f"table {spec.name} has no key, so rows cannot be deleted from it")
@@ -135,19 +135,18 @@ def deletes(keys: pa.Table | Sequence[Mapping[str, Any]], spec: TableSpec) -> li
 
 
 def cells(mutations: Sequence[Mapping[str, Any]], spec: TableSpec) -> list[LogBatch]:
-    """Log batches of a cell table, from rows of ``row, family, qualifier, visibility, value, timestamp, delete``.
+    """Return log batches of a cell table, from dicts of the columns plus ``timestamp`` and ``delete``.
 
-    ``timestamp`` is in microseconds since 1970 or None for the commit time; each row goes to the group that has its
-    family.
+    ``timestamp`` is in microseconds since 1970, or None for the commit time. A cell belongs to its family's group.
     """
-    made: list[LogBatch] = []
+    batches: list[LogBatch] = []
     for group, rows in _cells_by_group(mutations, spec).items():
         arrays = {c.name: from_values([row.get(c.name) for row in rows], c.type, c.name) for c in spec.columns}
         arrays[TS] = from_values([row.get("timestamp") for row in rows], pa.int64(), "timestamp")
         arrays[OP] = pa.array([_cell_op(row) for row in rows], pa.int8())
         _check_keys(arrays, spec)
-        made.append(_log_batch(spec, group, arrays, len(rows), PUT))
-    return made
+        batches.append(_log_batch(spec, group, arrays, len(rows), PUT))
+    return batches
 
 
 def _cells_by_group(rows: Iterable[Mapping[str, Any]], spec: TableSpec) -> dict[str, list[Mapping[str, Any]]]:
@@ -156,7 +155,7 @@ def _cells_by_group(rows: Iterable[Mapping[str, Any]], spec: TableSpec) -> dict[
     for row in rows:
         family = row.get("family", "")
         if family is not None and not isinstance(family, str):
-            raise SchemaError(f"column 'family' holds string: {family!r} is no text", "Give text")
+            raise SchemaError(f"column 'family' holds string: {family!r} is not text", "Give text")
         by_group.setdefault(of_family.get(family or "", DEFAULT_GROUP), []).append(row)
     return by_group
 
@@ -166,17 +165,17 @@ def _group_of_family(spec: TableSpec) -> dict[str, str]:
 
 
 def _by_family(spec: TableSpec, arrays: Mapping[str, pa.Array], op: int) -> list[LogBatch]:
-    """One log batch for each group that has a family of these cells."""
+    """Return one log batch for each group of these cells' families."""
     of_family = _group_of_family(spec)
-    found = pc.index_in(arrays["family"], value_set=pa.array(of_family, pa.string())).to_pylist()
+    indexes = pc.index_in(arrays["family"], value_set=pa.array(of_family, pa.string())).to_pylist()
     groups = [*of_family.values(), DEFAULT_GROUP]
-    of_row = pa.array([groups[-1 if at is None else at] for at in found], pa.string())
-    made: list[LogBatch] = []
+    of_row = pa.array([groups[-1 if at is None else at] for at in indexes], pa.string())
+    batches: list[LogBatch] = []
     for group in dict.fromkeys(of_row.to_pylist()):
         mine = pc.equal(of_row, group)
         kept = {name: array.filter(mine) for name, array in arrays.items()}
-        made.append(_log_batch(spec, group, kept, len(kept["family"]), op))
-    return made
+        batches.append(_log_batch(spec, group, kept, len(kept["family"]), op))
+    return batches
 
 
 def _cell_op(row: Mapping[str, Any]) -> int:
@@ -193,9 +192,9 @@ def _log_batch(spec: TableSpec, group: str, arrays: Mapping[str, pa.Array], rows
         if field.name == OP and array is None:
             array = constant(op, pa.int8(), rows)
         columns.append(pa.nulls(rows, field.type) if array is None else array)
-    made = pa.RecordBatch.from_arrays(columns, schema=version.arrow)
-    check_years(made)
-    return LogBatch(version, made)
+    batch = pa.RecordBatch.from_arrays(columns, schema=version.arrow)
+    check_years(batch)
+    return LogBatch(version, batch)
 
 
 def _check_names(names: Sequence[str], spec: TableSpec) -> None:
@@ -214,10 +213,10 @@ def _check_keys(arrays: Mapping[str, pa.Array], spec: TableSpec) -> None:
         if name not in arrays:
             raise SchemaError(
                 f"key column {name!r} of table {spec.name} is missing",
-                f"Its key is {', '.join(spec.key)}: give all of it",
+                f"Its key is {', '.join(spec.key)}: give all key columns",
             )
         if arrays[name].null_count:
             raise NullKeyError(
                 f"key column {name!r} of table {spec.name} is NULL in {arrays[name].null_count} rows",
-                "A row is found by its key: give each row one, or leave these out",
+                "Give each row a key, or leave these rows out",
             )

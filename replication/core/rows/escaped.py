@@ -1,6 +1,6 @@
-r"""Bytes as text that is read back exactly: printable ASCII as it is, ``\\`` for a backslash, ``\xNN`` for other bytes.
+r"""Convert bytes to text and back exactly: printable ASCII unchanged, ``\\`` for a backslash, ``\xNN`` for other bytes.
 
-So the HBase shell shows keys, too. In text that people write any other character stands for its UTF-8 bytes.
+The HBase shell shows keys in the same way. In text from users any other character stands for its UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ _USED = np.arange(4) < _WIDTH[:, None]
 
 
 def escaped(value: bytes) -> str:
-    """``value`` as text."""
-    given = np.frombuffer(value, np.uint8)
-    return _TEXT[given][_USED[given]].tobytes().decode("ascii")
+    """Return ``value`` as text."""
+    raw = np.frombuffer(value, np.uint8)
+    return _TEXT[raw][_USED[raw]].tobytes().decode("ascii")
 
 
 def unescaped(text: str | bytes) -> bytes:
-    """The bytes that ``text`` (or its UTF-8 bytes) stands for.
+    """Return the bytes of ``text``, which may also be given as UTF-8.
 
     Raises:
         FormatError: a backslash is followed by neither a backslash nor ``xNN``.
     """
-    given = text.encode() if isinstance(text, str) else text
-    if _BACKSLASH not in given:
-        return given
-    if _WHOLE.fullmatch(given) is None:
-        odd = next(found for found in _SPOILED.findall(given) if found != b"\\\\").decode(errors="replace")
-        raise FormatError(f"{odd!r} stands for no byte", r"Write a byte as \xNN and a backslash as \\")
-    return given.decode("unicode_escape").encode("latin-1")
+    raw = text.encode() if isinstance(text, str) else text
+    if _BACKSLASH not in raw:
+        return raw
+    if _WHOLE.fullmatch(raw) is None:
+        odd = next(part for part in _SPOILED.findall(raw) if part != b"\\\\").decode(errors="replace")
+        raise FormatError(f"{odd!r} is not an escaped byte", r"Write a byte as \xNN and a backslash as \\")
+    return raw.decode("unicode_escape").encode("latin-1")
 
 
 def escaped_column(column: pa.Array) -> pa.Array:
-    """A binary column of any width as one of text."""
+    """Convert a binary column of any width to text."""
     if not len(column):
         return pa.array([], pa.large_string())
     column = column.cast(pa.large_binary())
     offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
     content = column.buffers()[2]
-    given = np.frombuffer(content or b"", np.uint8)[offsets[0] : offsets[-1]]
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(_WIDTH[given])])[offsets - offsets[0]]
-    text = pa.py_buffer(_TEXT[given][_USED[given]].tobytes())
-    there = column.is_valid().buffers()[1]
-    return pa.LargeStringArray.from_buffers(len(column), pa.py_buffer(ends.tobytes()), text, there)
+    raw = np.frombuffer(content or b"", np.uint8)[offsets[0] : offsets[-1]]
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(_WIDTH[raw])])[offsets - offsets[0]]
+    text = pa.py_buffer(_TEXT[raw][_USED[raw]].tobytes())
+    valid = column.is_valid().buffers()[1]
+    return pa.LargeStringArray.from_buffers(len(column), pa.py_buffer(ends.tobytes()), text, valid)
 
 
 def unescaped_column(column: pa.Array, name: str, first_row: int) -> pa.Array:
-    """A column of text, or of its UTF-8 bytes, as binary.
+    """Convert a column of text, or of its UTF-8 bytes, to binary.
 
     Args:
         column: text, or binary.
@@ -71,9 +71,9 @@ def unescaped_column(column: pa.Array, name: str, first_row: int) -> pa.Array:
         first_row: the number of its first row, for errors.
 
     Raises:
-        FormatError: as ``unescaped``; names row and column.
+        FormatError: as ``unescaped``; the message has the row and column.
     """
-    import pyarrow.compute as pc  # deferred: it takes longer to load than what prints rows takes to run
+    import pyarrow.compute as pc  # deferred: loading it takes longer than printing rows, which does not need it
 
     column = column.cast(pa.binary())
     if not pc.any(pc.match_substring(column, "\\")).as_py():

@@ -1,4 +1,4 @@
-"""Python values that Arrow would change without a word: 1.5 in an integer column, a datetime in a date column."""
+"""Refuse Python values that Arrow would silently change, such as 1.5 in an integer column."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import pyarrow as pa
 from replication.errors import SchemaError
 
 Misfit = Callable[[Any], str | None]
-FLOAT32_END = float.fromhex("0x1.ffffffp127")  # what is nearer to infinity than to the largest 32-bit float
-_NAT = "is pandas' word for no time: give None"
+FLOAT32_END = float.fromhex("0x1.ffffffp127")  # from here on a 32-bit float rounds to infinity
+_NAT = "is pandas' NaT, which means no time: give None"
 
 
 def check_exact(values: Iterable[Any], wanted: pa.DataType, column: str, *, times: bool = False) -> None:
-    """SchemaError, naming ``column``, when Arrow would lose or reinterpret one of ``values`` in making it ``wanted``.
+    """Raise SchemaError when Arrow would silently change one of ``values`` in its conversion to ``wanted``.
 
-    What Arrow refuses by itself is left to it. Rounding a Python float to a 32-bit column is no loss in this sense.
-    ``times`` looks at dates and timestamps only, for values that Arrow found the type ``wanted`` of.
+    Values that Arrow itself refuses are not checked. Rounding a Python float to a 32-bit column is allowed. ``times``
+    checks only dates and timestamps, for values whose type ``wanted`` Arrow has inferred.
     """
     misfit = misfit_of(wanted, times)
     if misfit is None:
@@ -33,7 +33,7 @@ def check_exact(values: Iterable[Any], wanted: pa.DataType, column: str, *, time
 
 @lru_cache(maxsize=1024)
 def misfit_of(wanted: pa.DataType, times: bool = False) -> Misfit | None:
-    """A check for values that Arrow would take but change: it gives the reason. None when Arrow itself refuses them."""
+    """Return a check that gives the reason when Arrow would silently change a value; None when no check is needed."""
     t = pa.types
     if t.is_integer(wanted):
         return None if times else _integer
@@ -53,7 +53,7 @@ def misfit_of(wanted: pa.DataType, times: bool = False) -> Misfit | None:
 
 
 def _integer(value: Any) -> str | None:
-    return None if type(value) is int or hasattr(type(value), "__index__") else "is no integer"
+    return None if type(value) is int or hasattr(type(value), "__index__") else "is not an integer"
 
 
 def _float32(value: Any) -> str | None:
@@ -69,7 +69,7 @@ def _date(value: Any) -> str | None:
 
 
 def _time(wanted: pa.TimestampType) -> Misfit:
-    """Of times with or without a zone; NumPy's, which Arrow takes for ``wanted.unit`` in arrays whatever theirs is."""
+    """Return the check of times. Arrow reads NumPy times in arrays as ``wanted.unit``, whatever their unit is."""
     unit = f"datetime64[{wanted.unit}]"
 
     def misfit(value: Any) -> str | None:
@@ -87,25 +87,25 @@ def _time(wanted: pa.TimestampType) -> Misfit:
         if zoned and not wanted.tz:
             return "has a time zone, and the column has none (timestamptz does)"
         if wanted.tz and not zoned:
-            return "has no time zone, and the column wants one"
+            return "has no time zone, and the column needs one"
         return "is finer than a microsecond" if getattr(value, "nanosecond", 0) else None
 
     return misfit
 
 
 def _fraction(value: Any, what: str) -> str | None:
-    """Of numbers Arrow takes the whole part."""
+    """Refuse numbers with a fraction, which Arrow would cut off."""
     if isinstance(value, Number) and not hasattr(type(value), "__index__") and value == value:
-        return f"is no {what}"
+        return f"is not a {what}"
     return None
 
 
 def _list(element: Misfit | None) -> Misfit:
     def misfit(value: Any) -> str | None:
         if isinstance(value, str | bytes | Mapping):
-            return "is no list"
+            return "is not a list"
         if hasattr(value, "mask") and hasattr(value, "filled"):
-            return "is masked, which Arrow does not see: give a list with None"
+            return "is masked, and Arrow ignores the mask: give a list with None"
         return _first(element, value)
 
     return misfit
@@ -117,33 +117,33 @@ def _map(key: Misfit | None, item: Misfit | None) -> Misfit:
             return _no_dict(value) or _first(key, value.keys()) or _first(item, value.values())
         pairs = list(value) if isinstance(value, Iterable) else []
         if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-            return "is no map: give a dict, or pairs"
+            return "is not a map: give a dict, or pairs"
         return _first(key, (pair[0] for pair in pairs)) or _first(item, (pair[1] for pair in pairs))
 
     return misfit
 
 
 def _struct(fields: Mapping[str, Misfit | None]) -> Misfit:
-    """Of dicts; of tuples, which Arrow takes by their places; and of lists of pairs."""
+    """Return the check of structs: dicts, tuples, whose fields Arrow takes by position, and lists of pairs."""
     names = tuple(fields)
 
     def misfit(value: Any) -> str | None:
-        given: Iterable[tuple[str, Any]]
+        pairs: Iterable[tuple[str, Any]]
         if isinstance(value, Mapping):
             if why := _no_dict(value):
                 return why
-            given = value.items()
+            pairs = value.items()
         elif isinstance(value, tuple):
             if getattr(value, "_fields", names) != names:
                 return f"has other fields than the column, or in another order ({', '.join(names)})"
-            given = zip(names, value, strict=False)
+            pairs = zip(names, value, strict=False)
         elif isinstance(value, Sequence):
-            given = (pair for pair in value if isinstance(pair, tuple) and len(pair) == 2)
+            pairs = (pair for pair in value if isinstance(pair, tuple) and len(pair) == 2)
         else:
             return None
-        for name, inner in given:
+        for name, inner in pairs:
             if name not in fields:
-                return f"has a field {name!r} that the column has not"
+                return f"has a field {name!r} that the column does not have"
             if why := _first(fields[name], (inner,)):
                 return why
         return None
@@ -152,7 +152,7 @@ def _struct(fields: Mapping[str, Misfit | None]) -> Misfit:
 
 
 def _no_dict(value: Any) -> str | None:
-    return None if isinstance(value, dict | pa.Scalar) else "is no dict"
+    return None if isinstance(value, dict | pa.Scalar) else "is not a dict"
 
 
 def _first(misfit: Misfit | None, values: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""What callers may hand in as rows: Arrow in any form, pandas, or mappings."""
+"""Accept callers' rows: Arrow in any form, pandas, or mappings."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ _FIXED = (str, bytes, int, float, date, Decimal, type(None))
 
 
 def row_pieces(rows: object) -> Iterator[RowPiece]:
-    """``rows`` as Arrow tables or lists of mappings, piece by piece where they stream in.
+    """Yield ``rows`` as Arrow tables or lists of mappings, in pieces when they are a stream.
 
-    Rows may be anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``, where NaN stays NaN. They may be pandas
-    frames, where NaN becomes NULL and the index is left out. Or they are one mapping, or an iterable of mappings, which
-    may have no end.
+    Rows may be anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``; NaN stays NaN. Of a pandas frame NaN
+    becomes NULL, and the index is left out. Rows may also be one mapping, or an iterable of mappings, even endless.
 
     Raises:
-        SchemaError: it is none of these.
+        SchemaError: ``rows`` is none of these.
     """
     if isinstance(rows, pa.Table):
         yield rows
@@ -48,7 +47,7 @@ def row_pieces(rows: object) -> Iterator[RowPiece]:
 
 
 def copied(rows: object) -> object:
-    """``rows`` for an append that goes on when the caller has them back: copied where those can be changed in place."""
+    """Return ``rows`` for an append that continues after the call returned; rows that can be changed are copied."""
     if isinstance(rows, list) and all(type(row) is dict for row in rows):
         return [{name: _copied(value) for name, value in row.items()} for row in rows]
     if _is_pandas(rows) and hasattr(rows, "copy"):
@@ -65,26 +64,26 @@ def _copied(value: object) -> object:
         return value.tobytes()
     try:
         return deepcopy(value)
-    except Exception:  # whatever a foreign class raises; what cannot be copied is refused when it is made Arrow
+    except Exception:  # a foreign class may raise anything; the conversion to Arrow refuses such values later
         return value
 
 
 def _is_pandas(rows: object) -> bool:
-    """Whether it is of a class of pandas, or of one derived from it."""
+    """Return whether ``rows`` is an instance of a pandas class or of a subclass."""
     return any(kind.__module__.partition(".")[0] == "pandas" for kind in type(rows).__mro__)
 
 
 def _from_pandas(frame: Any) -> pa.Table:
     if not hasattr(frame, "columns"):
-        raise SchemaError("a pandas Series has no column names", "Hand in a DataFrame: series.to_frame()")
+        raise SchemaError("a pandas Series has no column names", "Give a DataFrame: series.to_frame()")
     try:
-        made = pa.Table.from_pandas(frame, preserve_index=False)
+        table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise SchemaError(f"the pandas frame cannot be made Arrow: {error}") from None
-    for at, field in enumerate(made.schema):  # of objects Arrow takes the first one's type, and fits others to it
+        raise SchemaError(f"the pandas frame cannot be converted to Arrow: {error}") from None
+    for at, field in enumerate(table.schema):  # Arrow infers a type of objects from the first one, and casts the rest
         if frame.dtypes.iloc[at].name == "object":
             check_exact(frame.iloc[:, at].dropna(), field.type, field.name, times=True)
-    return made
+    return table
 
 
 def _from_mappings(rows: object) -> Iterator[list[Mapping[str, Any]]]:
@@ -93,13 +92,13 @@ def _from_mappings(rows: object) -> Iterator[list[Mapping[str, Any]]]:
         if not all(isinstance(row, Mapping) for row in piece):
             raise SchemaError(
                 f"rows of type {type(rows).__name__} are neither Arrow, pandas nor mappings",
-                "Hand in anything with __arrow_c_stream__, a DataFrame, or dicts; Mutations go to apply()",
+                "Give anything with __arrow_c_stream__, a DataFrame, or dicts; pass Mutations to apply()",
             )
         yield piece
 
 
 def sliced(items: Iterable[_T]) -> Iterator[list[_T]]:
-    """``items`` as one list when all of them are there already, else as many at a time as a frame takes."""
+    """Yield a sequence as one list, and any other iterable in lists of ``FRAME_ROWS_MAX`` items."""
     if isinstance(items, Sequence):
         yield list(items)
         return

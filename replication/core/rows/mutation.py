@@ -1,4 +1,4 @@
-"""Mutations of a cell table's row, as Accumulo and HBase users know them."""
+"""Mutations of a cell table's row, with an API like those of Accumulo and HBase."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Mutation:
         visibility: bytes | str = "",
         timestamp: int | None = None,
     ) -> Mutation:
-        """Delete a cell: with ``timestamp`` its versions up to then, else all up to now."""
+        """Delete a cell: with ``timestamp`` its versions up to that time, else all up to now."""
         return self._add(family, qualifier, visibility, timestamp, value=None, delete=True)
 
     def condition(
         self, family: str, qualifier: str, value: bytes | str | None = None, visibility: str = ""
     ) -> Mutation:
-        """Ask that a cell hold ``value`` (None: be absent) first; ``apply`` refuses it (ConditionalMutationError)."""
+        """Add a condition: the cell has ``value``, or is absent for None. ``apply`` raises ConditionalMutationError."""
         self.conditions.append((family, qualifier, value, visibility))
         return self
 
@@ -62,7 +62,7 @@ class Mutation:
         **rest: Any,
     ) -> Mutation:
         if timestamp is not None and type(timestamp) is not int:
-            raise SchemaError(f"timestamp {timestamp!r} is no whole number", "Give microseconds since 1970, or none")
+            raise SchemaError(f"timestamp {timestamp!r} is not an integer", "Give microseconds since 1970, or none")
         cell = {
             "row": self.row,
             "family": _text(family, "family"),
@@ -75,31 +75,31 @@ class Mutation:
 
 
 def cells_of(mutations: Iterable[Mutation], table: str) -> list[dict[str, Any]]:
-    """The cells of ``mutations``, in order, as ``batch.cells`` takes them.
+    """Return the cells of ``mutations``, in order, for ``convert.cells``.
 
     Raises:
-        ConditionalMutationError: one has a condition.
-        SchemaError: one is no mutation.
+        ConditionalMutationError: a mutation has a condition.
+        SchemaError: an item is not a mutation.
     """
-    made: list[dict[str, Any]] = []
+    cells: list[dict[str, Any]] = []
     for mutation in mutations:
         if not isinstance(mutation, Mutation):
-            raise SchemaError(f"{table}: {mutation!r} is no Mutation", "For instance Mutation(row).put(family, ...)")
+            raise SchemaError(f"{table}: {mutation!r} is not a Mutation", "For instance Mutation(row).put(family, ...)")
         if mutation.conditions:
             raise ConditionalMutationError(
-                f"{table}: conditional mutations do not go with replication: two clusters would each test "
-                "the condition against their own rows, and what one accepts the other would refuse",
-                "Read first and write what is wanted; the newest version wins on every cluster",
+                f"{table}: conditional mutations cannot be replicated: two clusters would test the condition against "
+                "different rows, and one could accept what the other refuses",
+                "Read first, then write without a condition; the newest version wins on every cluster",
             )
-        made += mutation.cells
-    return made
+        cells += mutation.cells
+    return cells
 
 
 def check_history(cells: Iterable[Mapping[str, Any]], spec: TableSpec, now: int) -> None:
-    """HistoryError when a user timestamp is older than the table's ``history_s`` allows at ``now``.
+    """Raise HistoryError when a user timestamp is older than the table's ``history_s`` allows at ``now``.
 
-    ``now`` is the later of the wall clock and the newest commit time, in microseconds since 1970: how long tombstones
-    stay is reckoned from commit times.
+    ``now`` is the later of the wall clock and the newest commit time, in microseconds since 1970, since tombstones
+    expire by commit times.
     """
     oldest = accepted_from(spec, now)
     for cell in cells:
@@ -108,7 +108,7 @@ def check_history(cells: Iterable[Mapping[str, Any]], spec: TableSpec, now: int)
             raise HistoryError(
                 f"{spec.name}: timestamp {timestamp} of row {cell['row']!r} is {(now - timestamp) / 1e6:.0f} s old, "
                 f"more than the table's history_s allows ({(now - oldest) // 1_000_000})",
-                "Tombstones that old may be gone; write it with a newer timestamp, or none",
+                "Tombstones of that age may have expired; write the row with a newer timestamp, or none",
             )
 
 
@@ -117,7 +117,7 @@ def _text(given: bytes | str, what: str) -> str:
         if isinstance(given, bytes | bytearray):
             return given.decode()
     if not isinstance(given, str):
-        raise SchemaError(f"{what} {given!r} is no text", "Give text, or bytes that are UTF-8")
+        raise SchemaError(f"{what} {given!r} is not text", "Give text, or bytes that are UTF-8")
     return given
 
 

@@ -1,4 +1,4 @@
-"""Dates and times of years 1 to 9999: others fit the types, but Python has none, so neither reads nor replay do."""
+"""Accept only dates and times of years 1 to 9999: Python has no others, so reads and replay would fail."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MICROSECONDS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 def check_years(batch: pa.RecordBatch) -> None:
-    """SchemaError, naming the column, when a date or time of a log batch is of another year, however deep it lies."""
+    """Raise SchemaError when a date or time of a log batch, at any depth, is outside of years 1 to 9999."""
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         if _has_times(array.type) and not _is_within(array):
             raise SchemaError(
                 f"column {name!r} was given a value before year 1 or after year 9999, in UTC",
-                "Give NULL where no time is meant, or keep such times as numbers",
+                "Give NULL for no time, or store such times as numbers",
             )
 
 
@@ -47,6 +47,6 @@ def _is_within(array: pa.Array) -> bool:
 
 
 def _beneath(array: pa.MapArray, part: pa.Array) -> pa.Array:
-    """Keys or items of the maps of a slice, without those that lie beneath NULLs."""
+    """Return the keys or items of a slice's maps, without those beneath NULLs."""
     offsets = pa.array(array.offsets.to_numpy())
     return pa.ListArray.from_arrays(offsets, part, mask=array.is_null()).flatten()

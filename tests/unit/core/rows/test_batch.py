@@ -291,13 +291,13 @@ def test_a_family_in_bytes_is_the_one_in_text() -> None:
     assert meta.group == "meta"
     assert {(row["family"], row["qualifier"]) for row in logged(meta)} == {("m", "q")}
     for wrong in (5, None, b"\xff", ["m"]):
-        with pytest.raises(SchemaError, match="family .* is no text"):
+        with pytest.raises(SchemaError, match="family .* is not text"):
             Mutation("r").put(wrong, "q", "v")  # type: ignore[arg-type]
     for time in (1.5, "now", True):
-        with pytest.raises(SchemaError, match="no whole number"):
+        with pytest.raises(SchemaError, match="not an integer"):
             Mutation("r").delete("m", "q", timestamp=time)  # type: ignore[arg-type]
     row = {"row": b"r", "family": b"m", "qualifier": "q", "visibility": "", "value": b"v"}
-    with pytest.raises(SchemaError, match="is no text"):
+    with pytest.raises(SchemaError, match="is not text"):
         upserts_from_rows([row], spec)
 
 
