@@ -101,7 +101,7 @@ class Received:
     def forget_lost(self, losses: Mapping[FileId, int]) -> None:
         """Forget sources whose landing files were salvaged again; ``losses`` counts salvages by source.
 
-        It is called when a sender opens a stream. The sender gets the counts then, so lost ranges come again later.
+        It is called when a sender opens a stream. The sender gets the counts then, so it sends lost ranges afterwards.
         """
         with self._lock:
             for source, count in losses.items():

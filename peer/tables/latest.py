@@ -186,15 +186,15 @@ class MergeQuery:
         if len(self.groups) == 1:
             versions = ", ".join(f"{f} as {self.dialect.name(version_column(f, self.groups[0]))}" for f in VERSION)
             return f"select {self._list(c.name for c in self.spec.columns)}, {versions} from ({live}) m"
-        made = [self.keys()]
+        selected = [self.keys()]
         for group in self.groups:
             names = [(c, c) for c in group_columns(self.spec, group)] + [(f, version_column(f, group)) for f in VERSION]
-            made += [
+            selected += [
                 f"any_value({self.dialect.name(source)}) filter (where _group = {self.dialect.text(group)})"
                 f" as {self.dialect.name(name)}"
                 for source, name in names
             ]
-        return f"select {', '.join(made)} from ({live}) m group by {self.keys()}"
+        return f"select {', '.join(selected)} from ({live}) m group by {self.keys()}"
 
     def tombstone_rows(self, merged: str) -> str:
         """The rows of ``__tombstones`` for ``merged`` versions (a name or query)."""
@@ -256,11 +256,11 @@ class MergeQuery:
         if self.horizon is None:
             return self.table
         old = {group: f"coalesce({self._timestamp(group)} < {self.horizon}, false)" for group in self.groups}
-        made = [self.keys()]
+        selected = [self.keys()]
         for group in self.groups:
             names = [*group_columns(self.spec, group), *(version_column(field, group) for field in VERSION)]
-            made += [f"case when {old[group]} then null else {n} end as {n}" for n in map(self.dialect.name, names)]
-        return f"(select {', '.join(made)} from {self.table} o where not ({self.too_old(self.horizon)}))"
+            selected += [f"case when {old[group]} then null else {n} end as {n}" for n in map(self.dialect.name, names)]
+        return f"(select {', '.join(selected)} from {self.table} o where not ({self.too_old(self.horizon)}))"
 
     def too_old(self, horizon: int) -> str:
         """The condition for a row of ``<table>`` whose groups all have timestamps below ``horizon``.

@@ -199,7 +199,7 @@ class Tables(Catalog, Protocol):
             expect: the snapshot that the caller has read; None when the table had none.
             summary: properties of the snapshot's summary.
             shape: the definition whose column names ``rows`` use. None for decoded rows, whose columns carry their
-                uuids, and for rows without user columns.
+                uuids, and for rows that do not depend on the names of user columns.
 
         Raises:
             CommitConflictError: rows were added since snapshot ``expect`` (with a ``shape``: any commit came since), or

@@ -84,14 +84,14 @@ def typed_table(
             problems.append(str(error))
     names = [column.name for column in schema]
     problems += _column_problems(names, columns, key)
-    made = _groups(names, key, groups or {}, problems)
+    all_groups = _groups(names, key, groups or {}, problems)
     problems += [f"sort column {s!r} is not in the schema" for s in sort if (s.split() or [s])[0] not in names]
     if history_s < 1:
         problems.append(f"history_s is {history_s}, and must be at least one second")
     if problems:
         raise SchemaError(f"table {name[:_NAME_MAX]} cannot be made: " + "; ".join(problems))
-    of_rows = (tuple(columns), tuple(key), tuple(made), tuple(partition), tuple(sort))
-    return TableSpec(table_uuid, name, "typed", *of_rows, history_s)
+    parts = (tuple(columns), tuple(key), tuple(all_groups), tuple(partition), tuple(sort))
+    return TableSpec(table_uuid, name, "typed", *parts, history_s)
 
 
 def _column_problems(names: Sequence[str], columns: Sequence[Column], key: Sequence[str]) -> Iterator[str]:
@@ -111,7 +111,7 @@ def _groups(
 ) -> list[Group]:
     """Return the locality groups, with one for the remaining columns. Add problems to ``problems``."""
     taken: set[str] = set(key)
-    made: list[Group] = []
+    all_groups: list[Group] = []
     for group, members in groups.items():
         check_name(group, "group name")
         for member in members:
@@ -120,15 +120,15 @@ def _groups(
             elif member in taken:
                 problems.append(f"group {group!r}: column {member!r} is in the key or another group already")
             taken.add(member)
-        made.append(Group(group, tuple(members)))
+        all_groups.append(Group(group, tuple(members)))
     rest = tuple(n for n in names if n not in taken)
-    if rest or not made:
-        if any(g.name == DEFAULT_GROUP for g in made):
+    if rest or not all_groups:
+        if any(g.name == DEFAULT_GROUP for g in all_groups):
             problems.append(f"columns {', '.join(rest)} are in no group, and {DEFAULT_GROUP!r} is taken")
-        made.append(Group(DEFAULT_GROUP, rest))
-    if len(made) > 1 and not key:
+        all_groups.append(Group(DEFAULT_GROUP, rest))
+    if len(all_groups) > 1 and not key:
         problems.append("a table without a key can have only one group: give it a key, or no groups")
-    return made
+    return all_groups
 
 
 def cell_table(
@@ -163,7 +163,7 @@ def cell_table(
         "value": pa.binary(),
     }
     columns = tuple(Column(next(source), n, t) for n, t in types.items())
-    made = [Group(check_name(g, "group name"), tuple(families)) for g, families in (groups or {}).items()]
-    if not any(g.name == DEFAULT_GROUP for g in made):
-        made.append(Group(DEFAULT_GROUP, ()))
-    return TableSpec(table_uuid, name, "cell", columns, _CELL_KEY, tuple(made), history_s=history_s)
+    all_groups = [Group(check_name(g, "group name"), tuple(families)) for g, families in (groups or {}).items()]
+    if not any(g.name == DEFAULT_GROUP for g in all_groups):
+        all_groups.append(Group(DEFAULT_GROUP, ()))
+    return TableSpec(table_uuid, name, "cell", columns, _CELL_KEY, tuple(all_groups), history_s=history_s)

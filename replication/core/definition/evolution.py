@@ -161,23 +161,23 @@ def rebuilt(
     """
     gone = frozenset(dropped)
     live = sorted((c for c in columns if c.uuid not in gone), key=lambda c: (c.added, c.uuid.hex if c.added else ""))
-    made = {column.uuid: column for column in _named(live)}
-    renamed = {c.name: made[c.uuid].name for c in spec.columns if c.uuid in made}
+    by_uuid = {column.uuid: column for column in _named(live)}
+    renamed = {c.name: by_uuid[c.uuid].name for c in spec.columns if c.uuid in by_uuid}
     groups = spec.groups
     if spec.kind != "cell":
-        groups = tuple(replace(g, members=_members(spec, g, made.values(), places, renamed)) for g in spec.groups)
+        groups = tuple(replace(g, members=_members(spec, g, by_uuid.values(), places, renamed)) for g in spec.groups)
     sort = tuple(_renamed(text, r"\A([A-Za-z]\w*)", renamed) for text in spec.sort if text.split()[0] in renamed)
     if "sort" in settings:
         parts = [part for part in settings["sort"].value.split(",") if part]
-        sort = tuple(made[UUID(part[:36])].name + part[36:] for part in parts if UUID(part[:36]) in made)
+        sort = tuple(by_uuid[UUID(part[:36])].name + part[36:] for part in parts if UUID(part[:36]) in by_uuid)
     properties = dict(spec.properties)
     for name, setting in settings.items():
         if "." in name:
             properties[name] = setting.value
     return replace(
         spec,
-        columns=tuple(made.values()),
-        key=tuple(made[uuid].name for uuid in key_of(spec)),
+        columns=tuple(by_uuid.values()),
+        key=tuple(by_uuid[uuid].name for uuid in key_of(spec)),
         groups=groups,
         partition=tuple(_LAST_WORD.sub(lambda m: renamed.get(m[1], m[1]) + m[2], text) for text in spec.partition),
         sort=sort,
@@ -212,12 +212,12 @@ def _check_same_table(own: TableSpec, other: TableSpec) -> None:
 
 def _join_groups(own: TableSpec, other: TableSpec) -> tuple[Group, ...]:
     """Return the groups that the table was created with, in its order, then the added ones in order of time."""
-    made = {group.name: group for group in own.groups}
+    groups = {group.name: group for group in own.groups}
     for group in other.groups:
-        mine = made.get(group.name)
+        mine = groups.get(group.name)
         added = group.added if mine is None else min(mine.added, group.added)
-        made[group.name] = Group(group.name, mine.members if mine is not None else (), added)
-    return tuple(sorted(made.values(), key=lambda g: (g.added, g.name if g.added else "")))
+        groups[group.name] = Group(group.name, mine.members if mine is not None else (), added)
+    return tuple(sorted(groups.values(), key=lambda g: (g.added, g.name if g.added else "")))
 
 
 def _join_column(mine: Column, other: Column, table: str) -> Column:

@@ -59,7 +59,7 @@ class Forgotten:
         return self.since < self.before
 
     def join(self, other: Forgotten) -> Forgotten:
-        """Return the value for a snapshot to which both apply."""
+        """Return the range for a snapshot to which both apply."""
         return Forgotten(max(self.since, other.since), max(self.before, other.before))
 
 

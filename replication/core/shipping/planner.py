@@ -197,7 +197,7 @@ def _kept(
 def _hand_out(
     snapshot: PlannerInput, peers: Mapping[str, PeerView], limits: Limits, chunks: _Chunks, decisions: list[Decision]
 ) -> bool:
-    """Assign ranges to workers, adding to ``chunks``. Return whether any file's host has lost its worker."""
+    """Assign ranges to workers, adding to ``chunks``. Return whether any is of a host whose worker is gone."""
     hosts = {host.slot: host for host in snapshot.hosts}
     taken = False
     waiting: set[str] = set()
