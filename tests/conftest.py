@@ -81,7 +81,14 @@ _SPARK = (
 
 
 #: Files whose tests start clusters of their own, one after another.
-_OWN_CLUSTERS = ("test_clocks.py", "test_demo.py", "test_documented_shell.py", "test_many_hosts.py", "test_restored.py")
+_OWN_CLUSTERS = (
+    "test_clocks.py",
+    "test_demo.py",
+    "test_documented_shell.py",
+    "test_many_hosts.py",
+    "test_restored.py",
+    "test_spark_cluster.py",
+)
 
 #: What makes a test none of ``make test-fast``: fixtures that start servers, and parameters of fixtures that are slow.
 _SERVERS = {"zookeeper", "quorum", "postgresql", "spark_tables"}

@@ -117,7 +117,7 @@ class EmbeddedZookeeper:
         (self._directory / "log4j2.properties").write_text(_LOG4J)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                _dying_with_parent(command),
+                dying_with_parent(command),
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -277,7 +277,7 @@ def four_letter_word(host: str, port: int, word: str, tls: ZookeeperTls | None =
     return answer.decode(errors="replace")
 
 
-def _dying_with_parent(command: list[str]) -> list[str]:
+def dying_with_parent(command: list[str]) -> list[str]:
     """Wrap ``command`` so that on Linux the kernel kills it when the thread that started it ends.
 
     A process can only request this for itself, and the request survives exec. So a short Python process makes the

@@ -60,6 +60,17 @@ def threads_of(config: Config, role: str) -> str:
     return out.read_text()[size:]
 
 
+def processes_below(top: int) -> dict[int, str]:
+    """The command lines of the processes started by a process, at any depth, by their ids."""
+    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True).stdout
+    rows = [(int(pid), int(parent), line) for pid, parent, line in (r.split(maxsplit=2) for r in listed.splitlines())]
+    below, before = {top}, 0
+    while len(below) > before:
+        before = len(below)
+        below |= {pid for pid, parent, _ in rows if parent in below}
+    return {pid: line for pid, _, line in rows if pid in below - {top}}
+
+
 class Site(Launched):
     """One cluster, run by ``walship up`` in a process of its own."""
 
@@ -74,19 +85,15 @@ class Site(Launched):
         os.kill(state.pid, signal.SIGKILL)
         return state.pid
 
-    def kill_below(self, role: str, word: str) -> int:
-        """SIGKILL the processes started by a role, at any depth, whose command line has a word; how many."""
+    def below(self, role: str, word: str) -> list[int]:
+        """The processes started by a role, at any depth, whose command line has a word."""
         state = self.state(role)
         assert state is not None, f"{self.name} has no {role}"
-        listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True).stdout
-        rows = [
-            (int(pid), int(parent), line) for pid, parent, line in (r.split(maxsplit=2) for r in listed.splitlines())
-        ]
-        below, before = {state.pid}, 0
-        while len(below) > before:
-            before = len(below)
-            below |= {pid for pid, parent, _ in rows if parent in below}
-        found = [pid for pid, _, line in rows if pid in below - {state.pid} and word in line]
+        return [pid for pid, line in processes_below(state.pid).items() if word in line]
+
+    def kill_below(self, role: str, word: str) -> int:
+        """SIGKILL the processes started by a role, at any depth, whose command line has a word; how many."""
+        found = self.below(role, word)
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -139,6 +146,7 @@ def start(folder: Path, name: str, **sections: dict[str, Any]) -> Site:
         "maintenance_interval_s": 300.0,  # each time Spark looks at every table
         "driver_memory": "768m",
         "driver_bytes_max": 8 << 20,
+        **sections.pop("replay", {}),
     }
     file.write_text(configuration.default_toml(name, ".", zookeeper={"port": port}, replay=replay, **sections))
     return launched(name, file, ROLES)

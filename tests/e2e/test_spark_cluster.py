@@ -1,0 +1,250 @@
+"""A cluster whose replay runs on a real Spark cluster, of a master and two workers, under fire.
+
+Executors share no memory and no working directory with the driver, which decodes nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from peer.client.comparison import compare_clusters
+from shell.processes.launched import await_ready
+from shell.processes.spark_cluster import Daemon, SparkCluster
+from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, define, processes_below, start
+from tests.e2e.test_two_clusters import Load
+from tests.waiting import wait_until
+
+SCHEMA = pa.schema([("id", pa.int64()), ("version", pa.int64()), ("text", pa.string())])
+#: As short as a machine with two busy cores allows, so that tests need not wait for Spark's minutes.
+SOON = {
+    "spark.network.timeout": "20s",
+    "spark.network.timeoutInterval": "5s",
+    "spark.executor.heartbeatInterval": "2s",
+}
+ALONE = {"spark.cores.max": "2", "spark.executor.cores": "1"}
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A running executor and its log."""
+
+    pid: int
+    log: Path
+
+    def started(self) -> set[str]:
+        """The tasks that it was given."""
+        return set(re.findall(r"Running task .*\(TID (\d+)\)", self._text()))
+
+    def in_progress(self) -> set[str]:
+        """Those of them that have not ended."""
+        return self.started() - set(re.findall(r"(?:Finished|Exception in) task .*\(TID (\d+)\)", self._text()))
+
+    def _text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+def executors(spark: SparkCluster) -> list[Executor]:
+    """The executors that run now."""
+    return [each for worker in spark.worker for each in executors_of(spark, worker)]
+
+
+def executors_of(spark: SparkCluster, worker: Daemon) -> list[Executor]:
+    found = []
+    for pid, line in processes_below(worker.pid).items():
+        named = re.search(r"CoarseGrainedExecutorBackend.* --executor-id (\S+) .*--app-id (\S+)", line)
+        if named is not None:
+            found.append(Executor(pid, spark.folder / worker.name / named[2] / named[1] / "stderr"))
+    return found
+
+
+def tasks_of_all(spark: SparkCluster) -> int:
+    """How many tasks executors were given, those that have ended included."""
+    logs = [log for worker in spark.worker for log in (spark.folder / worker.name).glob("*/*/stderr")]
+    return sum(len(Executor(0, log).started()) for log in logs)
+
+
+@contextmanager
+def frozen(worker: Daemon) -> Iterator[None]:
+    """A worker, its executors and their Python processes stand still, as on a host that hangs."""
+    pids = [worker.pid, *processes_below(worker.pid)]
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(pids):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    with SparkCluster(tmp_path_factory.mktemp("spark"), properties={"spark.worker.timeout": "10"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def pair(spark: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+    """East, and west, whose replay decodes everything on the Spark cluster."""
+    folder = tmp_path_factory.mktemp("on-spark")
+    replay = {"spark_master": spark.url, "driver_bytes_max": 1, "spark": {**SOON, **ALONE}}
+    made = [start(folder / "east", "east", replay={"spark_master": "local[1]"})]
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in spark.environment.items():
+                patch.setenv(name, value)
+            made.append(start(folder / "west", "west", replay=replay))
+        await_ready(made, START_TIMEOUT_S)
+        east, west = made
+        define(east, west)
+        yield east, west
+    finally:
+        for site in made:
+            site.process.terminate()
+        for site in made:
+            site.stop()
+
+
+@contextmanager
+def under_load(east: Site, west: Site) -> Iterator[Load]:
+    """Rows are written, changed and deleted meanwhile; in the end both sides have them, each once."""
+    table, log = f"e2e.s{uuid4().hex[:8]}", f"e2e.slog{uuid4().hex[:8]}"
+    with east.connect() as here, west.connect() as there:
+        here.create_table(table, SCHEMA, ["id"])
+        here.create_table(log, SCHEMA)
+        east.shell("enablereplication", "-t", table, "-t", log, "west")
+        load = Load(here, table, log)
+        try:
+            arrives(load)
+            yield load
+        finally:
+            position = load.finish()
+        for cluster in ("east", "west"):
+            here.wait(position, cluster=cluster, until="visible", timeout_s=180)
+        wanted = sorted(load.rows.values(), key=lambda row: row["id"])
+        for cluster in (here, there):
+            found = sorted(cluster.read(table).read_all().to_pylist(), key=lambda row: row["id"])
+            assert found == wanted, cluster.name
+            assert cluster.read(log, columns=["id"]).read_all().num_rows == load.appended, cluster.name
+        for name in (table, log):
+            verdict = compare_clusters(here, there, name, 120)
+            assert verdict.same and verdict.identical, verdict
+    assert not west.json("status")["quarantined"]
+
+
+def arrives(load: Load) -> None:
+    """What is written from now on becomes visible at west."""
+    before = load.appended
+    wait_until(lambda: load.appended > before or load.error, timeout_s=60, what="another batch")
+    load.cluster.wait(load.position, cluster="west", until="visible", timeout_s=180)
+
+
+def killed_in_a_task(spark: SparkCluster) -> Executor:
+    """SIGKILL an executor in the middle of a task."""
+
+    def killed() -> Executor | None:
+        for each in executors(spark):
+            if each.in_progress():
+                os.kill(each.pid, signal.SIGKILL)
+                wait_until(lambda e=each: e not in executors(spark), timeout_s=60, what="the executor's end")
+                return each if each.in_progress() else None
+        return None
+
+    return wait_until(killed, timeout_s=120, what="an executor to be in the middle of a task")
+
+
+def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_says_equal(spark, pair, tmp_path):
+    east, west = pair
+    space = f"sp{uuid4().hex[:8]}"
+    old, bulk, people = (f"{space}.{name}" for name in ("old", "bulk", "people"))
+    rows = [{"id": i, "version": 0, "text": f"row {i}"} for i in range(20_000)]
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), file)
+    with east.connect() as here, west.connect() as there:
+        for name in (old, bulk, people):
+            here.create_table(name, SCHEMA, ["id"])
+        east.shell("derivetable", f"{people}_out", "--from", people, "--hook", "select", "-o", "where=id < 10000")
+        here.wait(here.upsert(old, rows), until="visible", timeout_s=120)
+        before = tasks_of_all(spark)
+        east.shell("enablereplication", "-t", old, "--bootstrap", "west")
+        east.shell("enablereplication", "-t", bulk, "-t", f"{people}_out", "west")
+        east.shell("import", "-t", bulk, str(file), "--wait", "west", "--timeout-s", "180")
+        here.upsert(people, rows)
+        here.delete(people, [{"id": 7}])
+        east.shell("bootstrap", "west", "-t", old, "--wait", "170")
+        position = here.upsert(old, [{"id": i, "version": 1, "text": "new"} for i in range(0, 20_000, 2)])
+        position = position.join(here.delete(old, [{"id": i} for i in range(1, 2000, 2)]))
+        here.wait(position, cluster="west", until="visible", timeout_s=120)
+        wait_until(
+            lambda: there.read(f"{people}_out", columns=["id"]).read_all().num_rows == 9_999,
+            timeout_s=180,
+            what="west to have the derived rows",
+        )
+        assert there.read(old, where="version = 1").read_all().num_rows == 10_000
+        assert there.read(old, columns=["id"]).read_all().num_rows == 19_000
+        await_fold(there, old)
+    assert tasks_of_all(spark) > before
+    assert not west.below("replay", "pyspark.daemon"), "the driver has no Python workers of its own"
+    (application,) = spark.state()["activeapps"]
+    assert application["cores"] == 2
+    equal = east.shell("verify", "west", old, bulk, f"{people}_out")
+    assert equal.count("the same") == 3, equal
+
+
+def test_executors_killed_in_the_middle_of_a_task_lose_and_double_nothing(spark, pair):
+    with under_load(*pair) as load:
+        first = killed_in_a_task(spark)
+        arrives(load)
+        second = killed_in_a_task(spark)
+        assert first.log != second.log
+        arrives(load)
+
+
+def test_while_a_worker_stands_still_the_other_one_does_its_tasks(spark, pair):
+    with under_load(*pair) as load:
+        worker = spark.worker[1]
+        wait_until(
+            lambda: any(each.in_progress() for each in executors_of(spark, worker)), timeout_s=120, what="a task there"
+        )
+        with frozen(worker):
+            arrives(load)
+        wait_until(lambda: len(spark.alive_workers()) == 2, timeout_s=120, what="the worker to be registered again")
+        arrives(load)
+
+
+def test_the_driver_is_killed_twice_and_goes_on_as_a_new_application(spark, pair):
+    _, west = pair
+    with under_load(*pair) as load:
+        for _ in range(2):
+            tasks = tasks_of_all(spark)
+            wait_until(lambda t=tasks: tasks_of_all(spark) > t, timeout_s=120, what="a job")
+            old = west.kill("replay")
+            wait_until(lambda o=old: west.ready("replay", other_than=o), timeout_s=180, what="west's replay again")
+            arrives(load)
+
+
+def test_without_its_master_replay_goes_on_and_with_a_new_one_gets_executors_again(spark, pair):
+    with under_load(*pair) as load:
+        (application,) = [each["id"] for each in spark.state()["activeapps"]]
+        os.kill(spark.master.pid, signal.SIGKILL)
+        spark.master.process.wait(60)
+        arrives(load)
+        spark.start_master()
+        wait_until(lambda: len(spark.alive_workers()) == 2, timeout_s=120, what="the workers to be registered again")
+        old = killed_in_a_task(spark)
+        wait_until(lambda: len(executors(spark)) == 2, timeout_s=120, what="another executor instead of the killed one")
+        assert old not in executors(spark)
+        assert [each["id"] for each in spark.state()["activeapps"]] == [application]
+        arrives(load)
