@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from peer.client.comparison import compare_clusters
+from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from shell.processes.launched import await_ready
 from shell.processes.spark_cluster import Daemon, SparkCluster
 from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, define, processes_below, start
@@ -165,6 +166,11 @@ def killed_in_a_task(spark: SparkCluster) -> Executor:
     return wait_until(killed, timeout_s=120, what="an executor to be in the middle of a task")
 
 
+def committed(catalog: IcebergCatalog, name: str) -> set[str]:
+    """The names of the data files of a table's snapshot."""
+    return {Path(task.file.file_path).name for task in catalog.load(name).scan().plan_files()}
+
+
 def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_says_equal(spark, pair, tmp_path):
     east, west = pair
     space = f"sp{uuid4().hex[:8]}"
@@ -212,6 +218,7 @@ def test_executors_killed_in_the_middle_of_a_task_lose_and_double_nothing(spark,
         arrives(load)
 
 
+@pytest.mark.slow
 def test_while_a_worker_stands_still_the_other_one_does_its_tasks(spark, pair):
     with under_load(*pair) as load:
         worker = spark.worker[1]
@@ -224,17 +231,37 @@ def test_while_a_worker_stands_still_the_other_one_does_its_tasks(spark, pair):
         arrives(load)
 
 
-def test_the_driver_is_killed_twice_and_goes_on_as_a_new_application(spark, pair):
+def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_without_the_files(spark, pair):
     _, west = pair
     with under_load(*pair) as load:
-        for _ in range(2):
-            tasks = tasks_of_all(spark)
-            wait_until(lambda t=tasks: tasks_of_all(spark) > t, timeout_s=120, what="a job")
-            old = west.kill("replay")
-            wait_until(lambda o=old: west.ready("replay", other_than=o), timeout_s=180, what="west's replay again")
+        catalog = IcebergCatalog(configured_catalog(west.config))
+        old = 0
+
+        def killed() -> str | None:
+            """Kill it as soon as an executor has written a file; its name, if no commit has it."""
+            nonlocal old
+            wait_until(lambda: west.ready("replay", other_than=old), timeout_s=180, what="west's replay")
+            old = west.state("replay").pid
+            folder = west.config.warehouse_dir.joinpath(*load.log.split("."), "data")
+            before = {file.name for file in folder.iterdir()}
+            (new, *_) = wait_until(
+                lambda: {file.name for file in folder.iterdir() if file.suffix == ".parquet"} - before,
+                timeout_s=120,
+                what="a data file",
+            )
+            os.kill(old, signal.SIGKILL)
+            return None if new in committed(catalog, load.log) else new
+
+        try:
+            file = wait_until(killed, timeout_s=300, what="a kill between job and commit")
+            wait_until(lambda: west.ready("replay", other_than=old), timeout_s=180, what="west's replay again")
             arrives(load)
+            assert file not in committed(catalog, load.log)
+        finally:
+            catalog.close()
 
 
+@pytest.mark.slow
 def test_without_its_master_replay_goes_on_and_with_a_new_one_gets_executors_again(spark, pair):
     with under_load(*pair) as load:
         (application,) = [each["id"] for each in spark.state()["activeapps"]]
