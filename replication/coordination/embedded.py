@@ -239,14 +239,14 @@ class EmbeddedZookeeper:
         return True
 
     def _is_ours(self, pid: int) -> bool:
-        return str(self._directory / "zoo.cfg") in _command_line(pid)
+        return str(self._directory / "zoo.cfg") in command_line(pid)
 
     def _last_lines(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return " | ".join(lines[-3:]) or "its log is empty"
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
     """The command line of a process; empty when it has ended or is a zombie."""
     if Path("/proc/self/cmdline").exists():
         with contextlib.suppress(OSError):

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from replication.errors import RequestError
 from shell.cli.invocation import Invocation, add_verb
 
 
@@ -33,14 +34,19 @@ def demo(
     graph: Annotated[
         Graph | None, typer.Option("--graph", help="Run a graph of clusters that pass on what they receive.")
     ] = None,
+    spark_cluster: Annotated[
+        bool, typer.Option("--spark-cluster", help="Replay on a Spark cluster: a master and two workers.")
+    ] = False,
 ) -> None:
     """Run clusters on this machine that replicate flight data while their processes are killed."""
     from shell.demo.demo import run_demo
     from shell.demo.graph import run_graph_demo
 
+    if spark_cluster and graph is not None:
+        raise RequestError("A graph has more clusters than the Spark cluster has cores", "Leave one of both out")
     printer = invocation.printer
     result = (
-        run_demo(printer, directory.absolute(), keep=keep)
+        run_demo(printer, directory.absolute(), keep=keep, spark_cluster=spark_cluster)
         if graph is None
         else run_graph_demo(printer, directory.absolute(), graph.value, keep=keep)
     )

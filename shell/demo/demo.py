@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -27,8 +27,9 @@ from shell.cli.verdicts import show_verdicts
 from shell.demo.data import DemoData, DemoTable, cancelled, corrected_delays, load
 from shell.demo.display import DemoProgress, Display, Flow
 from shell.demo.running import demo_sites, pace
-from shell.demo.sites import DemoSite, clear_earlier
+from shell.demo.sites import SPARK, DemoSite, clear_earlier
 from shell.processes.launched import await_ready
+from shell.processes.spark_cluster import SparkCluster
 
 START_TIMEOUT_S = 90.0
 VISIBLE_TIMEOUT_S = 120.0
@@ -49,10 +50,13 @@ class DemoResult:
     verdicts: tuple[Verdict, ...]
     as_expected: bool
     lag_most_bytes: int
+    spark_master: str = ""  # of the Spark cluster that both replayed on
 
 
-def run_demo(printer: Printer, folder: Path, *, keep: bool) -> DemoResult:
+def run_demo(printer: Printer, folder: Path, *, keep: bool, spark_cluster: bool = False) -> DemoResult:
     """Run the demo in ``folder``; nothing it started is left when it returns, unless ``keep``.
+
+    With ``spark_cluster`` both clusters replay on one standalone Spark cluster, whose processes are started here.
 
     Raises:
         ConfigError: this machine lacks something the demo needs.
@@ -60,16 +64,30 @@ def run_demo(printer: Printer, folder: Path, *, keep: bool) -> DemoResult:
     """
     began = time.monotonic()
     earlier = clear_earlier(folder)
-    with demo_sites(printer, folder, ("east", "west"), keep=keep) as (east_site, west_site):
+    spark = SparkCluster(folder / SPARK, left_running=keep) if spark_cluster else None
+    with demo_sites(printer, folder, ("east", "west"), keep=keep, spark=spark) as (east_site, west_site):
         watch = _Watch(east_site, west_site)
         with Display(printer.err, printer.as_json, watch.observe) as display:
             if earlier:
                 display.event(f"{earlier} an earlier demo in {folder}")
+            if spark is not None:
+                _start_spark(spark, display)
             result, answer = _shown(east_site, west_site, watch, display, began)
+        if spark is not None:
+            result = replace(result, spark_master=spark.url)
         _tell(printer, result, answer, folder, keep)
+        if spark is not None and keep:
+            _tell_spark(printer, spark)
     if not result.as_expected or not all(verdict.same for verdict in result.verdicts):
         raise DivergenceError("East and west are not the same after the demo", f"Look into {folder}, and report this")
     return result
+
+
+def _start_spark(spark: SparkCluster, display: Display) -> None:
+    display.event("starting a Spark cluster: a master and two workers of one core each")
+    spark.start()
+    display.event(f"Spark's master is up, and shows its workers and applications at {spark.page}")
+    display.event("east and west replay on it: an application each, which takes one core")
 
 
 def _shown(
@@ -243,3 +261,9 @@ def _tell(printer: Printer, result: DemoResult, answer: list[dict[str, object]],
     else:
         printer.line("  walship demo --keep       leaves both clusters running, to look around in")
         printer.line("  walship init DIR          makes a cluster of your own; walship up starts it")
+
+
+def _tell_spark(printer: Printer, spark: SparkCluster) -> None:
+    if not printer.as_json:
+        printer.line(f"The Spark cluster runs, too. Its page: {spark.page}")
+        printer.line(f"  kill {' '.join(str(each.pid) for each in spark.daemons)}       ends it, after both clusters")

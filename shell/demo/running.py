@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shell.cli.render import Printer
 from shell.demo.sites import DemoSite, in_folder, make_sites
+from shell.processes.spark_cluster import SparkCluster
 
 
 def pace(due: float) -> None:
@@ -43,17 +44,22 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def demo_sites(printer: Printer, folder: Path, names: Sequence[str], *, keep: bool) -> Iterator[list[DemoSite]]:
-    """Clusters to start in a locked folder; all are stopped at the end, unless ``keep`` and nothing failed."""
+def demo_sites(
+    printer: Printer, folder: Path, names: Sequence[str], *, keep: bool, spark: SparkCluster | None = None
+) -> Iterator[list[DemoSite]]:
+    """Clusters to start in a locked folder; all are stopped at the end, unless ``keep`` and nothing failed.
+
+    With ``spark``, which is to be started first, they replay on it, and it ends after them.
+    """
     with interruptible(), in_folder(folder):
-        sites = make_sites(folder, names)
+        sites = make_sites(folder, names, spark)
         try:
             yield sites
         finally:
-            _stop_all(printer, sites, keep)
+            _stop_all(printer, sites, keep, spark)
 
 
-def _stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool) -> None:
+def _stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool, spark: SparkCluster | None) -> None:
     """Stop all clusters, ignoring further Ctrl-C; with ``keep`` leave them running."""
     failed = sys.exc_info()[0] is not None
     before = [(number, signal.signal(number, signal.SIG_IGN)) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -67,6 +73,8 @@ def _stop_all(printer: Printer, sites: Sequence[DemoSite], keep: bool) -> None:
             site.stop()
         for site in sites:
             site.join()
+        if spark is not None:
+            spark.stop()
     finally:
         for number, handler in before:
             signal.signal(number, handler)

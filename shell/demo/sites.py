@@ -17,9 +17,12 @@ from replication import config as configuration
 from replication.errors import ConfigError, LockedFileError, ReplicationError
 from shell.processes.launched import Launched
 from shell.processes.preflight import running_pid
+from shell.processes.spark_cluster import SparkCluster, end_leftovers
 from shell.processes.up import chosen_roles
 
 MARK = ".walship-demo"
+SPARK = "spark-cluster"
+_ON_EXECUTORS_FROM = 64 << 10  # so that the load goes through Spark's jobs
 _STOP_TIMEOUT_S = 40.0
 
 
@@ -59,10 +62,10 @@ def _lock(mark: BinaryIO, folder: Path) -> None:
         ) from None
 
 
-def make_sites(folder: Path, names: Sequence[str]) -> list[DemoSite]:
-    """Write the clusters' configurations."""
+def make_sites(folder: Path, names: Sequence[str], spark: SparkCluster | None = None) -> list[DemoSite]:
+    """Write the clusters' configurations; with ``spark`` they all replay on it."""
     ports = _free_ports(2 * len(names))
-    return [_site(folder, name, *ports[2 * n : 2 * n + 2]) for n, name in enumerate(names)]
+    return [_site(folder, name, ports[2 * n : 2 * n + 2], spark) for n, name in enumerate(names)]
 
 
 def clear_earlier(folder: Path) -> str:
@@ -94,11 +97,13 @@ def clear_earlier(folder: Path) -> str:
             if time.monotonic() > deadline:
                 raise LockedFileError(f"Cluster {name} of an earlier demo still runs in {folder}", "walship down")
             time.sleep(0.1)
+    end_leftovers(folder / SPARK)
     shutil.rmtree(folder)
     return f"stopped {' and '.join(stopped)} of" if stopped else "removed what was left of"
 
 
-def _site(folder: Path, name: str, zookeeper_port: int, receiver_port: int) -> DemoSite:
+def _site(folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | None) -> DemoSite:
+    zookeeper_port, receiver_port = ports
     directory = folder / name
     directory.mkdir()
     file = directory / "walship.toml"
@@ -107,11 +112,18 @@ def _site(folder: Path, name: str, zookeeper_port: int, receiver_port: int) -> D
         ".",
         zookeeper={"port": zookeeper_port},
         receiver={"listen": f"127.0.0.1:{receiver_port}"},
-        replay={"driver_memory": "768m"},
+        replay={"driver_memory": "768m", **({} if spark is None else _on_spark(name, spark))},
     )
     file.write_text(text, encoding="utf-8")
     config = configuration.load(file)
-    return DemoSite(name, file, config, chosen_roles(config, ""))
+    environment = {} if spark is None else spark.environment
+    return DemoSite(name, file, config, chosen_roles(config, ""), environment)
+
+
+def _on_spark(name: str, spark: SparkCluster) -> dict[str, object]:
+    """Settings of replay on a Spark cluster that another cluster replays on, too: an application takes one core."""
+    properties = {"spark.app.name": f"walship replay of {name}", "spark.cores.max": "1"}
+    return {"spark_master": spark.url, "driver_bytes_max": _ON_EXECUTORS_FROM, "spark": properties}
 
 
 def _free_ports(count: int) -> list[int]:

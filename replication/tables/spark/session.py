@@ -78,6 +78,7 @@ def open_session(
         ConfigError: the jars cannot be found or fetched.
     """
     java_home = _java_home()
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     scratch.mkdir(parents=True, exist_ok=True)
@@ -94,6 +95,11 @@ def open_session(
     _set_environment(master, java_home)
     try:
         return _started(settings)
+    except Py4JError as error:
+        raise SparkMissingError(
+            f"Spark did not start on {master}: {_java_reason(error)}",
+            "Check that the master of [replay] spark_master answers and takes applications of this user",
+        ) from None
     except (PySparkException, OSError, RuntimeError) as error:
         line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
         raise SparkMissingError(
@@ -110,6 +116,12 @@ def _java_home() -> str:
         return java_home_check()
     except ConfigError as error:
         raise SparkMissingError(error.what, error.hint) from None
+
+
+def _java_reason(error: Exception) -> str:
+    """Return the line of a Java exception's text that has its message; a stack trace follows."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])
 
 
 def _java_options(scratch: Path, log_level: str, archive_to: Path | None) -> str:

@@ -1,6 +1,9 @@
 """The demo's data and what it does about an earlier run; the whole of it is run by tests/e2e."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -10,7 +13,7 @@ from replication.errors import ConfigError, LockedFileError
 from shell import main
 from shell.demo import data
 from shell.demo.demo import DemoResult
-from shell.demo.sites import MARK, clear_earlier, in_folder
+from shell.demo.sites import MARK, SPARK, clear_earlier, in_folder
 
 
 def test_rows_without_a_key_and_repeated_keys_are_counted_and_the_last_is_kept():
@@ -62,6 +65,35 @@ def test_a_folder_in_which_a_demo_runs_is_left_alone(tmp_path):
     assert "removed" in clear_earlier(folder)
 
 
+def test_spark_processes_that_an_earlier_demo_left_running_are_ended_and_no_others(tmp_path):
+    folder = tmp_path / "demo-data"
+    spark = folder / SPARK
+    spark.mkdir(parents=True)
+    (folder / MARK).touch()
+    waiting = (sys.executable, "-c", "import time; print(flush=True); time.sleep(600)")
+    with (
+        subprocess.Popen([*waiting, str(spark / "conf")], stdout=subprocess.PIPE) as left,
+        subprocess.Popen(waiting, stdout=subprocess.PIPE) as another,
+    ):
+        try:
+            for each, name in ((left, "master"), (another, "worker0")):  # its process id was used again
+                assert each.stdout.readline()
+                (spark / f"{name}.pid").write_text(str(each.pid))
+            clear_earlier(folder)
+            assert left.wait(20) == -signal.SIGTERM
+            assert another.poll() is None
+        finally:
+            left.kill()
+            another.kill()
+    assert not folder.exists()
+
+
+def test_a_graph_on_the_spark_cluster_is_refused(tmp_path, capsys):
+    assert main.run(["demo", "--dir", str(tmp_path / "demo"), "--graph", "ring", "--spark-cluster"]) == 4
+    assert "more clusters than" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()
+
+
 def test_a_folder_that_no_demo_made_is_never_touched(tmp_path):
     (tmp_path / "precious.txt").write_text("mine")
     with pytest.raises(ConfigError, match="not made by the demo"):
@@ -72,7 +104,7 @@ def test_a_folder_that_no_demo_made_is_never_touched(tmp_path):
 def test_what_the_demo_found_is_one_json_value(tmp_path, monkeypatch, capsys):
     verdict = Verdict("ops.t", Holding("east", 3, "a"), Holding("west", 3, "a"), 0)
     result = DemoResult(61.5, 3, (verdict,), True, 4096)
-    monkeypatch.setattr("shell.demo.demo.run_demo", lambda printer, folder, *, keep: result)
+    monkeypatch.setattr("shell.demo.demo.run_demo", lambda printer, folder, *, keep, spark_cluster: result)
     assert main.run(["demo", "--dir", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["seconds"], told["rows_written"], told["lag_most_bytes"], told["as_expected"]) == (61.5, 3, 4096, True)
