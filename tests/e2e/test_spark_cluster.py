@@ -5,6 +5,7 @@ Executors share no memory and no working directory with the driver, which decode
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -22,7 +23,7 @@ from peer.client.comparison import compare_clusters
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from shell.processes.launched import await_ready
 from shell.processes.spark_cluster import Daemon, SparkCluster
-from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, define, processes_below, start
+from tests.e2e.conftest import START_TIMEOUT_S, Site, await_fold, define, processes_below, second_host, start
 from tests.e2e.test_two_clusters import Load
 from tests.waiting import wait_until
 
@@ -228,6 +229,43 @@ def test_while_a_worker_stands_still_the_other_one_does_its_tasks(spark, pair):
         with frozen(worker):
             arrives(load)
         wait_until(lambda: len(spark.alive_workers()) == 2, timeout_s=120, what="the worker to be registered again")
+        arrives(load)
+
+
+@pytest.mark.slow
+def test_what_lands_on_another_host_of_the_cluster_is_read_from_it_by_executors(spark, pair, tmp_path):
+    east, west = pair
+    other = second_host(west, tmp_path / "west-h1")
+    landing = tmp_path / "west-h1" / "landing"
+    try:
+        other.await_roles("receiver")
+        with under_load(east, west) as load:
+            wait_until(
+                lambda: len(west.json("status")["members"]["receivers"]) == 2, timeout_s=60, what="two receivers"
+            )
+            killed = west.kill("receiver")
+            wait_until(lambda: any(landing.glob("*.wal")), timeout_s=60, what="the second host to land something")
+            tasks = tasks_of_all(spark)
+            arrives(load)
+            assert tasks_of_all(spark) > tasks
+            wait_until(lambda: west.ready("receiver", other_than=killed), timeout_s=120, what="the first receiver")
+        assert all(file.stat().st_size for file in landing.glob("*.wal"))
+    finally:
+        other.stop()
+
+
+@pytest.mark.slow
+def test_small_files_are_merged_by_executors_while_rows_arrive(spark, pair):
+    _, west = pair
+    log = west.config.log_dir / "replay.log"
+    with under_load(*pair) as load:
+
+        def merged() -> bool:
+            lines = [json.loads(line) for line in log.read_text().splitlines()]
+            made = [line for line in lines if line["event"] == "compacted" and line["table"] == load.log]
+            return any(line["files"] >= 24 for line in made)
+
+        wait_until(merged, timeout_s=240, what="a compaction")
         arrives(load)
 
 
