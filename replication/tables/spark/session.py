@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from replication.errors import ConfigError, SparkMissingError
 from replication.tables.catalog.catalog import CATALOG, CatalogProperties
@@ -36,10 +37,9 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex{{
 """
 
 
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _OWN_SETTINGS = {
     "spark.app.name": "walship replay",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -84,6 +84,7 @@ def open_session(
     scratch.mkdir(parents=True, exist_ok=True)
     settings = {
         **_OWN_SETTINGS,
+        **(_LOOPBACK if _is_here(master) else {}),
         "spark.master": master,
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": _java_options(scratch, log_level, archive_to),
@@ -136,6 +137,11 @@ def _java_options(scratch: Path, log_level: str, archive_to: Path | None) -> str
     return " ".join(options)
 
 
+def _is_here(master: str) -> bool:
+    """Whether a master's executors run on this host; others find the driver by this host's name."""
+    return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost")
+
+
 def _places(scratch: Path) -> dict[str, str]:
     """Return the settings for Python's path and for Spark's own files."""
     return {
@@ -148,7 +154,7 @@ def _places(scratch: Path) -> dict[str, str]:
 def _set_environment(master: str, java_home: str) -> None:
     """Set the options that Spark reads only from the environment."""
     os.environ["JAVA_HOME"] = java_home
-    if master.startswith("local"):
+    if _is_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark resolves the host's name
     heed_any_path(os.environ)
     os.environ["PYSPARK_PYTHON"] = sys.executable
