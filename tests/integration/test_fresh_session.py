@@ -32,6 +32,40 @@ spark.stop()
 """
 
 
+_SEEN = """
+import subprocess, sys
+from dataclasses import replace
+from pathlib import Path
+from pyspark import SparkContext
+from replication.tables.catalog.catalog import catalog_properties
+from replication.tables.spark.session import open_session
+folder = Path(sys.argv[1])
+catalog = catalog_properties(folder)
+catalog = replace(catalog, spark={**catalog.spark, "jdbc.password": "hidden-1"})
+given = {"spark.hadoop.fs.s3a.secret.key": "hidden-2", "spark.app.name": "shown"}
+spark = open_session(catalog, folder / "spark", properties=given)
+pid = str(SparkContext._gateway.proc.pid)
+print(subprocess.run(["ps", "-ww", "-o", "args=", "-p", pid], capture_output=True, text=True, check=True).stdout)
+conf = spark.sparkContext.getConf()
+print([conf.get(key) for key in ("spark.sql.catalog.walship.jdbc.password", "spark.hadoop.fs.s3a.secret.key")])
+spark.stop()
+"""
+
+
+def test_passwords_reach_the_session_and_are_not_on_java_s_command_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SEEN, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    command, _, reached = done.stdout.strip().rpartition("\n")
+    assert reached == "['hidden-1', 'hidden-2']"
+    assert "spark.app.name=shown" in command and "hidden" not in command
+
+
 def test_of_what_java_says_a_user_sees_all_but_its_warning_of_modules(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _STARTED, str(tmp_path)],

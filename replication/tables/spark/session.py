@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,7 @@ from replication.tables.spark.jars import POSTGRESQL, ensure_jars, heed_any_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SECRET = re.compile(r"^spark\.sql\.catalog\.|secret|password|token|access[.-]?key", re.IGNORECASE)
 _INCUBATOR = b"WARNING: Using incubator modules"
 _LOG4J = """\
 status = error
@@ -180,7 +182,8 @@ def _start_jvm(settings: Mapping[str, str]) -> None:
     output, stderr = os.pipe()
     threading.Thread(target=_pass_on, args=(output,), name="spark-stderr", daemon=True).start()  # ends with the JVM
     try:
-        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        shown = [(key, value) for key, value in settings.items() if not _SECRET.search(key)]
+        conf = SparkConf(loadDefaults=False).setAll(shown)  # every user sees the command line; the rest comes later
         gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
     finally:
         os.close(stderr)
