@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID, uuid4
 
 import pyarrow as pa
+from pyiceberg.table import Table
 
 from replication.core.definition.define import cell_table, typed_table
 from replication.core.definition.schema import TableSpec
 from replication.tables.base import LABEL, Decode
+from replication.tables.pyiceberg.append import append_files, plan_write
+from replication.tables.pyiceberg.write import write_here
 
 SIMPLE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
@@ -47,6 +50,12 @@ class Ready:
         for batch in batches:
             for _ in range(batch.num_rows):
                 yield from self.rows.to_batches()
+
+
+def append_decoded(table: Table, rows: Decode, expect: int | None, summary: Mapping[str, str]) -> int | None:
+    """Decode in this process and append to a table just loaded."""
+    (outcomes,) = write_here([plan_write(table, ".".join(table.name()[-2:]), rows)])
+    return append_files(table, expect, [file for outcome in outcomes for file in outcome.files], summary)
 
 
 def as_decode(rows: pa.Table, constants: Mapping[str, int] | None = None) -> Decode:

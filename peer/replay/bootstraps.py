@@ -44,7 +44,7 @@ def take_bootstrap(context: ReplayContext, replay: TableReplay, arrived: Arrived
             _log.info("forgotten_deletes_restored", table=spec.name, rows=tombstones.num_rows)
     now = time.time_ns() // 1000
     replay.take(
-        lambda number: plan_bootstrap(spec, versions, arrived, claimed, number, context.tasks, now, hosts),
+        lambda number: plan_bootstrap(spec, versions, arrived, claimed, number, context.tables.parallel, now, hosts),
         arrived.ranges,
     )
     _log.info("bootstrap_taken", table=spec.name, frames=len(arrived.rows), streams=len(claimed))

@@ -32,7 +32,7 @@ from replication.errors import (
 )
 from replication.ledger.base import ReplayCheckpoint
 from replication.retries import repeated_on
-from replication.tables.base import LABEL, Decode, History, Snapshot
+from replication.tables.base import LABEL, Decode, History, Snapshot, Staged
 from replication.tables.layout import landing_name
 
 _TRIES = 3
@@ -61,12 +61,11 @@ class TableReplay:
         self._ledger = context.ledger
         self._quarantine = context.quarantine
         self._epoch = context.epoch
-        self._tasks = context.tasks
         self._expect: int | None = None
         self._owned = False
 
     def open(self) -> bool:
-        """Settle how far the table is, then take the replay epoch.
+        """Settle how far the table is, then take the replay epoch; in a keyless table the first data commit takes it.
 
         After this the ledger's checkpoint is what the table's snapshots hold, and nothing more. Returns whether what is
         pending had to change for that, so that what was selected before is void.
@@ -81,19 +80,37 @@ class TableReplay:
         @repeated_on(CommitConflictError, times=_TRIES)
         def take_over() -> None:
             moved.append(self._settle())
-            if (
-                self.spec.key and not self._owned
-            ):  # a keyless table can hide no row: its first data commit has the epoch
+            if self.spec.key and not self._owned:
                 self._take_epoch()
 
         take_over()
         return any(moved)
 
-    def apply(self, frames: Sequence[FrameRef], ranges: Mapping[FileId, tuple[int, int]], hosts: Hosts) -> int:
+    def plan(self, frames: Sequence[FrameRef], hosts: Hosts) -> Decode:
+        """Return what decodes ``frames`` for the next commit; ``hosts`` says how to read those on other hosts.
+
+        Raises:
+            SchemaError: a frame has a column that the table does not have yet.
+        """
+        versions, tasks = self._ledger.tables.schemas(self.spec.uuid), self._tables.parallel
+        return plan_decode(self.spec, versions, frames, self.number + 1, tasks, time.time_ns() // 1000, hosts)
+
+    def apply(
+        self,
+        frames: Sequence[FrameRef],
+        ranges: Mapping[FileId, tuple[int, int]],
+        hosts: Hosts,
+        staged: Staged | None = None,
+    ) -> int:
         """Commit the rows of ``frames``, all that the table has in ``ranges``; return how many frames.
 
-        ``hosts`` says how to read those that lie on other hosts. Frames that cannot be decoded are quarantined on the
-        way. Without frames only the checkpoint moves.
+        Frames that cannot be decoded are quarantined on the way. Without frames only the checkpoint moves.
+
+        Args:
+            frames: to commit.
+            ranges: by file, what counts as applied afterwards.
+            hosts: how frames on other hosts are read.
+            staged: what ``Tables.stage`` made of ``plan``; None decodes here.
 
         Raises:
             CommitConflictError: somebody else committed rows meanwhile. Nothing was changed; ``open`` and select
@@ -107,12 +124,13 @@ class TableReplay:
         damage: StorageError | None = None
         while left:
             commit = CommitMetadata(self._epoch, self.number + 1, _spanned(left, ranges))
-            decode = self._decode(left, commit.number, hosts)
+            rows = staged or self._tables.stage([(self.name, self.plan(left, hosts))], self.name)[0]
+            staged = None
             try:
-                snapshot = self._append(decode, commit)
+                snapshot = self._append(rows, commit)
                 break
             except PoisonFrameError:
-                poison = find_poison(decode, left)
+                poison = find_poison(rows.rows, left)
                 if not poison:  # it failed there and succeeds here: a passing fault, which the loop repeats
                     raise
                 damaged = [each for each in poison if each.is_damaged and self._comes_again(each.frame)]
@@ -160,10 +178,6 @@ class TableReplay:
         history = self._tables.history(self.name)
         return self._expect in (history.current, None) or any(s.id == self._expect for s in history.chain())
 
-    def _decode(self, frames: Sequence[FrameRef], commit: int, hosts: Hosts) -> Decode:
-        versions = self._ledger.tables.schemas(self.spec.uuid)
-        return plan_decode(self.spec, versions, frames, commit, self._tasks, time.time_ns() // 1000, hosts)
-
     def _quarantine_all(self, poison: Iterable[Poison], hosts: Hosts) -> None:
         with HostReader(hosts) as reader:
             for each in poison:
@@ -174,7 +188,7 @@ class TableReplay:
         row = self._ledger.files.get(frame.file)
         return row is not None and row.source is not None
 
-    def _append(self, rows: Decode, commit: CommitMetadata) -> int:
+    def _append(self, rows: Staged | Decode, commit: CommitMetadata) -> int:
         """Commit; 0 where there is no row, and so no commit: rows alone carry its number."""
         snapshot = self._tables.append(self.name, rows, self._expect, commit.to_summary())
         if snapshot is None:

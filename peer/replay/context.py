@@ -19,7 +19,6 @@ class ReplayContext:
         tables: the warehouse.
         quarantine: where frames go that cannot be decoded.
         epoch: from ``ledger.replay.raise_epoch``; a table that carries a higher one ends this replayer.
-        tasks: how many executor tasks a commit may use.
         scratch: a directory for comparisons that do not fit into memory; None when all of them are to.
     """
 
@@ -27,5 +26,4 @@ class ReplayContext:
     tables: Tables
     quarantine: Quarantine
     epoch: int
-    tasks: int = 2
     scratch: Path | None = None

@@ -7,11 +7,11 @@ again with backoff on a pass of its own, and rejoins when it has caught up; it n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 import structlog
@@ -20,15 +20,19 @@ from peer.bootstrap.arrived import Arrivals, Arrived
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector, split_by_kind
 from peer.replay.bootstraps import AWAITS, pass_ended_bootstrap, take_bootstrap
+from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
 from peer.replay.held_tables import HeldTables, PositionsMovedError
 from peer.replay.open_tables import OpenTables
 from replication.core.ids import NIL_UUID, FileId
 from replication.errors import HostAwayError, ReplicationError, StorageError
 from replication.ledger.base import Pending, ReplayCheckpoint
+from replication.tables.base import Decode, Staged
 
 ROUND_BYTES = 128 << 20
 _CHECKED, _CHECKED_IDLE = 5, 50  # tables a round, of 2 ms each
+_NAMED = 5  # tables in a job's title
+_R = TypeVar("_R")
 _log = structlog.get_logger(__name__)
 
 
@@ -41,6 +45,14 @@ class RoundResult:
     seconds: float = 0.0
     more: bool = False
     held: dict[str, str] = field(default_factory=dict)  # table name, or file, to reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A table that is open, and what is decoded for its next commit."""
+
+    replay: TableReplay
+    decode: Decode
 
 
 class OtherHosts(Protocol):
@@ -142,26 +154,63 @@ class Replayer:
         return Selector(reader, pending, self._round_bytes, self._passed, self._context.quarantine.holds)
 
     def _apply(self, selection: ReplaySelection, result: RoundResult) -> None:
-        tables = list(selection.frames)
-        run = map if self._pool is None or len(tables) < 2 else self._pool.map
-        for table, outcome in zip(tables, run(lambda each: self._apply_one(each, selection), tables), strict=True):
+        for table, outcome in self._applied(selection, list(selection.frames)):
             if isinstance(outcome, Exception):
                 self._hold(table, outcome)
             else:
                 result.frames += outcome
                 result.tables += 1
 
-    def _apply_one(self, table: UUID, selection: ReplaySelection) -> int | Exception:
-        """Frames applied, or why the table is now held; one table's trouble never stops another."""
+    def _applied(self, selection: ReplaySelection, tables: list[UUID]) -> Iterator[tuple[UUID, int | Exception]]:
+        """Decode the frames of all tables as one job, then commit each table.
+
+        Yields for each table how many frames were applied, or why it is now held.
+        """
+        plans = dict(zip(tables, self._map(partial(self._plan, selection), tables), strict=True))
+        planned = {table: plan for table, plan in plans.items() if isinstance(plan, _Plan)}
+        work = [(plan.replay.name, plan.decode) for plan in planned.values()]
+        staged = self._context.tables.stage(work, _title([name for name, _ in work])) if work else []
+        commit = partial(self._commit, selection, plans, dict(zip(planned, staged, strict=True)))
+        yield from zip(tables, self._map(commit, tables), strict=True)
+
+    def _map(self, act: Callable[[UUID], _R], tables: list[UUID]) -> list[_R]:
+        """Do it for all tables, some at a time."""
+        return list(map(act, tables) if self._pool is None or len(tables) < 2 else self._pool.map(act, tables))
+
+    def _plan(self, selection: ReplaySelection, table: UUID) -> _Plan | Exception | None:
+        """Open a table and plan its commit; None when it was dropped. An error holds this table alone."""
+        frames = selection.frames[table]
         try:
-            replay = self._tables.open(table, ((frame.file, frame.begin) for frame in selection.frames[table]))
-            if replay is None:
-                self._tables.pass_dropped(table, selection.ranges)
-                return 0
-            return replay.apply(selection.frames[table], selection.ranges, self.hosts)
+            replay = self._tables.open(table, ((frame.file, frame.begin) for frame in frames))
+            return None if replay is None else _Plan(replay, replay.plan(frames, self.hosts))
         except Exception as error:
             self._close_after(table, error)
             return error
+
+    def _commit(
+        self,
+        selection: ReplaySelection,
+        plans: Mapping[UUID, _Plan | Exception | None],
+        staged: Mapping[UUID, Staged],
+        table: UUID,
+    ) -> int | Exception:
+        """Return how many frames were applied, or why the table is now held."""
+        plan = plans[table]
+        try:
+            if plan is None:
+                self._tables.pass_dropped(table, selection.ranges)
+                return 0
+            if isinstance(plan, Exception):
+                return plan
+            return plan.replay.apply(selection.frames[table], selection.ranges, self.hosts, staged[table])
+        except Exception as error:
+            self._close_after(table, error)
+            return error
+
+    def _apply_one(self, table: UUID, selection: ReplaySelection) -> int | Exception:
+        """Decode and commit one table by itself."""
+        ((_, outcome),) = self._applied(selection, [table])
+        return outcome
 
     def _close_after(self, table: UUID, error: Exception) -> None:
         """Have a table settled anew after an error, unless it was settled just now."""
@@ -289,3 +338,8 @@ class Replayer:
         if not taken:
             result.held[replay.spec.name] = AWAITS
         return taken
+
+
+def _title(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"round: {', '.join(names[:_NAMED])}{more}"

@@ -106,6 +106,44 @@ class Decode:
     size: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Decoded rows of one table in files that no snapshot names yet.
+
+    ``content`` is the warehouse's own. ``error`` says why rows could not be staged; ``append`` raises it.
+    """
+
+    name: str
+    rows: Decode
+    content: object = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class WorkDone:
+    """How much was decoded since the start: by Spark jobs, and by the driver itself. Sizes are of frames."""
+
+    jobs: int = 0
+    tasks: int = 0
+    job_rows: int = 0
+    job_bytes: int = 0
+    driver_batches: int = 0
+    driver_rows: int = 0
+    driver_bytes: int = 0
+
+    def add(self, tasks: int, rows: int, size: int) -> None:
+        """Count a job of so many tasks, or with 0 tasks a batch of the driver."""
+        if tasks:
+            self.jobs += 1
+            self.tasks += tasks
+            self.job_rows += rows
+            self.job_bytes += size
+        elif size:
+            self.driver_batches += 1
+            self.driver_rows += rows
+            self.driver_bytes += size
+
+
 class Catalog(Protocol):
     """Creates, inspects and reads tables."""
 
@@ -177,14 +215,32 @@ class Tables(Catalog, Protocol):
     """A catalog with commits. Threads may use it at the same time only for different tables."""
 
     dialect: Dialect
+    work: WorkDone
 
     def ref(self, name: str) -> str:
         """Return a table's name in the engine's SQL."""
 
+    @property
+    def parallel(self) -> int:
+        """How many tasks of ``stage`` run at once."""
+
+    def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
+        """Decode rows of any number of tables, as one job of the engine when they are many, for ``append``.
+
+        What fails for one table is in its result, and the others are staged. Files that ``append`` refuses are deleted.
+
+        Args:
+            work: table names and what to decode for each.
+            title: what the engine shows of the job.
+
+        Raises:
+            EngineLostError: the engine is gone, or the disk failed.
+        """
+
     def append(
         self,
         name: str,
-        rows: Decode | Rows,
+        rows: Staged | Decode | Rows,
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,

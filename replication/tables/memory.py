@@ -18,8 +18,8 @@ import pyarrow as pa
 from replication.core.definition.evolution import carried_uuids
 from replication.core.definition.schema import Column, TableSpec
 from replication.core.ids import NIL_UUID
-from replication.errors import CommitConflictError, SchemaError, UnknownTableError
-from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot
+from replication.errors import CommitConflictError, ReplicationError, SchemaError, UnknownTableError
+from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot, Staged, WorkDone
 from replication.tables.layout import LATEST, layouts
 
 
@@ -44,6 +44,7 @@ class MemoryTables:
 
     def __init__(self, fail: Callable[[str], None] = _nothing) -> None:
         self.fail = fail
+        self.work = WorkDone()
         self._tables: dict[str, _Table] = {}
         self._specs: dict[str, TableSpec] = {}
         self._views: dict[str, str] = {}
@@ -155,25 +156,41 @@ class MemoryTables:
         """Return a table's name in DuckDB's SQL."""
         return DUCKDB.name(name)
 
+    @property
+    def parallel(self) -> int:
+        """See ``base.Tables``."""
+        return 2
+
+    def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
+        """See ``base.Tables``."""
+        staged = []
+        for name, rows in work:
+            try:
+                staged.append(Staged(name, rows, _decoded(rows)))
+            except ReplicationError as error:
+                staged.append(Staged(name, rows, error=error))
+        return staged
+
     def append(
         self,
         name: str,
-        rows: Decode | Rows,
+        rows: Staged | Decode | Rows,
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int | None:
         """See ``base.Tables``."""
         self.fail(f"append {name}")
-        added = _decoded(rows) if isinstance(rows, Decode) else self._rows_of(rows)
-        if isinstance(rows, Decode) and not added.num_rows:
+        staged = self.stage([(name, rows)])[0] if isinstance(rows, Decode) else rows
+        added = _rows_of_staged(staged) if isinstance(staged, Staged) else self._rows_of(staged)
+        if isinstance(staged, Staged) and not added.num_rows:
             return None
         with self._lock:
             table = self._get(name)
             self._check_unmoved(name, table, expect)
             self._check_shape(name, shape)
-            if isinstance(rows, Decode):
-                for uuid, column in carried_uuids(rows.schema).items():
+            if isinstance(staged, Staged):
+                for uuid, column in carried_uuids(staged.rows.schema).items():
                     if table.columns.get(uuid) != column:
                         raise CommitConflictError(f"{name} has been altered: it has no column {column}")
             appended = pa.concat_tables([self._rows(name, None), _shaped_table(added, table.schema)])
@@ -307,6 +324,12 @@ class MemoryTables:
                 raise CommitConflictError(f"rows were added to {name} since snapshot {expect}")
         if expect is not None:
             raise CommitConflictError(f"snapshot {expect} of {name} is not among its current ancestors")
+
+
+def _rows_of_staged(staged: Staged) -> pa.Table:
+    if staged.error is not None:
+        raise staged.error
+    return staged.content
 
 
 def _decoded(rows: Decode) -> pa.Table:

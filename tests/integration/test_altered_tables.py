@@ -271,7 +271,7 @@ def test_columns_that_take_each_others_names_while_a_fold_commits_keep_their_val
     version = Version(key="a", group=group, op=0, ts=None, commit=3, origin="e:1", seq=1, row=0, value=1)
     append(tables, spec, [version], 1)
     tables.fail = lambda step: tables.create(swapped) if step == "replace ops.swap" else None
-    with pytest.raises(CommitConflictError, match="altered meanwhile"):
+    with pytest.raises(CommitConflictError, match="altered by another commit"):
         merge_changes(tables, spec, 5)
     tables.fail = lambda step: None
     assert merge_changes(tables, swapped, 5) is not None

@@ -20,9 +20,9 @@ from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError
 from replication.tables.base import Decode
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
-from replication.tables.pyiceberg import append, ordered_catalog
+from replication.tables.pyiceberg import ordered_catalog
 from replication.tables.spark.iceberg import IcebergTables
-from tests.tables_made import as_decode, keyed
+from tests.tables_made import append_decoded, as_decode, keyed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,9 +74,9 @@ def test_of_two_that_looked_at_the_same_snapshot_one_commits(spark_tables: Icebe
     name = spec.name + "__changes"
     catalog: IcebergCatalog = spark_tables._catalog
     one, other = catalog.load(name), catalog.load(name)
-    append.append_decoded(one, small(changes(spec, "a", 1)), None, {"walship.x": "1"})
+    append_decoded(one, small(changes(spec, "a", 1)), None, {"walship.x": "1"})
     with pytest.raises(CommitConflictError):
-        append.append_decoded(other, small(changes(spec, "b", 1)), None, {"walship.x": "1"})
+        append_decoded(other, small(changes(spec, "b", 1)), None, {"walship.x": "1"})
     assert keys(spark_tables, name) == ["a"]
 
 
@@ -128,7 +128,7 @@ def test_superseded_metadata_files_are_deleted(tmp_path: Path) -> None:
     catalog.create(made)
     at = None
     for number in range(1, 31):
-        at = append.append_decoded(
+        at = append_decoded(
             catalog.load("ops.t__changes"), small(changes(made, "a", number)), at, {"walship.x": str(number)}
         )
     kept = list((tmp_path / "warehouse").glob("**/t__changes/metadata/*.metadata.json"))

@@ -27,14 +27,13 @@ from replication.tables.catalog.catalog import CatalogProperties, IcebergCatalog
 from replication.tables.catalog.shared_catalog import shared_catalog
 from replication.tables.duckdb.key_index import KeyIndex
 from replication.tables.layout import layouts
-from replication.tables.pyiceberg.append import append_decoded
 from replication.tables.pyiceberg.row_delta import replace_rows
 from shell.main import run
 from shell.processes.preflight import check_host
 from tests.contract.ledger_stores import postgresql_database
 from tests.origin import new_ledger
 from tests.sites import table
-from tests.tables_made import as_decode, keyed
+from tests.tables_made import append_decoded, as_decode, keyed
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 AT_ONCE = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from replication.tables.base import Decode
 from replication.tables.catalog.catalog import IcebergCatalog
 from replication.tables.layout import UNSYNCED_TAG
 from replication.tables.pyiceberg import local_io
+from replication.tables.pyiceberg.append import plan_write
 from replication.tables.pyiceberg.local_io import local_path
 from replication.tables.spark.iceberg import IcebergTables
 from tests.integration.replay_site import Site, settle
@@ -105,16 +107,16 @@ def test_small_commits_are_on_the_disk_when_the_catalog_names_them(
 
 
 def test_what_executors_write_is_synced_there(spark_tables: IcebergTables, spec: TableSpec, disk: Disk) -> None:
-    import pickle
 
-    from replication.tables.pyiceberg.append import WriteFiles
+    from replication.tables.spark.jobs import packed, run_parts
 
     catalog: IcebergCatalog = spark_tables._catalog
     table = catalog.load(spec.name)
     made = decoded("ab", None)
-    write = pickle.loads(pickle.dumps(WriteFiles(table.metadata, dict(table.io.properties), made)))
-    (batch,) = write(made.tasks.to_batches())
-    (file,) = pickle.loads(batch.column("files")[0].as_py())
+    tasks = packed([plan_write(table, spec.name, made)], 1)
+    (batch,) = run_parts([pa.record_batch([[pickle.dumps((0, tasks[0]))]], names=["parts"])])
+    _, (outcome,) = pickle.loads(batch.column(0)[0].as_py())
+    (file,) = outcome.files
     path = Path(local_path(file.file_path))
     assert disk.synced[path.stat().st_ino] == path.stat().st_size == file.file_size_in_bytes
 

@@ -6,7 +6,6 @@ specification.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import uuid4
 
@@ -30,7 +29,8 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.typedef import EMPTY_DICT, Record
 
 from replication.errors import CommitConflictError
-from replication.tables.pyiceberg.append import Adding, forget_older_snapshots, write_data_files
+from replication.tables.pyiceberg.append import Adding, forget_older_snapshots
+from replication.tables.pyiceberg.write import remove_files, write_data_files
 
 # Field ids that the specification reserves for the columns of position delete files.
 _FILE_PATH, _POS = 2147483546, 2147483545
@@ -106,9 +106,7 @@ def _commit(table: Table, written: Sequence[DataFile], summary: dict[str, str]) 
 
 
 def _remove(table: Table, files: Iterable[DataFile]) -> None:
-    for file in files:
-        with contextlib.suppress(OSError):  # else it stays, in no snapshot
-            table.io.delete(file.file_path)
+    remove_files(table.io, (file.file_path for file in files))
 
 
 def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:

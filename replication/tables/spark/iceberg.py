@@ -12,32 +12,35 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import duckdb
 import pyarrow as pa
+from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from replication.core.definition.schema import Column, TableSpec
-from replication.errors import CommitConflictError, EngineLostError, StorageError
-from replication.tables.base import LABEL, SPARK, Decode, History, Rows
+from replication.errors import CommitConflictError, EngineLostError, ReplicationError, StorageError
+from replication.tables.base import SPARK, Decode, History, Rows, Staged, WorkDone
 from replication.tables.catalog.catalog import CATALOG, IcebergCatalog
 from replication.tables.duckdb.key_index import KeyIndex
 from replication.tables.layout import UNSYNCED_TAG
-from replication.tables.pyiceberg.append import SMALL_BYTES, WriteFiles, append_decoded, fits
-from replication.tables.pyiceberg.evolve import check_columns, check_shape
+from replication.tables.pyiceberg.append import append_files, plan_write
+from replication.tables.pyiceberg.evolve import check_shape
 from replication.tables.pyiceberg.local_io import sync_commits
 from replication.tables.pyiceberg.row_delta import replace_rows
+from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, remove_files, write_here
+from replication.tables.spark.engine_rows import decoded_frame
 from replication.tables.spark.fold_branch import abandoned, check_branch, head, new_branch
+from replication.tables.spark.jobs import Jobs
 from replication.tables.spark.key_ranges import key_ranges
 from replication.tables.spark.refusals import refusals
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
     from pyspark.sql.types import StructType
 
@@ -45,6 +48,8 @@ _NOTHING = pa.table({})
 _SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20
 _SMALL_FILE_BYTES = 8 << 20
+#: Up to this size a job would take longer than decoding here (``make bench``, replay).
+SMALL_BYTES = 4 << 20
 _GAP_S = 0.08  # enough time for the engine to read a busy table's metadata and commit
 
 
@@ -74,7 +79,9 @@ class IcebergTables:
         self._small_bytes = small_bytes
         self._sleep = sleep
         self._spark = spark
+        self._jobs = Jobs(spark)
         self._index = KeyIndex(scratch)
+        self.work = WorkDone()
         self._numbers = count()
         self._in_upkeep: set[str] = set()
 
@@ -138,28 +145,75 @@ class IcebergTables:
     def append(
         self,
         name: str,
-        rows: Decode | Rows,
+        rows: Staged | Decode | Rows,
         expect: int | None,
         summary: Mapping[str, str],
         shape: TableSpec | None = None,
     ) -> int | None:
         """See ``base.Tables``."""
-        from pyspark.sql import functions as F
-
         if name in self._in_upkeep:
             self._sleep(_GAP_S)
-        if shape is not None and not isinstance(rows, Decode):
-            return self.replace(name, (), _NOTHING, rows, expect, summary, shape)
         if isinstance(rows, Decode):
-            table = self._catalog.load(name)
-            check_columns(table.metadata, name, rows.schema)
-            if fits(table):
-                is_small = rows.size is not None and rows.size <= self._small_bytes
-                return append_decoded(table, rows, expect, summary, None if is_small else partial(self._run, name))
-        frame = self._decoded(name, rows) if isinstance(rows, Decode) else self._frame(name, rows)
-        with refusals(name):
-            if isinstance(rows, Decode) and frame.isEmpty():
-                return None
+            (rows,) = self.stage([(name, rows)])
+        if isinstance(rows, Staged):
+            return self._append_staged(rows, expect, summary)
+        if shape is not None:
+            return self.replace(name, (), _NOTHING, rows, expect, summary, shape)
+        return self._append_frame(name, self._frame(name, rows), expect, summary)
+
+    @property
+    def parallel(self) -> int:
+        """See ``base.Tables``."""
+        return self._jobs.parallel
+
+    def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
+        """See ``base.Tables``. More than ``small_bytes`` is one Spark job, less is decoded in this process."""
+        staged: list[Staged] = []
+        writes: dict[int, tuple[Table, WriteFiles]] = {}
+        for name, rows in work:
+            error = None
+            try:
+                table = self._catalog.load(name)
+                if fits(table):
+                    writes[len(staged)] = table, plan_write(table, name, rows)
+            except ReplicationError as failed:
+                error = failed
+            staged.append(Staged(name, rows, error=error))
+        outcomes = self._write([write for _, write in writes.values()], title)
+        for (at, (table, _)), found in zip(writes.items(), outcomes, strict=True):
+            staged[at] = replace(staged[at], content=(table, found))
+        return staged
+
+    def _write(self, writes: Sequence[WriteFiles], title: str) -> list[list[Outcome]]:
+        sizes = [write.rows.size for write in writes]
+        size = sum(each or 0 for each in sizes)
+        if None not in sizes and size <= self._small_bytes:
+            outcomes, tasks = write_here(writes), 0
+        else:
+            self._jobs.describe(title, "rounds")
+            outcomes, tasks = self._jobs.run(writes)
+        rows = sum(file.record_count for found in outcomes for each in found for file in each.files)
+        self.work.add(tasks, rows, size)
+        return outcomes
+
+    def _append_staged(self, staged: Staged, expect: int | None, summary: Mapping[str, str]) -> int | None:
+        if staged.error is not None:
+            raise staged.error
+        if staged.content is None:
+            with refusals(staged.name):
+                frame = decoded_frame(self._spark, self.ref(staged.name), staged.rows)
+                return None if frame.isEmpty() else self._append_frame(staged.name, frame, expect, summary)
+        table, outcomes = cast(tuple[Table, list[Outcome]], staged.content)
+        files = [file for outcome in outcomes for file in outcome.files]
+        for outcome in outcomes:
+            if outcome.error is not None:
+                remove_files(table.io, (file.file_path for file in files))
+                raise outcome.error
+        return append_files(table, expect, files, summary)
+
+    def _append_frame(self, name: str, frame: DataFrame, expect: int | None, summary: Mapping[str, str]) -> int:
+        from pyspark.sql import functions as F
+
         writer = frame.writeTo(self.ref(name)).option("isolation-level", "serializable")
         if expect is not None:
             writer = writer.option("validate-from-snapshot-id", str(expect))
@@ -286,6 +340,7 @@ class IcebergTables:
 
     def close(self) -> None:
         """Stop the Spark session and close the catalog."""
+        self._jobs.remove_leftovers(at_once=True)
         self._spark.stop()
         self._catalog.close()
 
@@ -324,25 +379,6 @@ class IcebergTables:
             f"the commit to {name} is no longer among its snapshots", "The table was rolled back by another program"
         )
 
-    def _run(self, name: str, write: WriteFiles, tasks: pa.Table) -> pa.Table:
-        """Run the tasks of ``write`` in executors."""
-        with refusals(name):
-            return self._spark.createDataFrame(tasks).mapInArrow(write, "files binary, poison binary").toArrow()
-
-    def _decoded(self, name: str, rows: Decode) -> DataFrame:
-        from pyspark.sql import functions as F
-        from pyspark.sql.types import IntegerType, StructField, StructType
-
-        types = self._table_types(name)
-        decoded = StructType(
-            [
-                StructField(LABEL, IntegerType()) if n == LABEL else StructField(n, types[n].dataType)
-                for n in rows.schema.names
-            ]
-        )
-        frame = self._spark.createDataFrame(rows.tasks).mapInArrow(rows.run, decoded)
-        return frame.select(*(_column(F, field.name, field.dataType, rows) for field in types.fields))
-
     def _frame(self, name: str, rows: Rows) -> DataFrame:
         from pyspark.sql.types import StructType
 
@@ -353,22 +389,6 @@ class IcebergTables:
 
     def _table_types(self, name: str) -> StructType:
         return self._spark.table(self.ref(name)).schema
-
-
-def _column(F: Any, name: str, wanted: Any, rows: Decode) -> SparkColumn:
-    column: SparkColumn
-    if name in rows.schema.names:
-        column = F.col(name)
-    elif name in rows.label_columns:
-        at = rows.label_columns.index(name)
-        values = [label[at] for label in rows.labels]
-        if len(set(values)) == 1:
-            column = F.lit(values[0])
-        else:
-            column = F.element_at(F.array(*(F.lit(value) for value in values)), F.col(LABEL) + 1)
-    else:
-        column = F.lit(rows.constants.get(name)).cast(wanted)
-    return column.alias(name)
 
 
 def _with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> DataFrameWriterV2:

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SECRET = re.compile(r"^spark\.sql\.catalog\.|secret|password|token|access[.-]?key", re.IGNORECASE)
+_SOCKET_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
 _INCUBATOR = b"WARNING: Using incubator modules"
 _LOG4J = """\
 status = error
@@ -49,6 +51,11 @@ _OWN_SETTINGS = {
     "spark.sql.autoBroadcastJoinThreshold": str(64 << 20),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.scheduler.mode": "FAIR",  # a long compaction leaves cores to rounds
+    "spark.python.daemon.module": "replication.tables.spark.worker_daemon",
+    "spark.python.unix.domain.socket.enabled": "true",  # by TCP the kernel delays each task's messages by 40 ms
+    "spark.python.worker.reuse": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
 }
 
 
@@ -91,7 +98,7 @@ def open_session(
         "spark.driver.memory": driver_memory,
         "spark.driver.extraJavaOptions": _java_options(scratch, log_level, archive_to),
         "spark.jars": ",".join(str(jar) for jar in ensure_jars(jars, _driver(catalog))),
-        **_places(scratch),
+        **_places(scratch, master),
         **_catalog_settings(catalog),
         **(properties or {}),
     }
@@ -144,13 +151,20 @@ def _is_here(master: str) -> bool:
     return master.startswith("local") or urlsplit(master).hostname in ("127.0.0.1", "localhost")
 
 
-def _places(scratch: Path) -> dict[str, str]:
+def _places(scratch: Path, master: str) -> dict[str, str]:
     """Return the settings for Python's path and for Spark's own files."""
     return {
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_python_path()),
         "spark.local.dir": str(scratch),
+        "spark.python.unix.domain.socket.dir": _socket_dir(scratch, master),
         "spark.sql.warehouse.dir": f"file://{scratch / 'spark-warehouse'}",  # not escaped: Spark does not unescape it
     }
+
+
+def _socket_dir(scratch: Path, master: str) -> str:
+    """Return a folder that executors have, too, and where a socket's path is within 104 bytes, the least limit."""
+    is_short = len(os.fsencode(scratch)) + _SOCKET_BYTES < 104
+    return str(scratch) if is_short and master.startswith("local") else tempfile.gettempdir()
 
 
 def _set_environment(master: str, java_home: str) -> None:

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from replication.core.definition.text import parse_schema
-from replication.tables.pyiceberg.append import write_data_files
+from replication.tables.pyiceberg.write import write_data_files
 
 ONE = {"a": 1, "b": "x"}
 

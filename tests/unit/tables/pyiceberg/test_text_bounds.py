@@ -13,7 +13,7 @@ from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from replication.tables.pyiceberg.append import write_data_files
+from replication.tables.pyiceberg.write import write_data_files
 
 
 @pytest.mark.parametrize("letter", ["\ud7ff", "\ue000", "\U0010ffff", "\x7f", "\uffff"])

@@ -1,0 +1,173 @@
+"""Data files: rows are decoded and written where there are cores, in threads of this process or in executors.
+
+Rows that passed through the engine would take several times as long. An executor runs ``WriteFiles`` and returns only
+the metadata of its files. Readers see them when a snapshot names them (``append.py``).
+
+The name of a file follows from its job, part and attempt. So the files of failed attempts can be found and deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from uuid import UUID, uuid4, uuid5
+
+import pyarrow as pa
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import schema_to_pyarrow, write_file
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table, WriteTask
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+
+from replication.core.rows.constant import constant
+from replication.errors import ReplicationError
+from replication.tables.base import LABEL, Decode
+from replication.tables.pyiceberg.patches import patch_pyiceberg
+
+_THREADS = 2
+#: Rows in memory per data file; a new file is begun after so many bytes.
+_FILE_BYTES = 64 << 20
+
+
+def fits(table: Table) -> bool:
+    """Return whether rows can be written here: the table is neither partitioned nor sorted."""
+    return table.spec().is_unpartitioned() and table.sort_order().is_unsorted
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The files that one attempt wrote, and the error that stopped it, if any."""
+
+    files: tuple[DataFile, ...] = ()
+    error: Exception | None = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class WriteFiles:
+    """A part of a job: decode rows of one table and write them as data files. Pickled for executors.
+
+    Attributes:
+        metadata: the table's, without older snapshots.
+        io_properties: how its files are reached.
+        rows: the decoding job.
+        job: the same for all parts of one table.
+        part: the number of this part.
+    """
+
+    metadata: TableMetadata
+    io_properties: Mapping[str, str]
+    rows: Decode
+    job: UUID
+    part: int = 0
+
+    def of_tasks(self, tasks: pa.Table, part: int) -> WriteFiles:
+        """Return the part that runs some of the tasks."""
+        return replace(self, rows=replace(self.rows, tasks=tasks.combine_chunks()), part=part)
+
+    def __call__(self, attempt: int = 0) -> Outcome:
+        """Decode and write. Errors of frames, files and hosts are returned, so that parts of other tables go on."""
+        files: list[DataFile] = []
+        try:
+            for number, rows in enumerate(self._pieces()):
+                named = partial(WriteTask, self._name(attempt), number)
+                files += write_data_files(self.metadata, self.io_properties, rows, named)
+        except (ReplicationError, OSError) as error:
+            return Outcome(tuple(files), error, attempt)
+        return Outcome(tuple(files), None, attempt)
+
+    def remove_attempt(self, attempt: int) -> int:
+        """Delete the files of an attempt that no commit names; return how many there were."""
+        io = load_file_io(dict(self.io_properties), self.metadata.location)
+        places = load_location_provider(self.metadata.location, self.metadata.properties)
+        for number in count():
+            task = WriteTask(self._name(attempt), number, self.metadata.schema(), [])
+            path = places.new_data_location(task.generate_data_file_filename("parquet"))
+            if not io.new_input(path).exists():
+                return number
+            remove_files(io, [path])
+        raise AssertionError
+
+    def _name(self, attempt: int) -> UUID:
+        return uuid5(self.job, f"{self.part} {attempt}")
+
+    def _pieces(self) -> Iterator[list[pa.RecordBatch]]:
+        schema = schema_to_pyarrow(self.metadata.schema(), include_field_ids=False)
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        for decoded in self.rows.run(self.rows.tasks.to_batches()):
+            waiting.append(self._stored(decoded, schema))
+            size += waiting[-1].nbytes
+            if size >= _FILE_BYTES:
+                yield waiting
+                waiting, size = [], 0
+        if waiting:
+            yield waiting
+
+    def _stored(self, decoded: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """Return rows with the table's columns: labels and constants are replaced by their values."""
+        rows, rows_count = self.rows, decoded.num_rows
+        columns: list[pa.Array] = []
+        for field in schema:
+            if field.name in rows.schema.names:
+                columns.append(decoded.column(rows.schema.get_field_index(field.name)).cast(field.type))
+            elif field.name in rows.label_columns:
+                at = rows.label_columns.index(field.name)
+                values = [label[at] for label in rows.labels]
+                if len(set(values)) == 1:
+                    columns.append(constant(values[0], field.type, rows_count))
+                else:
+                    label = decoded.column(rows.schema.get_field_index(LABEL))
+                    columns.append(pa.array(values, field.type).take(label))
+            elif field.name in rows.constants:
+                columns.append(constant(rows.constants[field.name], field.type, rows_count))
+            else:
+                columns.append(pa.nulls(rows_count, field.type))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def write_here(writes: Sequence[WriteFiles]) -> list[list[Outcome]]:
+    """Run each task in a thread: decoding, hashing and writing Parquet release Python's lock."""
+    parts = [
+        (at, write.of_tasks(write.rows.tasks.slice(row, 1), row))
+        for at, write in enumerate(writes)
+        for row in range(write.rows.tasks.num_rows)
+    ]
+    outcomes: list[list[Outcome]] = [[] for _ in writes]
+    if len(parts) < 2:
+        found: Iterable[Outcome] = [part() for _, part in parts]
+    else:
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as threads:
+            found = threads.map(WriteFiles.__call__, [part for _, part in parts])
+    for (at, _), outcome in zip(parts, found, strict=True):
+        outcomes[at].append(outcome)
+    return outcomes
+
+
+def write_data_files(
+    metadata: TableMetadata,
+    io_properties: Mapping[str, str],
+    rows: Sequence[pa.RecordBatch],
+    named: Callable[..., WriteTask] | None = None,
+) -> list[DataFile]:
+    """Write rows as one data file of an unpartitioned table; no rows write no file.
+
+    ``named`` makes PyIceberg's task, which names the file; without it the name is random.
+    """
+    if not any(batch.num_rows for batch in rows):
+        return []
+    patch_pyiceberg()
+    task = (named or partial(WriteTask, uuid4(), 0))(record_batches=list(rows), schema=metadata.schema())
+    return list(write_file(load_file_io(dict(io_properties), metadata.location), metadata, iter([task])))
+
+
+def remove_files(io: FileIO, paths: Iterable[str]) -> None:
+    """Delete files that no snapshot names. One that cannot be deleted stays, in no snapshot."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            io.delete(path)

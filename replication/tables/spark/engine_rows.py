@@ -1,0 +1,43 @@
+"""Decoded rows as a DataFrame, for tables that only the engine's own writer can write: partitioned or sorted ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from replication.tables.base import LABEL, Decode
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def decoded_frame(spark: SparkSession, ref: str, rows: Decode) -> DataFrame:
+    """Return the rows with the columns of the table ``ref``."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    types = spark.table(ref).schema
+    decoded = StructType(
+        [
+            StructField(LABEL, IntegerType()) if n == LABEL else StructField(n, types[n].dataType)
+            for n in rows.schema.names
+        ]
+    )
+    frame = spark.createDataFrame(rows.tasks).mapInArrow(rows.run, decoded)
+    return frame.select(*(_column(F, field.name, field.dataType, rows) for field in types.fields))
+
+
+def _column(F: Any, name: str, wanted: Any, rows: Decode) -> SparkColumn:
+    column: SparkColumn
+    if name in rows.schema.names:
+        column = F.col(name)
+    elif name in rows.label_columns:
+        at = rows.label_columns.index(name)
+        values = [label[at] for label in rows.labels]
+        if len(set(values)) == 1:
+            column = F.lit(values[0])
+        else:
+            column = F.element_at(F.array(*(F.lit(value) for value in values)), F.col(LABEL) + 1)
+    else:
+        column = F.lit(rows.constants.get(name)).cast(wanted)
+    return column.alias(name)

@@ -1,0 +1,145 @@
+"""Run the parts of any number of tables as one Spark job, and delete what failed attempts wrote.
+
+A job has at most as many tasks as the application has cores. A task gets its parts, pickled, as a row, and returns the
+metadata of its files. The function that executors run is pickled by name alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pyarrow as pa
+import structlog
+
+from replication.errors import EngineLostError
+from replication.tables.pyiceberg.local_io import sync_written
+from replication.tables.pyiceberg.write import Outcome, WriteFiles
+from replication.tables.spark.refusals import refusals
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Spark's own default of ``spark.task.maxFailures``.
+_ATTEMPTS = 4
+#: A task that was killed may write for a while.
+_LEFTOVERS_S = 60.0
+_PARTS = pa.schema([("parts", pa.binary())])
+_log = structlog.get_logger(__name__)
+
+
+class Jobs:
+    """The jobs of one session. Threads may use it at once."""
+
+    def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spark = spark
+        self._clock = clock
+        self._leftovers: deque[tuple[float, WriteFiles, int]] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def parallel(self) -> int:
+        """How many tasks can run at once."""
+        context = getattr(self._spark, "_sc", None)  # a Spark Connect session has none
+        return int(context.defaultParallelism) if context is not None else 2
+
+    def describe(self, title: str, pool: str) -> None:
+        """Name this thread's next jobs in Spark's UI; jobs of different pools get the same share of the cores."""
+        context = getattr(self._spark, "_sc", None)
+        if context is not None:
+            context.setLocalProperty("spark.job.description", title)
+            context.setLocalProperty("spark.scheduler.pool", pool)
+
+    def run(self, writes: Sequence[WriteFiles]) -> tuple[list[list[Outcome]], int]:
+        """Run all as one job; return the outcomes of each, and how many tasks there were.
+
+        When the job fails, each runs in a job of its own, and the outcome of one that fails again has the error.
+
+        Raises:
+            EngineLostError: the session is gone.
+        """
+        self.remove_leftovers()
+        tasks = packed(writes, self.parallel)
+        try:
+            outcomes = self._run(tasks)
+        except EngineLostError:
+            raise
+        except Exception as error:
+            for _, part in (each for parts in tasks for each in parts):
+                self._remove_later(part, range(_ATTEMPTS))
+            if len(writes) == 1:
+                return [[Outcome(error=error)]], len(tasks)
+            _log.warning("job_failed", tables=len(writes), error=str(error).strip().splitlines()[0])
+            alone = [self.run([replace(write, job=uuid4())]) for write in writes]
+            return [found for (found,), _ in alone], sum(count for _, count in alone)
+        results: list[list[Outcome]] = [[] for _ in writes]
+        for parts, done in zip(tasks, outcomes, strict=True):
+            for (at, part), outcome in zip(parts, done, strict=True):
+                results[at].append(outcome)
+                if outcome.attempt:
+                    self._remove_later(part, range(outcome.attempt))
+        return results, len(tasks)
+
+    def remove_leftovers(self, *, at_once: bool = False) -> None:
+        """Delete the files of attempts that failed a minute ago; with ``at_once``, of all."""
+        with self._lock:
+            due_s = float("inf") if at_once else self._clock()
+            due = []
+            while self._leftovers and self._leftovers[0][0] <= due_s:
+                due.append(self._leftovers.popleft())
+        for _, part, attempt in due:
+            if count := part.remove_attempt(attempt):
+                _log.info("failed_attempt_removed", files=count, attempt=attempt)
+
+    def _run(self, tasks: Sequence[Sequence[tuple[int, WriteFiles]]]) -> list[list[Outcome]]:
+        rows = pa.table([[pickle.dumps((at, parts)) for at, parts in enumerate(tasks)]], schema=_PARTS)
+        with refusals("a job"):
+            done = self._spark.createDataFrame(rows).mapInArrow(run_parts, "parts binary").toArrow()
+        return [outcomes for _, outcomes in sorted(pickle.loads(row.as_py()) for row in done.column(0))]
+
+    def _remove_later(self, part: WriteFiles, attempts: Iterable[int]) -> None:
+        with self._lock:
+            self._leftovers.extend((self._clock() + _LEFTOVERS_S, part, attempt) for attempt in attempts)
+
+
+def packed(writes: Sequence[WriteFiles], parallel: int) -> list[list[tuple[int, WriteFiles]]]:
+    """Divide all tasks of ``writes`` into at most ``parallel`` tasks of about the same size.
+
+    Each has (number of the write, part), one part per write.
+    """
+    sized = []
+    for at, write in enumerate(writes):
+        count = write.rows.tasks.num_rows
+        sized += [((write.rows.size or 1) / max(count, 1), at, row) for row in range(count)]
+    sized.sort(key=lambda each: (-each[0], each[1:]))
+    filled = [0.0] * max(1, min(parallel, len(sized)))
+    given: list[dict[int, list[int]]] = [defaultdict(list) for _ in filled]
+    for size, at, row in sized:
+        least = filled.index(min(filled))
+        filled[least] += size
+        given[least][at].append(row)
+    return [
+        [(at, writes[at].of_tasks(writes[at].rows.tasks.take(sorted(rows)), number)) for at, rows in parts.items()]
+        for number, parts in enumerate(given)
+        if parts
+    ]
+
+
+def run_parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In an executor: run the parts of each row. Their files are on the disk when the outcome is returned."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    attempt = context.attemptNumber() if context is not None else 0
+    for batch in batches:
+        for row in batch.column(0):
+            at, parts = pickle.loads(row.as_py())
+            outcomes = [part(attempt) for _, part in parts]
+            sync_written()
+            yield pa.record_batch([[pickle.dumps((at, outcomes))]], schema=_PARTS)
