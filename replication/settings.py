@@ -100,7 +100,6 @@ Folder = Annotated[Path, AfterValidator(_folder)]
 OptionalPath = Annotated[PathFromFile | None, BeforeValidator(lambda value: value or None)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
 Bytes = Annotated[PositiveInt, BeforeValidator(_bytes)]  # 1048576 or "1 MiB"
-OptionalBytes = Annotated[Bytes | None, BeforeValidator(lambda value: None if value == "" else value)]
 Seconds = Annotated[float, Field(gt=0, le=WAIT_MAX_S)]  # that something waits
 Age = Annotated[float, Field(gt=0, le=AGE_MAX_S)]  # that something is kept
 
@@ -212,9 +211,11 @@ class ReplaySection(_Section):
     history_s: Age = Field(3 * 86400.0, description="default of new tables: how old a version may be")
     maintenance_interval_s: Seconds = Field(300.0, description="how often expired files and snapshots are removed")
     spark_master: str = Field("local[2]", description="local[CORES], or the URL of a Spark cluster")
-    driver_bytes_max: OptionalBytes = Field(
-        None, description="the driver decodes up to this much itself; empty: 256 MiB, 16 on a Spark cluster"
+    driver_bytes_max: Bytes = Field(
+        4 * _MIB, description="a round up to this many bytes is decoded by the driver; more is one Spark job"
     )
+    spark_ui: bool = Field(False, description="open Spark's UI on loopback; walship status shows its address")
+    spark_events: OptionalPath = Field(None, description="folder of Spark's event logs, for its history server")
     driver_memory: str = Field(
         "1g", pattern=r"^\d+[kmgt]$", description="heap of Spark's driver; with local[...], of all of Spark"
     )
@@ -222,11 +223,12 @@ class ReplaySection(_Section):
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
 
     @property
-    def small_bytes(self) -> int:
-        """How much of a commit replay decodes itself: whole rounds, unless executors have hosts of their own."""
-        if self.driver_bytes_max is not None:
-            return self.driver_bytes_max
-        return 256 * _MIB if self.spark_master.startswith("local") else 16 * _MIB
+    def spark_properties(self) -> dict[str, str]:
+        """Spark properties of replay's application; those of ``spark`` win."""
+        found = {"spark.ui.enabled": "true", "spark.ui.killEnabled": "false"} if self.spark_ui else {}
+        if self.spark_events is not None:
+            found |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": self.spark_events.absolute().as_uri()}
+        return found | self.spark
 
 
 class TlsSection(_Section):

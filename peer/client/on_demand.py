@@ -186,7 +186,7 @@ def _tables(config: Config) -> Iterator[IcebergTables]:
         jars=config.replay.jars,
         properties=config.replay.spark,
     )
-    tables = IcebergTables(catalog, session, scratch, config.replay.small_bytes)
+    tables = IcebergTables(catalog, session, scratch, config.replay.driver_bytes_max)
     try:
         yield tables
     finally:

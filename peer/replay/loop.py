@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import structlog
@@ -63,15 +64,17 @@ def run_replay(
         properties = configured_catalog(config)
         catalog = IcebergCatalog(properties)
         scratch = own_scratch(config.run_dir / "spark")
+        if settings.spark_events is not None:
+            settings.spark_events.mkdir(parents=True, exist_ok=True)
         session = open_session(
             properties,
             scratch,
             master=settings.spark_master,
             driver_memory=settings.driver_memory,
             jars=settings.jars,
-            properties=settings.spark,
+            properties=settings.spark_properties,
         )
-        tables = IcebergTables(catalog, session, scratch, settings.small_bytes)
+        tables = IcebergTables(catalog, session, scratch, settings.driver_bytes_max)
         watch = HostWatch(config, ledger.cluster, coordination).start() if coordination is not None else None
         try:
             replay_until(stop, tables, ledger, config, ready, watch)
@@ -143,7 +146,7 @@ class _Rounds:
 
     def run(self, stop: threading.Event, lost: list[EngineLostError], interval_s: float, host: str) -> None:
         """One round after another until ``stop``, or until another thread has ``lost`` the engine."""
-        report = ReplayReport(host=host, pid=os.getpid())
+        report = ReplayReport(host=host, pid=os.getpid(), since=time.time(), spark_ui=self._context.tables.ui)
         before_s = 0.0
         while not stop.is_set() and not lost:
             try:
@@ -152,6 +155,7 @@ class _Rounds:
                 _log.warning("round_postponed", reason=str(error))
                 stop.wait(1.0)
                 continue
+            report.rounds += bool(result.frames)
             if result.frames:
                 _log.info("replayed", frames=result.frames, tables=result.tables, seconds=round(result.seconds, 3))
             cost_s = result.seconds if result.tables > 1 else 0.0
@@ -169,6 +173,7 @@ class _Rounds:
             return
         self._saved_s = time.monotonic()
         report.at, report.round_interval_s, report.round_s = time.time(), wait_s, result.seconds
+        report.work = asdict(self._context.tables.work)
         report.fold_interval_s = self._housekeeping.fold_interval_s
         report.held, report.fold_errors, report.bootstraps, report.away = news
         ledger, epoch = self._context.ledger, self._context.epoch

@@ -17,7 +17,11 @@ class ReplayReport:
 
     host: str = ""
     pid: int = 0
+    since: float = 0.0
     at: float = 0.0
+    rounds: int = 0  # that applied something
+    work: dict[str, int] = field(default_factory=dict)  # as tables.base.WorkDone
+    spark_ui: str = ""
     round_interval_s: float = 0.0
     round_s: float = 0.0
     fold_interval_s: float = 0.0

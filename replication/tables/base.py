@@ -17,6 +17,7 @@ import duckdb
 import pyarrow as pa
 
 from replication.core.definition.schema import Column, TableSpec
+from replication.tables.work import WorkDone
 
 LABEL = "_label"
 Rows: TypeAlias = pa.Table | str  # rows, or a query for them
@@ -119,31 +120,6 @@ class Staged:
     error: Exception | None = None
 
 
-@dataclass(slots=True)
-class WorkDone:
-    """How much was decoded since the start: by Spark jobs, and by the driver itself. Sizes are of frames."""
-
-    jobs: int = 0
-    tasks: int = 0
-    job_rows: int = 0
-    job_bytes: int = 0
-    driver_batches: int = 0
-    driver_rows: int = 0
-    driver_bytes: int = 0
-
-    def add(self, tasks: int, rows: int, size: int) -> None:
-        """Count a job of so many tasks, or with 0 tasks a batch of the driver."""
-        if tasks:
-            self.jobs += 1
-            self.tasks += tasks
-            self.job_rows += rows
-            self.job_bytes += size
-        elif size:
-            self.driver_batches += 1
-            self.driver_rows += rows
-            self.driver_bytes += size
-
-
 class Catalog(Protocol):
     """Creates, inspects and reads tables."""
 
@@ -216,6 +192,7 @@ class Tables(Catalog, Protocol):
 
     dialect: Dialect
     work: WorkDone
+    ui: str  # the address of the engine's pages, "" when there are none
 
     def ref(self, name: str) -> str:
         """Return a table's name in the engine's SQL."""

@@ -19,8 +19,9 @@ from replication.core.definition.evolution import carried_uuids
 from replication.core.definition.schema import Column, TableSpec
 from replication.core.ids import NIL_UUID
 from replication.errors import CommitConflictError, ReplicationError, SchemaError, UnknownTableError
-from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot, Staged, WorkDone
+from replication.tables.base import DUCKDB, LABEL, Decode, History, Rows, Snapshot, Staged
 from replication.tables.layout import LATEST, layouts
+from replication.tables.work import WorkDone
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class MemoryTables:
     def __init__(self, fail: Callable[[str], None] = _nothing) -> None:
         self.fail = fail
         self.work = WorkDone()
+        self.ui = ""
         self._tables: dict[str, _Table] = {}
         self._specs: dict[str, TableSpec] = {}
         self._views: dict[str, str] = {}

@@ -71,13 +71,12 @@ def test_what_is_left_empty_is_derived(tmp_path: Path) -> None:
     assert config.zookeeper_servers == "127.0.0.1:2190"
 
 
-@pytest.mark.parametrize(
-    ("master", "given", "size"),
-    [("local[2]", "", 256 << 20), ("spark://s1:7077", "", 16 << 20), ("spark://s1:7077", "1 MiB", 1 << 20)],
-)
-def test_executors_with_hosts_of_their_own_decode_what_is_large(master: str, given: str, size: int) -> None:
-    replay = {"spark_master": master, "driver_bytes_max": given}
-    assert load(None, {"cluster": {"name": "east"}, "replay": replay}).replay.small_bytes == size
+def test_options_of_spark_become_its_properties(tmp_path: Path) -> None:
+    replay = {"spark_ui": True, "spark_events": str(tmp_path), "spark": {"spark.ui.killEnabled": "true"}}
+    found = load(None, {"cluster": {"name": "east"}, "replay": replay}).replay.spark_properties
+    assert found["spark.ui.enabled"] == found["spark.ui.killEnabled"] == "true"
+    assert found["spark.eventLog.dir"] == tmp_path.as_uri()
+    assert load(None, {"cluster": {"name": "east"}}).replay.spark_properties == {}
 
 
 def test_all_problems_are_reported_together(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 
 from replication.core.definition.schema import Column, TableSpec
 from replication.errors import CommitConflictError, EngineLostError, ReplicationError, StorageError
-from replication.tables.base import SPARK, Decode, History, Rows, Staged, WorkDone
+from replication.tables.base import SPARK, Decode, History, Rows, Staged
 from replication.tables.catalog.catalog import CATALOG, IcebergCatalog
 from replication.tables.duckdb.key_index import KeyIndex
 from replication.tables.layout import UNSYNCED_TAG
@@ -39,6 +39,7 @@ from replication.tables.spark.fold_branch import abandoned, check_branch, head, 
 from replication.tables.spark.jobs import Jobs
 from replication.tables.spark.key_ranges import key_ranges
 from replication.tables.spark.refusals import refusals
+from replication.tables.work import WorkDone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
@@ -82,6 +83,7 @@ class IcebergTables:
         self._jobs = Jobs(spark)
         self._index = KeyIndex(scratch)
         self.work = WorkDone()
+        self.ui = self._jobs.ui
         self._numbers = count()
         self._in_upkeep: set[str] = set()
 
@@ -192,8 +194,9 @@ class IcebergTables:
         else:
             self._jobs.describe(title, "rounds")
             outcomes, tasks = self._jobs.run(writes)
-        rows = sum(file.record_count for found in outcomes for each in found for file in each.files)
-        self.work.add(tasks, rows, size)
+        every = [outcome for found in outcomes for outcome in found]
+        rows = sum(file.record_count for outcome in every for file in outcome.files)
+        self.work.add(tasks, sum(outcome.attempt > 0 for outcome in every), rows, size)
         return outcomes
 
     def _append_staged(self, staged: Staged, expect: int | None, summary: Mapping[str, str]) -> int | None:

@@ -49,6 +49,12 @@ class Jobs:
         context = getattr(self._spark, "_sc", None)  # a Spark Connect session has none
         return int(context.defaultParallelism) if context is not None else 2
 
+    @property
+    def ui(self) -> str:
+        """The address of Spark's UI, "" when it is off."""
+        context = getattr(self._spark, "_sc", None)
+        return (context.uiWebUrl or "") if context is not None else ""
+
     def describe(self, title: str, pool: str) -> None:
         """Name this thread's next jobs in Spark's UI; jobs of different pools get the same share of the cores."""
         context = getattr(self._spark, "_sc", None)
