@@ -112,5 +112,5 @@ def test_values_that_are_no_position_mutation_or_time_are_refused(cluster: Clust
     for row in (None, 5):
         with pytest.raises(SchemaError, match="neither bytes nor text"):
             Mutation(row)
-    with pytest.raises(SchemaError, match="no Mutation"):
+    with pytest.raises(SchemaError, match="not a Mutation"):
         cells_of("x", "ops.cells")
