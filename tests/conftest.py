@@ -77,6 +77,7 @@ _SPARK = (
     "test_hosts_spark.py",
     "test_latest_view.py",
     "test_fresh_session.py",
+    "test_round_jobs.py",
 )
 
 

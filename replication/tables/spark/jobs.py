@@ -139,13 +139,18 @@ def packed(writes: Sequence[WriteFiles], parallel: int) -> list[list[tuple[int, 
 
 def run_parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In an executor: run the parts of each row. Their files are on the disk when the outcome is returned."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    attempt = context.attemptNumber() if context is not None else 0
+    attempt = attempt_number()
     for batch in batches:
         for row in batch.column(0):
             at, parts = pickle.loads(row.as_py())
             outcomes = [part(attempt) for _, part in parts]
             sync_written()
             yield pa.record_batch([[pickle.dumps((at, outcomes))]], schema=_PARTS)
+
+
+def attempt_number() -> int:
+    """How often this executor's task failed before; 0 elsewhere."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0

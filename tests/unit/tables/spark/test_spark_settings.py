@@ -69,3 +69,13 @@ def test_spark_says_nothing_of_its_modules_and_all_else(capfd: pytest.CaptureFix
     os.close(saying)
     spark._pass_on(said)
     assert capfd.readouterr().err == "java.lang.OutOfMemoryError\n"
+
+
+@pytest.mark.parametrize(
+    ("master", "length", "own"), [("local[2]", 20, True), ("local[2]", 90, False), ("spark://h:7077", 20, False)]
+)
+def test_workers_sockets_lie_where_their_path_is_short_and_every_host_has_the_folder(
+    master: str, length: int, own: bool
+) -> None:
+    scratch = Path("/" + "x" * length)
+    assert (spark._socket_dir(scratch, master) == str(scratch)) is own

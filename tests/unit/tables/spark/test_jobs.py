@@ -1,0 +1,211 @@
+"""Jobs of many tables: how they are divided, what fails for one table, and what failed attempts leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import importlib
+import zipimport
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from replication.errors import CommitConflictError, EngineLostError, HostAwayError, PoisonFrameError
+from replication.tables.base import Decode
+from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
+from replication.tables.pyiceberg.append import plan_write
+from replication.tables.pyiceberg.write import WriteFiles
+from replication.tables.spark import jobs as spark_jobs
+from replication.tables.spark import worker_daemon
+from replication.tables.spark.iceberg import IcebergTables
+from replication.tables.spark.jobs import Jobs, packed
+from tests.tables_made import as_decode, keyed
+
+NAMES = ("ops.a", "ops.b")
+
+
+class Session:
+    """Runs what ``mapInArrow`` is given at once; ``before`` is called for each task and may raise."""
+
+    def __init__(self, before: Callable[[], None] = lambda: None) -> None:
+        self.before = before
+        self.tasks: list[int] = []
+
+    def createDataFrame(self, rows: pa.Table) -> Session:
+        self.rows = rows
+        return self
+
+    def mapInArrow(self, run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> Session:
+        self.run = run
+        return self
+
+    def toArrow(self) -> pa.Table:
+        self.tasks.append(self.rows.num_rows)
+        done = []
+        for task in self.rows.to_batches(max_chunksize=1):
+            self.before()
+            done += self.run([task])
+        return pa.Table.from_batches(done)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> IcebergCatalog:
+    made = IcebergCatalog(catalog_properties(tmp_path))
+    for name in NAMES:
+        made.create(keyed(name))
+    return made
+
+
+def rows(*values: int) -> Decode:
+    return as_decode(pa.table({"k": [f"k{value}" for value in values], "v": list(values)}))
+
+
+def many_tasks(decode: Decode, count: int, size: int) -> Decode:
+    return dataclasses.replace(decode, tasks=pa.concat_tables([decode.tasks] * count), size=size)
+
+
+def write(catalog: IcebergCatalog, name: str, decode: Decode) -> WriteFiles:
+    return plan_write(catalog.load(name), name, decode)
+
+
+def files(folder: Path) -> set[Path]:
+    return set((folder / "warehouse").rglob("*.parquet"))
+
+
+def shown(catalog: IcebergCatalog, name: str) -> list[int]:
+    return sorted(catalog.load(name).scan().to_arrow().column("v").to_pylist())
+
+
+class Failing:
+    """A ``Decode.run`` that raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise self.error
+        yield
+
+
+def test_tasks_get_about_the_same_and_no_more_than_there_are_cores(catalog: IcebergCatalog) -> None:
+    writes = [
+        write(catalog, "ops.a", many_tasks(rows(1), 8, 800)),
+        write(catalog, "ops.b", many_tasks(rows(1), 1, 100)),
+        write(catalog, "ops.b", many_tasks(rows(1), 1, 300)),
+    ]
+    tasks = packed(writes, 3)
+    sizes = [sum((100, 100, 300)[at] * part.rows.tasks.num_rows for at, part in parts) for parts in tasks]
+    assert sorted(sizes) == [400, 400, 400]
+    names = {(at, part.part) for parts in tasks for at, part in parts}
+    assert len(names) == sum(len(parts) for parts in tasks), "two parts of a table would write the same file"
+    assert len(packed(writes[1:], 8)) == 2
+
+
+def test_a_hundred_tables_are_one_job(catalog: IcebergCatalog) -> None:
+    session = Session()
+    tables = IcebergTables(catalog, cast(Any, session), small_bytes=0)
+    staged = tables.stage([(NAMES[at % 2], rows(at)) for at in range(100)])
+    assert session.tasks == [2] and len(staged) == 100
+    assert (tables.work.jobs, tables.work.tasks, tables.work.job_rows) == (1, 2, 100)
+
+
+def test_a_small_batch_is_no_job(catalog: IcebergCatalog) -> None:
+    session = Session()
+    tables = IcebergTables(catalog, cast(Any, session), small_bytes=100)
+    tables.append("ops.a", many_tasks(rows(1), 1, 100), None, {})
+    assert session.tasks == [] and shown(catalog, "ops.a") == [1]
+    assert (tables.work.jobs, tables.work.driver_batches, tables.work.driver_bytes) == (0, 1, 100)
+
+
+@pytest.mark.parametrize(
+    "error", [PoisonFrameError("/a", 7, "torn"), HostAwayError("h1", "it is off"), OSError(5, "Input/output error")]
+)
+def test_what_fails_for_one_table_is_its_own(catalog: IcebergCatalog, tmp_path: Path, error: Exception) -> None:
+    tables = IcebergTables(catalog, cast(Any, Session()), small_bytes=0)
+    bad = dataclasses.replace(rows(1), run=Failing(error))
+    broken, missing, good = tables.stage([("ops.a", bad), ("ops.none", rows(2)), ("ops.b", rows(3))])
+    with pytest.raises(type(error), match=str(error.args[-1])):
+        tables.append("ops.a", broken, None, {})
+    with pytest.raises(Exception, match="none"):
+        tables.append("ops.none", missing, None, {})
+    tables.append("ops.b", good, None, {})
+    assert shown(catalog, "ops.b") == [3] and len(files(tmp_path)) == 1
+
+
+def test_after_a_job_that_failed_each_table_has_a_job_of_its_own(catalog: IcebergCatalog, tmp_path: Path) -> None:
+    """The first fails with a table's rows already written; what it left is deleted, and in no commit."""
+    failures = iter([False, True])
+
+    def before() -> None:
+        if next(failures, False):
+            raise RuntimeError("Job aborted due to stage failure: ExecutorLostFailure")
+
+    now_s = 0.0
+    tables = IcebergTables(catalog, cast(Any, Session(before)), small_bytes=0)
+    tables._jobs = Jobs(cast(Any, Session(before)), lambda: now_s)
+    staged = tables.stage([("ops.a", rows(1)), ("ops.b", rows(2))])
+    assert len(files(tmp_path)) == 3
+    for name, each in zip(NAMES, staged, strict=True):
+        tables.append(name, each, None, {})
+    tables._jobs.remove_leftovers()
+    assert len(files(tmp_path)) == 3, "whoever wrote it may still be writing"
+    now_s = 61.0
+    tables._jobs.remove_leftovers()
+    assert len(files(tmp_path)) == 2 and shown(catalog, "ops.a") == [1] and shown(catalog, "ops.b") == [2]
+
+
+def test_what_an_earlier_attempt_wrote_is_in_no_commit_and_goes(
+    catalog: IcebergCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when an executor was killed after it had written its files: its task runs again."""
+    parts = spark_jobs.run_parts
+
+    def twice(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = list(batches)
+        list(parts(task))
+        monkeypatch.setattr(spark_jobs, "attempt_number", lambda: 1)
+        return parts(task)
+
+    monkeypatch.setattr(spark_jobs, "run_parts", twice)
+    tables = IcebergTables(catalog, cast(Any, Session()), small_bytes=0)
+    tables.append("ops.a", rows(1, 2), None, {})
+    assert len(files(tmp_path)) == 2 and tables.work.retries == 1
+    tables.close()
+    assert len(files(tmp_path)) == 1 and shown(catalog, "ops.a") == [1, 2]
+
+
+def test_files_of_a_refused_commit_go(catalog: IcebergCatalog, tmp_path: Path) -> None:
+    tables = IcebergTables(catalog, cast(Any, Session()), small_bytes=0)
+    (staged,) = tables.stage([("ops.a", rows(1))])
+    tables.append("ops.a", rows(2), None, {})
+    with pytest.raises(CommitConflictError):
+        tables.append("ops.a", staged, None, {})
+    assert len(files(tmp_path)) == 1 and shown(catalog, "ops.a") == [2]
+
+
+def test_a_lost_session_is_not_tried_again(catalog: IcebergCatalog) -> None:
+    def lost() -> None:
+        raise ConnectionRefusedError("the gateway is gone")
+
+    tables = IcebergTables(catalog, cast(Any, Session(lost)), small_bytes=0)
+    with pytest.raises(EngineLostError):
+        tables.stage([("ops.a", rows(1)), ("ops.b", rows(2))])
+
+
+def test_workers_are_forked_with_what_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    imported: list[str] = []
+    invalidate = zipimport.zipimporter.invalidate_caches
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    try:
+        worker_daemon.prepare()
+        assert zipimport.zipimporter.invalidate_caches is not invalidate
+    finally:
+        gc.unfreeze()
+        zipimport.zipimporter.invalidate_caches = invalidate  # type: ignore[method-assign]
+    assert {"pyarrow.parquet", "pyspark.worker", "replication.tables.spark.jobs"} <= set(imported)
