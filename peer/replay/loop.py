@@ -75,6 +75,7 @@ def run_replay(
             properties=settings.spark_properties,
         )
         tables = IcebergTables(catalog, session, scratch, settings.driver_bytes_max)
+        tables.jobs.warm_up()
         watch = HostWatch(config, ledger.cluster, coordination).start() if coordination is not None else None
         try:
             replay_until(stop, tables, ledger, config, ready, watch)

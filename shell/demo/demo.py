@@ -30,6 +30,7 @@ from shell.demo.running import demo_sites, pace
 from shell.demo.sites import SPARK, DemoSite, clear_earlier
 from shell.processes.launched import await_ready
 from shell.processes.spark_cluster import SparkCluster
+from shell.status.page import work_text
 
 START_TIMEOUT_S = 90.0
 VISIBLE_TIMEOUT_S = 120.0
@@ -50,6 +51,7 @@ class DemoResult:
     verdicts: tuple[Verdict, ...]
     as_expected: bool
     lag_most_bytes: int
+    replay_at_west: str = ""
     spark_master: str = ""  # of the Spark cluster that both replayed on
 
 
@@ -114,11 +116,13 @@ def _shown(
             expected = _as_expected(data, west, verdicts)
             display.event("compared")
             answer = west.sql(QUESTION).read_all().to_pylist()
+            report = west.status().replay
         finally:
             watch.settle()
     rows = sum(progress.rows for progress in display.scene.progress.values())
     took = time.monotonic() - began
-    return DemoResult(took, rows, tuple(verdicts), expected, display.scene.lag_most), answer
+    work = work_text(report) if report is not None else ""
+    return DemoResult(took, rows, tuple(verdicts), expected, display.scene.lag_most, work), answer
 
 
 class _Watch:
@@ -245,6 +249,7 @@ def _tell(printer: Printer, result: DemoResult, answer: list[dict[str, object]],
     show_verdicts(printer, list(result.verdicts), 5)
     source = "and equal to the source files with all corrections" if result.as_expected else "but NOT what was written"
     printer.line(f"{result.rows_written:,} rows written; both sides compared row by row, {source}.")
+    printer.line(f"West {result.replay_at_west}.")
     printer.line(f"\nAsked of west: {QUESTION}")
     printer.rows(answer, tuple(answer[0]) if answer else ())
     printer.line(f"\n{result.seconds:.0f} s in all.\n")

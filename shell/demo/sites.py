@@ -22,7 +22,7 @@ from shell.processes.up import chosen_roles
 
 MARK = ".walship-demo"
 SPARK = "spark-cluster"
-_ON_EXECUTORS_FROM = 64 << 10  # so that the load goes through Spark's jobs
+_JOBS_FROM = 64 << 10  # so that the load goes through Spark's jobs
 _STOP_TIMEOUT_S = 40.0
 
 
@@ -112,7 +112,11 @@ def _site(folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | N
         ".",
         zookeeper={"port": zookeeper_port},
         receiver={"listen": f"127.0.0.1:{receiver_port}"},
-        replay={"driver_memory": "768m", **({} if spark is None else _on_spark(name, spark))},
+        replay={
+            "driver_memory": "768m",
+            "driver_bytes_max": _JOBS_FROM,
+            **({} if spark is None else _on_spark(name, spark)),
+        },
     )
     file.write_text(text, encoding="utf-8")
     config = configuration.load(file)
@@ -123,7 +127,7 @@ def _site(folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | N
 def _on_spark(name: str, spark: SparkCluster) -> dict[str, object]:
     """Settings of replay on a Spark cluster that another cluster replays on, too: an application takes one core."""
     properties = {"spark.app.name": f"walship replay of {name}", "spark.cores.max": "1"}
-    return {"spark_master": spark.url, "driver_bytes_max": _ON_EXECUTORS_FROM, "spark": properties}
+    return {"spark_master": spark.url, "spark": properties}
 
 
 def _free_ports(count: int) -> list[int]:

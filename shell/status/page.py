@@ -105,20 +105,20 @@ def _show_replay(printer: Printer, found: ClusterStatus) -> None:
     backlog = bytes_text(found.replay_backlog_bytes)
     printer.line(f"to replay here: {backlog}; closed time {moment_text(found.closed)}")
     if found.replay is not None and found.replay.rounds:
-        printer.line(_work_text(found.replay))
+        printer.line(work_text(found.replay))
     if found.replay is not None and found.replay.spark_ui:
         printer.line(f"Spark's UI: {found.replay.spark_ui}")
     if found.replay_backlog_bytes and (trouble := found.members.without_replay()):
         printer.note(trouble)
 
 
-def _work_text(report: ReplayReport) -> str:
-    """Return what replay decoded, and where, since it started."""
+def work_text(report: ReplayReport) -> str:
+    """Return in how many rounds replay decoded how much, and where, since it started."""
     work = WorkDone(**report.work)
     jobs = f"{work.jobs:,} Spark jobs ({work.tasks:,} tasks, {work.job_rows:,} rows, {bytes_text(work.job_bytes)})"
     here = f"{work.driver_batches:,} in the driver ({work.driver_rows:,} rows, {bytes_text(work.driver_bytes)})"
     retried = f"; {work.retries:,} parts of jobs were retried" if work.retries else ""
-    return f"replayed since {seconds_text(report.at - report.since)}: {report.rounds:,} rounds, {jobs}, {here}{retried}"
+    return f"replayed in {seconds_text(report.at - report.since)}: {report.rounds:,} rounds; {jobs}, {here}{retried}"
 
 
 def _show_tables(printer: Printer, found: ClusterStatus) -> None:

@@ -1,14 +1,15 @@
-"""Decoded rows as a DataFrame, for tables that only the engine's own writer can write: partitioned or sorted ones."""
+"""Rows that only the engine's own writer can write, since their table is partitioned or sorted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from replication.tables.base import LABEL, Decode
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
 
 
 def decoded_frame(spark: SparkSession, ref: str, rows: Decode) -> DataFrame:
@@ -41,3 +42,10 @@ def _column(F: Any, name: str, wanted: Any, rows: Decode) -> SparkColumn:
     else:
         column = F.lit(rows.constants.get(name)).cast(wanted)
     return column.alias(name)
+
+
+def with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> DataFrameWriterV2:
+    """Return a writer whose snapshot carries ``summary``."""
+    for key, value in summary.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
+    return writer

@@ -34,7 +34,7 @@ from replication.tables.pyiceberg.evolve import check_shape
 from replication.tables.pyiceberg.local_io import sync_commits
 from replication.tables.pyiceberg.row_delta import replace_rows
 from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, remove_files, write_here
-from replication.tables.spark.engine_rows import decoded_frame
+from replication.tables.spark.engine_rows import decoded_frame, with_summary
 from replication.tables.spark.fold_branch import abandoned, check_branch, head, new_branch
 from replication.tables.spark.jobs import Jobs
 from replication.tables.spark.key_ranges import key_ranges
@@ -42,7 +42,7 @@ from replication.tables.spark.refusals import refusals
 from replication.tables.work import WorkDone
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameWriterV2, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _NOTHING = pa.table({})
@@ -63,6 +63,9 @@ class IcebergTables:
         scratch: a folder for temporary files; None means the system's.
         small_bytes: up to this size rows are decoded in this process, above it in executors.
         sleep: waits for the given seconds.
+
+    Attributes:
+        jobs: the session's.
     """
 
     dialect = SPARK
@@ -80,10 +83,10 @@ class IcebergTables:
         self._small_bytes = small_bytes
         self._sleep = sleep
         self._spark = spark
-        self._jobs = Jobs(spark)
+        self.jobs = Jobs(spark)
         self._index = KeyIndex(scratch)
         self.work = WorkDone()
-        self.ui = self._jobs.ui
+        self.ui = self.jobs.ui
         self._numbers = count()
         self._in_upkeep: set[str] = set()
 
@@ -166,7 +169,7 @@ class IcebergTables:
     @property
     def parallel(self) -> int:
         """See ``base.Tables``."""
-        return self._jobs.parallel
+        return self.jobs.parallel
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
         """See ``base.Tables``. More than ``small_bytes`` is one Spark job, less is decoded in this process."""
@@ -192,8 +195,8 @@ class IcebergTables:
         if None not in sizes and size <= self._small_bytes:
             outcomes, tasks = write_here(writes), 0
         else:
-            self._jobs.describe(title, "rounds")
-            outcomes, tasks = self._jobs.run(writes)
+            self.jobs.describe(title, "rounds")
+            outcomes, tasks = self.jobs.run(writes)
         every = [outcome for found in outcomes for outcome in found]
         rows = sum(file.record_count for outcome in every for file in outcome.files)
         self.work.add(tasks, sum(outcome.attempt > 0 for outcome in every), rows, size)
@@ -221,7 +224,7 @@ class IcebergTables:
         if expect is not None:
             writer = writer.option("validate-from-snapshot-id", str(expect))
         with self._durably(name), refusals(name):
-            _with_summary(writer, summary).overwrite(F.lit(False))
+            with_summary(writer, summary).overwrite(F.lit(False))
         return self._committed(name, summary)
 
     def replace(
@@ -276,7 +279,7 @@ class IcebergTables:
                 self._spark.sql(f"delete from {there} where {' and '.join([*conditions, inside])}")
             self._spark.catalog.dropTempView(listed)
         deleted = head(self._catalog.load(name).metadata, branch)
-        _with_summary(self._frame(name, rows).writeTo(there), summary).append()
+        with_summary(self._frame(name, rows).writeTo(there), summary).append()
         check_branch(self._catalog.load(name).metadata, branch, begun, deleted)
 
     def delete(self, name: str, where: str) -> None:
@@ -343,7 +346,7 @@ class IcebergTables:
 
     def close(self) -> None:
         """Stop the Spark session and close the catalog."""
-        self._jobs.remove_leftovers(at_once=True)
+        self.jobs.remove_leftovers(at_once=True)
         self._spark.stop()
         self._catalog.close()
 
@@ -392,9 +395,3 @@ class IcebergTables:
 
     def _table_types(self, name: str) -> StructType:
         return self._spark.table(self.ref(name)).schema
-
-
-def _with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> DataFrameWriterV2:
-    for key, value in summary.items():
-        writer = writer.option(f"snapshot-property.{key}", value)
-    return writer

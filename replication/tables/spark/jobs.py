@@ -6,6 +6,7 @@ metadata of its files. The function that executors run is pickled by name alone.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
 import time
@@ -61,6 +62,15 @@ class Jobs:
         if context is not None:
             context.setLocalProperty("spark.job.description", title)
             context.setLocalProperty("spark.scheduler.pool", pool)
+
+    def warm_up(self) -> None:
+        """Have Spark start its Python workers, in a thread: for the first job that takes seconds."""
+
+        def run() -> None:
+            with contextlib.suppress(Exception):  # the first real job says what is wrong
+                self._run([[] for _ in range(self.parallel)])
+
+        threading.Thread(target=run, name="warm-up", daemon=True).start()
 
     def run(self, writes: Sequence[WriteFiles]) -> tuple[list[list[Outcome]], int]:
         """Run all as one job; return the outcomes of each, and how many tasks there were.

@@ -148,15 +148,15 @@ def test_after_a_job_that_failed_each_table_has_a_job_of_its_own(catalog: Iceber
 
     now_s = 0.0
     tables = IcebergTables(catalog, cast(Any, Session(before)), small_bytes=0)
-    tables._jobs = Jobs(cast(Any, Session(before)), lambda: now_s)
+    tables.jobs = Jobs(cast(Any, Session(before)), lambda: now_s)
     staged = tables.stage([("ops.a", rows(1)), ("ops.b", rows(2))])
     assert len(files(tmp_path)) == 3
     for name, each in zip(NAMES, staged, strict=True):
         tables.append(name, each, None, {})
-    tables._jobs.remove_leftovers()
+    tables.jobs.remove_leftovers()
     assert len(files(tmp_path)) == 3, "whoever wrote it may still be writing"
     now_s = 61.0
-    tables._jobs.remove_leftovers()
+    tables.jobs.remove_leftovers()
     assert len(files(tmp_path)) == 2 and shown(catalog, "ops.a") == [1] and shown(catalog, "ops.b") == [2]
 
 
