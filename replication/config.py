@@ -128,6 +128,11 @@ class Config(BaseModel):
         return bool(self.ledger.url) and not self.ledger.url.startswith("sqlite")
 
     @property
+    def replay_asks_receivers(self) -> bool:
+        """Whether replay reads files from receivers, which it finds in ZooKeeper: other hosts' files, or executors'."""
+        return self.shares_ledger or not self.replay.has_local_executors
+
+    @property
     def host_id_file(self) -> Path:
         """Tells this data directory from another one that was given the same host slot."""
         return self.data_dir / "host.id"

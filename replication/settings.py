@@ -223,6 +223,11 @@ class ReplaySection(_Section):
     spark: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
 
     @property
+    def has_local_executors(self) -> bool:
+        """Whether executors run in the driver's own process, and so read this host's files."""
+        return self.spark_master.startswith("local")
+
+    @property
     def spark_properties(self) -> dict[str, str]:
         """Spark properties of replay's application; those of ``spark`` win."""
         found = {"spark.ui.enabled": "true", "spark.ui.killEnabled": "false"} if self.spark_ui else {}

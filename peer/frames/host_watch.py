@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import replace
 
 import structlog
 
@@ -57,7 +58,9 @@ class HostWatch:
         """Return the hosts as last seen."""
         with self._lock:
             answering = {host: at for host, at in self._known.items() if host not in self._away}
-            return Hosts(self._config.cluster.host, self._cluster, answering, dict(self._away), self._config.tls)
+            config = self._config
+            here, local = config.cluster.host, config.replay.has_local_executors
+            return Hosts(here, self._cluster, answering, dict(self._away), config.tls, local)
 
     def failed(self, host: str, why: str) -> None:
         """Note that a host did not answer."""
@@ -118,4 +121,4 @@ def hosts_now(config: Config, cluster: ClusterId, coordination: Coordination | N
         return Hosts()
     watch = HostWatch(config, cluster, coordination)
     watch.look()
-    return watch.hosts()
+    return replace(watch.hosts(), executors_here=True)  # the caller reads them itself

@@ -40,9 +40,10 @@ class Hosts:
     Attributes:
         here: this host's slot; None when there are no other hosts.
         cluster: the cluster of the hosts.
-        addresses: ``host:port`` of the receivers of other hosts that answer, by slot.
+        addresses: ``host:port`` of the receivers that answer, by slot.
         away: why the other hosts do not answer, by slot.
         tls: the paths of the PEM files, the same on every host, including executors'.
+        executors_here: whether executors can open this host's files; else its receiver gives them, too.
     """
 
     here: str | None = None
@@ -50,10 +51,11 @@ class Hosts:
     addresses: Mapping[str, str] = field(default_factory=dict)
     away: Mapping[str, str] = field(default_factory=dict)
     tls: TlsSection = field(default_factory=TlsSection)
+    executors_here: bool = True
 
     def place(self, row: FileRow) -> str:
         """Return the place of a file."""
-        if self.here is None or row.host == self.here or row.is_stored:
+        if self.here is None or row.is_stored or (row.host == self.here and self.executors_here):
             return row.path
         return f"{_SCHEME}{row.host}/{row.file}"
 

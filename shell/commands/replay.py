@@ -42,7 +42,7 @@ def replay(
                 done = max(0, total - left)
                 progress.update(task, total=max(total, left), completed=done, left=bytes_text(left))
 
-            coordination = cluster.coordination if cluster.config.shares_ledger else None
+            coordination = cluster.coordination if cluster.config.replay_asks_receivers else None
             ran_here = catch_up(cluster.config, cluster.ledger, timeout_s, say, coordination)
         took = time.monotonic() - began
         who = "here" if ran_here else "by the replay process"

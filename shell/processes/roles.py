@@ -106,7 +106,7 @@ def _replay(config: Config, stop: threading.Event, ready: Ready) -> None:
     from peer.replay.election import await_turn
     from peer.replay.loop import run_replay
 
-    if not config.shares_ledger:
+    if not config.replay_asks_receivers:
         with _ledger(config) as ledger:
             run_replay(config, ledger, stop, ready)
         return

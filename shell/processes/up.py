@@ -40,7 +40,7 @@ def chosen_roles(config: Config, wanted: str) -> tuple[str, ...]:
         unknown = [name for name in names if name not in ROLES]
         if unknown:
             raise ConfigError(f"There is no role {', '.join(unknown)}", f"Roles are {', '.join(ROLES)}")
-        without = set() if config.shares_ledger else {"replay"}
+        without = set() if config.replay_asks_receivers else {"replay"}
         if config.zookeeper.embedded and not without.issuperset(names):
             names.append("zookeeper")
         elsewhere = set() if config.zookeeper.embedded else {"zookeeper"}

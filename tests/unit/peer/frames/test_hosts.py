@@ -1,0 +1,42 @@
+"""Where executors read a file: this host's disk, or the receiver of its host."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from peer.frames.hosts import Hosts
+from replication.config import load
+from replication.core.ids import ClusterId, FileId
+from replication.ledger.base import FileKind, FileRow
+
+EAST = ClusterId("east", UUID(int=1))
+
+
+def file_of(host: str) -> FileRow:
+    file = FileId(EAST, host, 1)
+    return FileRow(file, FileKind.WAL, host, f"/{host}/1.wal", True, 500, "boot", "w", 256, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "here", "there"),
+    [
+        (Hosts(), "/h0/1.wal", "/h1/1.wal"),
+        (Hosts("h0", EAST), "/h0/1.wal", f"walship://h1/{FileId(EAST, 'h1', 1)}"),
+        (
+            Hosts("h0", EAST, executors_here=False),
+            f"walship://h0/{FileId(EAST, 'h0', 1)}",
+            f"walship://h1/{FileId(EAST, 'h1', 1)}",
+        ),
+    ],
+    ids=["one host", "several hosts", "executors elsewhere"],
+)
+def test_executors_read_files_of_other_hosts_from_their_receivers(hosts: Hosts, here: str, there: str) -> None:
+    assert (hosts.place(file_of("h0")), hosts.place(file_of("h1"))) == (here, there)
+
+
+@pytest.mark.parametrize(("master", "asks"), [("local[4]", False), ("spark://head:7077", True), ("yarn", True)])
+def test_executors_of_a_spark_cluster_are_elsewhere(master: str, asks: bool) -> None:
+    config = load(None, {"cluster": {"name": "east"}, "replay": {"spark_master": master}})
+    assert config.replay_asks_receivers is asks is not config.replay.has_local_executors
