@@ -93,8 +93,8 @@ class Alone:
 
 
 @contextmanager
-def alone(name: str = "east", *, driver_memory: str = "1g") -> Iterator[Alone]:
-    """The cluster, in a folder that is removed at the end."""
+def alone(name: str = "east", *, driver_memory: str = "1g", **session: Any) -> Iterator[Alone]:
+    """The cluster, in a folder that is removed at the end; ``session`` as for ``open_session``."""
     with tempfile.TemporaryDirectory(prefix="walship-bench-") as folder:
         home = Path(folder)
         file = home / "walship.toml"
@@ -107,7 +107,7 @@ def alone(name: str = "east", *, driver_memory: str = "1g") -> Iterator[Alone]:
         with MemoryEnsemble().connect(config.zookeeper_root) as coordination:
             coordination.establish(cluster, "0")
             coordination.enrol(MemberKind.WORKERS, config.cluster.host, {})
-            spark = open_session(given, home / "spark", driver_memory=driver_memory)
+            spark = open_session(given, home / "spark", driver_memory=driver_memory, **session)
             tables = IcebergTables(IcebergCatalog(given), spark)
             quarantine = Quarantine(home / "quarantine", ledger.replay)
             replayer = Replayer(ReplayContext(ledger, tables, quarantine, ledger.replay.raise_epoch()))

@@ -54,7 +54,7 @@ def warehouse(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         tables = MemoryTables()
         return Warehouse(tables, tables.rollback, "ops")
     if request.param == "spark":
-        monkeypatch.setattr(request.getfixturevalue("spark_tables"), "_small_bytes", -1)
+        monkeypatch.setattr(request.getfixturevalue("spark_tables"), "small_bytes", -1)
     return spark_warehouse(request.getfixturevalue("spark_tables"))
 
 

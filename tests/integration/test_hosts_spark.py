@@ -36,7 +36,7 @@ def test_executors_fetch_and_decode_what_lies_on_another_host(
             wanted |= made
         west.register(west.two)
         (part,) = west.one.ledger.replay.pending()
-        monkeypatch.setattr(spark_tables, "_small_bytes", part.end // 2)  # less is decoded by the driver
+        monkeypatch.setattr(spark_tables, "small_bytes", part.end // 2)  # less is decoded by the driver
         with west.two.receiver():
             wait_until(west.knows)
             assert west.replayer.round().frames == FRAMES

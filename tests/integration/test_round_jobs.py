@@ -26,7 +26,7 @@ def what_workers_have(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 def test_a_round_of_many_tables_is_one_job(
     tmp_path: Path, spark_tables: IcebergTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spark_tables, "_small_bytes", -1)
+    monkeypatch.setattr(spark_tables, "small_bytes", -1)
     site = Site(tmp_path, spark_warehouse(spark_tables))
     specs = [site.table(keyed(f"{site.warehouse.namespace}.t{number}")) for number in range(20)]
     replayer = site.replayer()

@@ -66,6 +66,7 @@ class IcebergTables:
 
     Attributes:
         jobs: the session's.
+        small_bytes: as given; may be changed at any time.
     """
 
     dialect = SPARK
@@ -80,7 +81,7 @@ class IcebergTables:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._catalog = catalog
-        self._small_bytes = small_bytes
+        self.small_bytes = small_bytes
         self._sleep = sleep
         self._spark = spark
         self.jobs = Jobs(spark)
@@ -192,7 +193,7 @@ class IcebergTables:
     def _write(self, writes: Sequence[WriteFiles], title: str) -> list[list[Outcome]]:
         sizes = [write.rows.size for write in writes]
         size = sum(each or 0 for each in sizes)
-        if None not in sizes and size <= self._small_bytes:
+        if None not in sizes and size <= self.small_bytes:
             outcomes, tasks = write_here(writes), 0
         else:
             self.jobs.describe(title, "rounds")
