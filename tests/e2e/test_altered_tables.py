@@ -163,7 +163,7 @@ def test_a_change_that_does_not_fit_holds_its_table_only_and_says_what_to_do(mas
         assert f"column v of table {odd} is string here and int32 there" in said
         position = here.upsert(even, [{"id": 2, "v": 2}])
         here.wait(position, cluster="west", until="visible", timeout_s=120)
-        assert "of another name" in said and "createtable --like" in said
+        assert "with another name" in said and "createtable --like" in said
         east.shell("createtable", f"{odd}_2", "id long, v int, seats int", "--key", "id")
         west.shell("createtable", f"{odd}_2", "--like", "east")
         east.shell("enablereplication", "-t", f"{odd}_2", "west")

@@ -203,7 +203,7 @@ def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_sa
         assert there.read(old, columns=["id"]).read_all().num_rows == 19_000
         await_fold(there, old)
     assert tasks_of_all(spark) > before
-    assert not west.below("replay", "pyspark.daemon"), "the driver has no Python workers of its own"
+    assert not west.below("replay", "worker_daemon"), "the driver has no Python workers of its own"
     (application,) = spark.state()["activeapps"]
     assert application["cores"] == 2
     equal = east.shell("verify", "west", old, bulk, f"{people}_out")

@@ -85,7 +85,7 @@ def test_a_fold_whose_branch_somebody_made_anew_is_refused(
         return frame(name, rows)
 
     monkeypatch.setattr(tables, "_frame", anew)
-    with pytest.raises(CommitConflictError, match="changed the branch"):
+    with pytest.raises(CommitConflictError, match="changed by another process"):
         tables.replace(spec.name, ["k"], "select 'a' as k", row(tables, spec, "a", 2), first, {"walship.x": "2"})
     assert shown(tables, spec.name) == {"a": 1} and tables.history(spec.name).current == first
     assert set(tables._catalog.load(spec.name).metadata.refs) == {"main"}
