@@ -25,10 +25,11 @@ from replication.tables.catalog.catalog import IcebergCatalog, configured_catalo
 from replication.tables.layout import LATEST
 from replication.tables.spark.iceberg import IcebergTables
 from replication.tables.spark.scratch import own_scratch
-from replication.tables.spark.session import open_session, settings_for_others
+from replication.tables.spark.session import await_executor, open_session, settings_for_others
 
 _POLL_S = 0.2
 _FOLD_TRIES = 5
+_EXECUTOR_S = 60.0
 
 
 def backlog_bytes(ledger: Ledger) -> int:
@@ -148,11 +149,11 @@ def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Tabl
 
     Raises:
         RequestError: the query failed; gives Spark's message.
-        SparkMissingError: PySpark or Java is missing.
+        SparkMissingError: PySpark or Java is missing, or the Spark cluster has no free executor.
     """
     from pyspark.errors import PySparkException
 
-    with _tables(config) as tables:
+    with _tables(config, _EXECUTOR_S) as tables:
         for spec in named_in(query, specs):
             if tables.has(spec):
                 tables.create(spec)  # with the newest definition, which replay may not have taken over yet
@@ -174,7 +175,7 @@ def spark_settings(config: Config) -> dict[str, str]:
 
 
 @contextmanager
-def _tables(config: Config) -> Iterator[IcebergTables]:
+def _tables(config: Config, executor_timeout_s: float = 0.0) -> Iterator[IcebergTables]:
     properties = configured_catalog(config)
     catalog = IcebergCatalog(properties)
     scratch = own_scratch(config.run_dir / "spark-on-demand")
@@ -188,6 +189,8 @@ def _tables(config: Config) -> Iterator[IcebergTables]:
     )
     tables = IcebergTables(catalog, session, scratch, config.replay.driver_bytes_max)
     try:
+        if executor_timeout_s:
+            await_executor(session, executor_timeout_s)
         yield tables
     finally:
         tables.close()

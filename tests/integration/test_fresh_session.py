@@ -66,6 +66,47 @@ def test_passwords_reach_the_session_and_are_not_on_java_s_command_line(tmp_path
     assert "spark.app.name=shown" in command and "hidden" not in command
 
 
+_ALONE = """
+import os, sys
+from pathlib import Path
+from replication.errors import SparkMissingError
+from replication.tables.catalog.catalog import catalog_properties
+from replication.tables.spark.session import await_executor, open_session
+from shell.processes.spark_cluster import SparkCluster
+from tests.waiting import wait_until
+folder = Path(sys.argv[1])
+with SparkCluster(folder / "cluster", workers=1) as cluster:
+    (worker,) = cluster.worker
+    worker.process.kill()
+    worker.process.wait()
+    wait_until(lambda: not cluster.alive_workers(), what="the worker's end")
+    os.environ.update(cluster.environment)
+    spark = open_session(catalog_properties(folder), folder / "spark", master=cluster.url)
+    try:
+        await_executor(spark, 1.0)
+    except SparkMissingError as error:
+        print(error.what.replace(cluster.url, "the master"), "|", error.hint)
+    cluster.launch(worker)
+    await_executor(spark, 60.0)
+    print(spark.range(3).count())
+    spark.stop()
+"""
+
+
+def test_a_session_without_an_executor_is_told_so_and_goes_on_once_it_has_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _ALONE, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    told, counted = done.stdout.splitlines()
+    assert told.startswith("the master has given this application no executor within 1 s") and "spark.cores.max" in told
+    assert counted == "3"
+
+
 def test_of_what_java_says_a_user_sees_all_but_its_warning_of_modules(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _STARTED, str(tmp_path)],

@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _SECRET = re.compile(r"^spark\.sql\.catalog\.|secret|password|token|access[.-]?key", re.IGNORECASE)
 _SOCKET_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
+_POLL_S = 0.1
 _INCUBATOR = b"WARNING: Using incubator modules"
 _LOG4J = """\
 status = error
@@ -115,6 +117,29 @@ def open_session(
         raise SparkMissingError(
             f"Spark did not start: {line}", "Check [replay] spark and driver_memory, and the free memory"
         ) from None
+
+
+def await_executor(session: SparkSession, timeout_s: float) -> None:
+    """Wait until a session on a Spark cluster has an executor; without one its jobs wait in silence.
+
+    Returns at once where there is none to wait for: with a local master, and where Spark asks for executors by need.
+
+    Raises:
+        SparkMissingError: no executor has come.
+    """
+    context = session.sparkContext
+    master = str(context.master)
+    by_need = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if master.startswith("local") or by_need:
+        return
+    deadline = time.monotonic() + timeout_s
+    while context._jsc.sc().getExecutorMemoryStatus().size() < 2:  # the driver is one of them
+        if time.monotonic() > deadline:
+            raise SparkMissingError(
+                f"{master} has given this application no executor within {timeout_s:.0f} s",
+                "Its cores may all be taken: give replay fewer, by spark.cores.max under [replay] spark",
+            )
+        time.sleep(_POLL_S)
 
 
 def _java_home() -> str:
