@@ -192,10 +192,13 @@ class Tables(Catalog, Protocol):
 
     dialect: Dialect
     work: WorkDone
-    ui: str  # the address of the engine's pages, "" when there are none
 
     def ref(self, name: str) -> str:
         """Return a table's name in the engine's SQL."""
+
+    @property
+    def ui(self) -> str:
+        """The address of the engine's pages, "" when there are none."""
 
     @property
     def parallel(self) -> int:

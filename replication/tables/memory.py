@@ -46,7 +46,6 @@ class MemoryTables:
     def __init__(self, fail: Callable[[str], None] = _nothing) -> None:
         self.fail = fail
         self.work = WorkDone()
-        self.ui = ""
         self._tables: dict[str, _Table] = {}
         self._specs: dict[str, TableSpec] = {}
         self._views: dict[str, str] = {}
@@ -157,6 +156,11 @@ class MemoryTables:
     def ref(self, name: str) -> str:
         """Return a table's name in DuckDB's SQL."""
         return DUCKDB.name(name)
+
+    @property
+    def ui(self) -> str:
+        """See ``base.Tables``."""
+        return ""
 
     @property
     def parallel(self) -> int:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from replication import log
 from shell.processes.spark_cluster import SparkCluster
 from tests.bench.alone import Alone, alone
 from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, seeded_rows
@@ -113,6 +114,7 @@ def _replaying(master: str, environment: dict[str, str]) -> Iterator[Callable[[]
 
 
 def _replay(master: str) -> None:
+    log.configure("warning", format="console")
     properties = {} if master.startswith("local") else {"spark.cores.max": "2", "spark.executor.cores": "1"}
     with alone(master=master, properties=properties) as east:
         east.tables.small_bytes = 0

@@ -114,8 +114,8 @@ def test_what_executors_write_is_synced_there(spark_tables: IcebergTables, spec:
     table = catalog.load(spec.name)
     made = decoded("ab", None)
     tasks = packed([plan_write(table, spec.name, made)], 1)
-    (batch,) = run_parts([pa.record_batch([[pickle.dumps((0, tasks[0]))]], names=["parts"])])
-    _, (outcome,) = pickle.loads(batch.column(0)[0].as_py())
+    (done,) = run_parts([pickle.dumps((0, tasks[0]))])
+    _, (outcome,) = pickle.loads(done)
     (file,) = outcome.files
     path = Path(local_path(file.file_path))
     assert disk.synced[path.stat().st_ino] == path.stat().st_size == file.file_size_in_bytes

@@ -1,4 +1,4 @@
-"""Commits to Iceberg tables with Spark, by DataFrame and SQL calls only.
+"""Commits to Iceberg tables: rows by jobs (``jobs.py``), the rest by Spark's DataFrames and SQL.
 
 Appends compare and swap: ``overwrite(false)`` under serializable isolation fails when data files were added since the
 given snapshot (without one: ever). With a plain append two writers would both succeed. ``replace`` of few rows is one
@@ -64,9 +64,7 @@ class IcebergTables:
         small_bytes: up to this size rows are decoded in this process, above it in executors.
         sleep: waits for the given seconds.
 
-    Attributes:
-        jobs: the session's.
-        small_bytes: as given; may be changed at any time.
+    ``small_bytes`` may be changed at any time.
     """
 
     dialect = SPARK
@@ -87,7 +85,6 @@ class IcebergTables:
         self.jobs = Jobs(spark)
         self._index = KeyIndex(scratch)
         self.work = WorkDone()
-        self.ui = self.jobs.ui
         self._numbers = count()
         self._in_upkeep: set[str] = set()
 
@@ -171,6 +168,11 @@ class IcebergTables:
     def parallel(self) -> int:
         """See ``base.Tables``."""
         return self.jobs.parallel
+
+    @property
+    def ui(self) -> str:
+        """See ``base.Tables``."""
+        return self.jobs.ui
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
         """See ``base.Tables``. More than ``small_bytes`` is one Spark job, less is decoded in this process."""

@@ -1,7 +1,6 @@
 """Start a small, offline Spark session for walship's own jobs.
 
-The jars come from ``jars.py``. Reads need no session. Other code uses only DataFrame and SQL calls on the session, so
-Spark Connect or a user's own session works, too.
+The jars come from ``jars.py``. Reads need no session.
 """
 
 from __future__ import annotations

@@ -28,27 +28,35 @@ NAMES = ("ops.a", "ops.b")
 
 
 class Session:
-    """Runs what ``mapInArrow`` is given at once; ``before`` is called for each task and may raise."""
+    """Runs what ``mapPartitions`` is given at once; ``before`` is called for each task and may raise."""
+
+    defaultParallelism = 2
+    uiWebUrl = None
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.before = before
+        self.sparkContext = self
         self.tasks: list[int] = []
 
-    def createDataFrame(self, rows: pa.Table) -> Session:
+    def setLocalProperty(self, key: str, value: str) -> None:
+        pass
+
+    def parallelize(self, rows: list[bytes], tasks: int) -> Session:
+        assert len(rows) == tasks
         self.rows = rows
         return self
 
-    def mapInArrow(self, run: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> Session:
+    def mapPartitions(self, run: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Session:
         self.run = run
         return self
 
-    def toArrow(self) -> pa.Table:
-        self.tasks.append(self.rows.num_rows)
+    def collect(self) -> list[bytes]:
+        self.tasks.append(len(self.rows))
         done = []
-        for task in self.rows.to_batches(max_chunksize=1):
+        for row in self.rows:
             self.before()
-            done += self.run([task])
-        return pa.Table.from_batches(done)
+            done += self.run([row])
+        return done[::-1]
 
     def stop(self) -> None:
         pass
@@ -166,8 +174,8 @@ def test_what_an_earlier_attempt_wrote_is_in_no_commit_and_goes(
     """As when an executor was killed after it had written its files: its task runs again."""
     parts = spark_jobs.run_parts
 
-    def twice(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task = list(batches)
+    def twice(rows: Iterable[bytes]) -> Iterator[bytes]:
+        task = list(rows)
         list(parts(task))
         monkeypatch.setattr(spark_jobs, "attempt_number", lambda: 1)
         return parts(task)
