@@ -1,4 +1,4 @@
-"""Bootstraps that have arrived as a whole: their rows are claimed, then committed at once."""
+"""Apply bootstraps that have arrived completely: claim their rows, then commit them in one snapshot."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _log = structlog.get_logger(__name__)
 
 
 def take_bootstrap(context: ReplayContext, replay: TableReplay, arrived: Arrived, hosts: Hosts) -> bool:
-    """Claim what nobody has claimed yet and commit exactly those rows; whether that was possible now.
+    """Claim the rows that no other source has claimed, and commit exactly those.
 
-    False when frames that landed before it must be replayed first. What is committed is durable, and the snapshot's
-    commit metadata shows after a crash that it was.
+    Returns False when frames that landed earlier must be replayed first. The commit is durable; after a crash the
+    snapshot's commit metadata shows it.
 
     Raises:
-        CommitConflictError: somebody else committed rows meanwhile; nothing was changed but the claims.
+        CommitConflictError: another process committed rows first; only the claims were changed.
         PoisonFrameError: a frame of it cannot be decoded.
     """
     spec, ledger = replay.spec, context.ledger
@@ -52,6 +52,6 @@ def take_bootstrap(context: ReplayContext, replay: TableReplay, arrived: Arrived
 
 
 def pass_ended_bootstrap(replay: TableReplay, ranges: Mapping[FileId, tuple[int, int]], hosts: Hosts) -> None:
-    """Release what came of bootstraps that ended before they were whole."""
+    """Count the ranges of bootstraps that ended incomplete as applied, so that their files can go."""
     replay.apply([], ranges, hosts)
     _log.warning("bootstrap_ended_incomplete", table=replay.spec.name, files=len(ranges))

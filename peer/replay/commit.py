@@ -1,9 +1,9 @@
-"""One table's replay commits: rows and positions in one compare-and-swap, and where to go on from after anything.
+"""One table's replay commits: rows and positions in one compare-and-swap, and recovery after any interruption.
 
-A commit's snapshot says which ranges it applied, under which replay epoch and number. Positions are those of the
-replay snapshot with the highest number among the current snapshot's ancestors; maintenance neither writes nor copies
-them. When that has expired the ledger's copy counts; when the table was rolled back the ledger is rewound to what is
-lost; when neither is known, replay stops.
+The summary of a commit's snapshot has the replay epoch, a number, and the ranges that it applied. The current positions
+are those of the replay snapshot with the highest number among the ancestors of the current snapshot. When it has
+expired, the ledger's copy counts. When the table was rolled back, the ledger is rewound, and the lost ranges are
+replayed again. When neither is possible, replay of the table stops.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class TableReplay:
     """Replay of one table by one replayer.
 
     Args:
-        spec: the table, which is there.
-        context: where rows and positions go, under which epoch.
+        spec: the table; its Iceberg table exists.
+        context: ledger, warehouse and epoch.
     """
 
     def __init__(self, spec: TableSpec, context: ReplayContext) -> None:
@@ -65,15 +65,15 @@ class TableReplay:
         self._owned = False
 
     def open(self) -> bool:
-        """Settle how far the table is, then take the replay epoch; in a keyless table the first data commit takes it.
+        """Settle the table's positions, then take the replay epoch; in a keyless table the first data commit takes it.
 
-        After this the ledger's checkpoint is what the table's snapshots hold, and nothing more. Returns whether what is
-        pending had to change for that, so that what was selected before is void.
+        After this the ledger's checkpoint equals what the table's snapshots hold. Returns whether pending ranges
+        changed, so that frames must be selected again.
 
         Raises:
             SupersededError: a newer replayer has the table.
-            ForeignMaintenanceError: positions are not known any more; says why.
-            CommitConflictError: somebody else committed again and again.
+            ForeignMaintenanceError: the positions are lost; the message says why.
+            CommitConflictError: other commits came first several times.
         """
         moved: list[bool] = []
 
@@ -102,9 +102,9 @@ class TableReplay:
         hosts: Hosts,
         staged: Staged | None = None,
     ) -> int:
-        """Commit the rows of ``frames``, all that the table has in ``ranges``; return how many frames.
+        """Commit the rows of ``frames``, all of the table's frames in ``ranges``; return how many frames.
 
-        Frames that cannot be decoded are quarantined on the way. Without frames only the checkpoint moves.
+        Frames that cannot be decoded are quarantined. Without frames only the checkpoint moves.
 
         Args:
             frames: to commit.
@@ -113,11 +113,10 @@ class TableReplay:
             staged: what ``Tables.stage`` made of ``plan``; None decodes here.
 
         Raises:
-            CommitConflictError: somebody else committed rows meanwhile. Nothing was changed; ``open`` and select
-                again.
+            CommitConflictError: another process committed rows first. Nothing was changed; ``open`` and select again.
             HostAwayError: a host with some of the frames does not answer. Nothing was changed.
-            StorageError: a frame that a peer sent was damaged since; says what to do. All but it and what follows it
-                in its file is committed.
+            StorageError: a frame that a peer sent has been damaged since. All other frames are committed, except those
+                behind it in its file.
         """
         left, ranges = list(frames), dict(ranges)
         snapshot = 0
@@ -131,10 +130,10 @@ class TableReplay:
                 break
             except PoisonFrameError:
                 poison = find_poison(rows.rows, left)
-                if not poison:  # it failed there and succeeds here: a passing fault, which the loop repeats
+                if not poison:  # it decodes here: the fault was passing, and the loop tries again
                     raise
                 damaged = [each for each in poison if each.is_damaged and self._comes_again(each.frame)]
-                for each in damaged:  # once it counted as applied nobody would send it again
+                for each in damaged:  # the peer deletes its file once this counts as applied
                     begin, end = ranges[each.frame.file]
                     ranges[each.frame.file] = (begin, min(end, each.frame.begin))
                     damage = _damage(each)
@@ -149,11 +148,11 @@ class TableReplay:
         return len(left)
 
     def take(self, plan: Callable[[int], Decode], ranges: Mapping[FileId, tuple[int, int]]) -> None:
-        """Commit a bootstrap's rows, all in one; ``ranges``, all that is received of it, then count as applied.
+        """Commit all rows of a bootstrap in one snapshot; ``ranges`` then count as applied.
 
         Args:
-            plan: what to decode, given the commit's number.
-            ranges: of its landing files.
+            plan: returns what to decode, given the commit's number.
+            ranges: all ranges of the bootstrap, by landing file.
 
         Raises:
             CommitConflictError: as ``apply``.
@@ -164,7 +163,9 @@ class TableReplay:
         show_latest(self._tables, self.spec)
 
     def write_tombstones(self, tombstones: pa.Table) -> None:
-        """Commit rows of ``__changes`` that no frame brought, less ``_replay`` and ``_applied``, applying no range.
+        """Commit tombstones that no frame brought; no range counts as applied.
+
+        ``tombstones`` has the columns of ``__changes`` except ``_replay`` and ``_applied``.
 
         Raises:
             CommitConflictError: as ``apply``.
@@ -174,7 +175,7 @@ class TableReplay:
         self._commit_own(partial(_given_rows, made), made.schema, {"_applied": time.time_ns() // 1000})
 
     def follows(self) -> bool:
-        """Whether the table is as this replayer left it but for maintenance, which adds no rows."""
+        """Whether only maintenance has committed since this replayer's last commit."""
         history = self._tables.history(self.name)
         return self._expect in (history.current, None) or any(s.id == self._expect for s in history.chain())
 
@@ -184,12 +185,12 @@ class TableReplay:
                 self._quarantine.add(each.frame, each.reason, reader)
 
     def _comes_again(self, frame: FrameRef) -> bool:
-        """Whether a peer sent it, which keeps it until it is applied here."""
+        """Whether a peer sent the frame; it keeps it until it is applied here."""
         row = self._ledger.files.get(frame.file)
         return row is not None and row.source is not None
 
     def _append(self, rows: Staged | Decode, commit: CommitMetadata) -> int:
-        """Commit; 0 where there is no row, and so no commit: rows alone carry its number."""
+        """Commit; return the snapshot's id, or 0 when there was no row and so no commit."""
         snapshot = self._tables.append(self.name, rows, self._expect, commit.to_summary())
         if snapshot is None:
             return 0
@@ -202,7 +203,7 @@ class TableReplay:
         self._ledger.replay.checkpoint_applied(ReplayCheckpoint(self.spec.uuid, self._epoch, at, snapshot, positions))
 
     def _settle(self) -> bool:
-        checkpoint = self._ledger.replay.checkpoint(self.spec.uuid)  # first: another replayer may commit meanwhile
+        checkpoint = self._ledger.replay.checkpoint(self.spec.uuid)  # read before the history, which may grow
         history = self._tables.history(self.name)
         commits = []
         for snapshot in history.chain():
@@ -232,7 +233,7 @@ class TableReplay:
         return newest > checkpointed
 
     def _restore_checkpoint(self, commits: Sequence[tuple[Snapshot, CommitMetadata]], checkpointed: int) -> None:
-        """Add commits whose replayer died before it could, once the disk has them: then their WALs may go."""
+        """Record commits whose replayer died before it recorded them, once they are synced."""
         if any(commit.number > checkpointed for _, commit in commits):
             self._tables.settle(self.name)
         for snapshot, commit in reversed(commits):
@@ -240,7 +241,7 @@ class TableReplay:
                 self._checkpoint(snapshot.id, commit.applied, commit.number)
 
     def _check_ledger_holds(self, checkpointed: int) -> None:
-        """All replay snapshots have expired: the ledger's positions count if the rows it knows of are still there."""
+        """Check that the table has the last recorded commit's rows, when all replay snapshots have expired."""
         found = (
             self._tables.query(f"select max(_replay) as newest from {self._tables.ref(self.name)}").column(0)[0].as_py()
         )
@@ -252,7 +253,7 @@ class TableReplay:
             )
 
     def _rewind(self, history: History, every: Sequence[CommitMetadata], newest: int, checkpointed: int) -> None:
-        """The table was rolled back to before commits of the checkpoint: have their ranges pending again."""
+        """Make the ranges of lost commits pending again: the table was rolled back behind the checkpoint."""
         lost = [commit for commit in every if commit.number > newest]
         missing = set(range(newest + 1, checkpointed + 1)) - {commit.number for commit in lost}
         if missing:
@@ -275,7 +276,7 @@ class TableReplay:
         self._ledger.replay.rewind(self.spec.uuid, starts)
 
     def _take_epoch(self) -> None:
-        """Commit one row that every view hides, since the table's check sees only added rows."""
+        """Commit one row that every view hides: an older replayer's next commit then conflicts."""
         self._commit_own(_control_rows, _CONTROL, {})
 
     def _commit_own(self, run: _Run, schema: pa.Schema, constants: Mapping[str, int]) -> None:
@@ -294,7 +295,7 @@ def _damage(poison: Poison) -> StorageError:
 
 
 def _spanned(frames: Iterable[FrameRef], ranges: Mapping[FileId, tuple[int, int]]) -> dict[FileId, tuple[int, int]]:
-    """The ranges of a pass that ``frames`` lie in, each from the first of them: the pass may begin before it."""
+    """Return the ranges that ``frames`` lie in, each from its first frame on."""
     begins: dict[FileId, int] = {}
     for frame in frames:
         begins[frame.file] = min(frame.begin, begins.get(frame.file, frame.begin))
@@ -302,12 +303,12 @@ def _spanned(frames: Iterable[FrameRef], ranges: Mapping[FileId, tuple[int, int]
 
 
 def _control_rows(tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A row for each task, as rows are decoded, so that taking over needs no query, which a cold JVM is slow at."""
+    """Yield one control row per task. It is made like a decoded row, so taking over needs no query of a cold JVM."""
     for batch in tasks:
         yield pa.record_batch([[0] * batch.num_rows, [-1] * batch.num_rows], schema=_CONTROL)
 
 
 def _given_rows(rows: pa.Table, tasks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows, for the one task."""
+    """Yield the rows, for the one task."""
     for _ in tasks:
         yield from rows.to_batches()

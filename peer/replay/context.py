@@ -1,4 +1,4 @@
-"""What every part of one replayer shares: where rows and positions go, and under which replay epoch."""
+"""What the parts of one replayer share: ledger, warehouse, quarantine and replay epoch."""
 
 from __future__ import annotations
 

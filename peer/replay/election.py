@@ -1,7 +1,7 @@
-"""Who replays, where a cluster has several hosts: one at a time, the others stand by.
+"""Elect the host that replays, in a cluster of several hosts; the others stand by.
 
-Being first in line proves nothing: who replays raises the replay epoch in the ledger first, and tables refuse what
-comes under an older one. So the one that replays needs no ZooKeeper to go on, and ends when it finds a newer epoch.
+The election alone protects nothing. The elected host first raises the replay epoch in the ledger, and tables refuse
+commits of an older epoch. So it can go on without ZooKeeper, and it ends when it finds a newer epoch.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _log = structlog.get_logger(__name__)
 
 
 def await_turn(coordination: Coordination, host: str, stop: threading.Event, ready: Callable[[], None]) -> bool:
-    """Stand in line until this host is the one to replay, or ``stop`` is set; whether it is.
+    """Campaign until this host is elected (True) or ``stop`` is set (False).
 
-    ``ready`` is called when it stands by, once another host replays.
+    ``ready`` is called when the host stands by because another one replays.
     """
     candidacy = coordination.campaign(host, Election.REPLAYERS)
     reported = trouble = False

@@ -1,4 +1,4 @@
-"""Tables that are held back: each is tried again with backoff on a pass of its own, and never holds the others."""
+"""Tables that failed: each is tried again with backoff, in a pass of its own. Other tables are not delayed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from replication.errors import (
 from replication.retries import exponential
 
 _RETRY_WAIT = exponential(1.0, 60.0)
-_AT_ONCE = 3  # so often a conflict is tried again without a wait
+_AT_ONCE = 3  # retries of a conflict without a wait
 _log = structlog.get_logger(__name__)
 
 
 class PositionsMovedError(ReplicationError):
-    """Settling a table changed what is pending of it; select again."""
+    """Settling a table changed which of its frames are pending; select them again."""
 
     retryable = True
 
@@ -39,7 +39,7 @@ class _Held:
 
 
 class HeldTables:
-    """Which tables are held back and why; for one thread."""
+    """The tables that are held back, with the reasons. For one thread."""
 
     def __init__(self) -> None:
         self._held: dict[UUID, _Held] = {}
@@ -49,7 +49,7 @@ class HeldTables:
         return table in self._held
 
     def __bool__(self) -> bool:
-        """Whether any table is."""
+        """Whether any table is held back."""
         return bool(self._held)
 
     def __iter__(self) -> Iterator[UUID]:
@@ -57,16 +57,16 @@ class HeldTables:
         return iter(list(self._held))
 
     def reasons(self) -> dict[UUID, str]:
-        """Why each table is held back."""
+        """Return the reason for each table."""
         return {table: held.reason for table, held in self._held.items()}
 
     def due(self) -> list[UUID]:
-        """Those to try again now."""
+        """Return the tables to try again now."""
         now = time.monotonic()
         return [table for table, held in self._held.items() if held.retry_at_s <= now]
 
     def hold(self, table: UUID, name: str, error: Exception) -> None:
-        """Hold a table back for as long as it has failed before.
+        """Hold a table back. The delay grows with each failure.
 
         Raises:
             SupersededError, EngineLostError: ``error`` itself, which ends the replayer.
@@ -83,9 +83,9 @@ class HeldTables:
         report("table_held", table=name, reason=reason, retry_s=round(delay_s, 1))
 
     def retry_now(self, table: UUID) -> None:
-        """Have a held table's next pass come at once."""
+        """Try a held table again at once."""
         self._held[table].retry_at_s = time.monotonic()
 
     def release(self, table: UUID) -> None:
-        """A table rejoins the shared pass."""
+        """Return a table to the shared pass."""
         self._held.pop(table, None)

@@ -1,7 +1,7 @@
-"""Folds, compaction and expiry of all tables, each when it is due.
+"""Fold, compact and expire tables, each when it is due.
 
-Intervals stretch with cost, so that folds take at most half of their thread's time. A slow fold puts off the next fold
-of its own table and no other's. The intervals in force, and the errors, go into the ledger for ``status``.
+Intervals grow with cost, so that folds take at most half of their thread's time. A slow fold delays only the next fold
+of its own table. ``status`` shows the current intervals and the errors, from the ledger.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from replication.tables.layout import landing_name
 
 _log = structlog.get_logger(__name__)
 _ALTER_RETRY_S = 10.0
-_FAILED_RETRY_S = 30.0  # what failed is tried again so soon, however long its interval is
+_FAILED_RETRY_S = 30.0  # the longest wait after a failure, even if the interval is longer
 
 
 class Housekeeping:
-    """Folds, compaction and expiry of all tables, each when it is due. Its methods are for one thread.
+    """Folds, compaction and expiry of all tables. For one thread.
 
     Args:
         tables: the warehouse.
@@ -56,7 +56,7 @@ class Housekeeping:
         self.fold_interval_s = settings.fold_interval_s
 
     def turn(self, stop: Callable[[], bool]) -> None:
-        """Do what is due for every table.
+        """Run everything that is due, table by table, until ``stop`` returns True.
 
         Raises:
             EngineLostError: the Spark session is gone.
@@ -76,7 +76,7 @@ class Housekeeping:
             self._when_due(spec, "trim", self._settings.maintenance_interval_s, self._trim)
 
     def _count(self, spec: TableSpec, took: float) -> None:
-        """Stretch the interval to twice what folding every table takes, of each the faster of its last two folds."""
+        """Set the interval to twice the time of folding every table: the faster of each table's last two folds."""
         if took:
             _, before = self._costs.get(spec.uuid, (0.0, 0.0))
             self._costs[spec.uuid] = (before, took)
@@ -84,7 +84,7 @@ class Housekeeping:
             self.fold_interval_s = max(self._settings.fold_interval_s, 2 * cost)
 
     def _shape(self, spec: TableSpec) -> None:
-        """Have the Iceberg tables follow an altered definition, also when no frames come that would."""
+        """Alter the Iceberg tables to a changed definition, even if no frames arrive."""
         due = (spec.uuid, "alter")
         if self._shaped.get(spec.uuid) == spec or self._monotonic() < self._due.get(due, 0.0):
             return
@@ -97,7 +97,7 @@ class Housekeeping:
     def _when_due(self, spec: TableSpec, what: str, interval_s: float, act: Callable[[TableSpec], None]) -> float:
         key = (spec.uuid, what)
         started = self._monotonic()
-        if key not in self._due:  # a new table, or a start: however far intervals are stretched
+        if key not in self._due:  # a new table, or after a start: by the configured interval
             self._due[key] = started + min(interval_s, self._settings.fold_interval_s)
         if started < self._due[key]:
             return 0.0
@@ -109,11 +109,11 @@ class Housekeeping:
         except EngineLostError:
             raise
         except CommitConflictError:
-            pass  # another part of walship was faster; the next turn will do
+            pass  # another commit came first; the next turn tries again
         except ReplicationError as error:
             self.errors[f"{spec.name} {what}"] = str(error)
             _log.warning("housekeeping_postponed", table=spec.name, what=what, reason=error.what)
-        except Exception as error:  # one table's trouble never stops another
+        except Exception as error:  # other tables go on
             self.errors[f"{spec.name} {what}"] = one_line(error)
             _log.error("housekeeping_failed", table=spec.name, what=what, reason=self.errors[f"{spec.name} {what}"])
         took = self._monotonic() - started

@@ -1,4 +1,4 @@
-"""The replay role: rounds in one thread, housekeeping in another, one Spark session for both."""
+"""The replay role: rounds, housekeeping and bootstraps in a thread each, and one Spark session for all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run_replay(
 ) -> None:
     """Replay this cluster's registered frames until ``stop`` is set.
 
-    Where the cluster has other hosts, ``coordination`` finds where their files are read.
+    ``coordination`` finds the receivers of the cluster's hosts, from which their files are read; None for local files.
 
     Raises:
         SparkMissingError: PySpark or Java is not there.
@@ -134,7 +134,7 @@ def replay_until(
 
 
 class _Rounds:
-    """Rounds until something ends them, and what ``status`` shows of them."""
+    """The loop of rounds, and its report for ``status``."""
 
     def __init__(
         self, replayer: Replayer, housekeeping: Housekeeping, bootstraps: BootstrapKeeper, context: ReplayContext
@@ -146,7 +146,7 @@ class _Rounds:
         self._saved_s = 0.0
 
     def run(self, stop: threading.Event, lost: list[EngineLostError], interval_s: float, host: str) -> None:
-        """One round after another until ``stop``, or until another thread has ``lost`` the engine."""
+        """Run rounds until ``stop`` is set or another thread has ``lost`` the engine."""
         report = ReplayReport(host=host, pid=os.getpid(), since=time.time(), spark_ui=self._context.tables.ui)
         before_s = 0.0
         while not stop.is_set() and not lost:
@@ -166,7 +166,7 @@ class _Rounds:
             stop.wait(wait_s)
 
     def _report(self, report: ReplayReport, result: RoundResult, wait_s: float) -> None:
-        """Save what is new at once, and everything now and then; SupersededError when another replays by now."""
+        """Save the report, at once when it has news. Raises SupersededError when a newer replayer runs."""
         away = dict(self._replayer.hosts.away)
         news = (dict(result.held), dict(self._housekeeping.errors), dict(self._bootstraps.state), away)
         known = (report.held, report.fold_errors, report.bootstraps, report.away)
@@ -191,21 +191,21 @@ class _Rounds:
 
 
 def stretched(interval_s: float, before_s: float, cost_s: float) -> float:
-    """How long to rest after a round over several tables: as long as rounds take, so that half the time is left.
+    """Return the pause after a round: as long as the round took, so that replay uses half the time at most.
 
-    What one round alone took more, such as the first in a cold JVM, which makes tables, says nothing about the next.
+    The shorter of the last two rounds counts, since one alone may be slow by chance, such as the first in a cold JVM.
 
     Args:
-        interval_s: the shortest rest.
-        before_s: what the round before cost, 0.0 when it was cheap.
-        cost_s: what this one did.
+        interval_s: the shortest pause.
+        before_s: the cost of the previous round, 0.0 when it was cheap.
+        cost_s: the cost of this round.
     """
     return max(interval_s, min(before_s, cost_s))
 
 
 @contextmanager
 def alone(run_dir: Path) -> Iterator[None]:
-    """Hold this host's replay lock; LockedFileError when replay, or something else that must not meet it, runs."""
+    """Hold this host's replay lock. Raises LockedFileError when another process holds it."""
     run_dir.mkdir(parents=True, exist_ok=True)
     with open(run_dir / "replay.lock", "w") as lock:
         try:

@@ -1,4 +1,4 @@
-"""The tables that a replayer has open: settled with the ledger once, then followed from commit to commit."""
+"""The tables that a replayer has open. Each is settled with the ledger once, then followed from commit to commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replication.tables.layout import landing_name
 
 
 class OpenTables:
-    """One replayer's open tables. Different tables may be opened by different threads at a time."""
+    """One replayer's open tables. Threads may open different tables at the same time."""
 
     def __init__(self, context: ReplayContext) -> None:
         self._context = context
@@ -29,23 +29,23 @@ class OpenTables:
         return table in self._open
 
     def spec(self, table: UUID) -> TableSpec | None:
-        """The definition as it is now: frames of a newer one may be among what is pending."""
+        """Return the current definition; pending frames may be of a newer one."""
         return self._context.ledger.tables.by_uuid(table)
 
     def name(self, table: UUID) -> str:
-        """A table's name, or its uuid when it was never known here."""
+        """Return a table's name, or its uuid if this cluster never had the table."""
         spec = self.spec(table)
         return spec.name if spec is not None else str(table)
 
     def open(self, table: UUID, selected: Iterable[tuple[FileId, int]] = ()) -> TableReplay | None:
-        """A table as it stands; None when it was dropped here or never known.
+        """Open a table, if it is not open; None when it was dropped here or never known.
 
         Args:
-            table: which one.
-            selected: the file and offset of each frame that is to be applied to it.
+            table: its uuid.
+            selected: the file and offset of each frame to apply.
 
         Raises:
-            PositionsMovedError: the table was opened just now, and what was ``selected`` is void.
+            PositionsMovedError: opening changed which frames are pending; select them again.
             SupersededError, ForeignMaintenanceError, CommitConflictError: as ``TableReplay.open``.
         """
         context, spec = self._context, self.spec(table)
@@ -54,7 +54,7 @@ class OpenTables:
         replay = self._open.get(table)
         if replay is not None and replay.spec == spec and replay.follows():
             return replay
-        if all(table != each.uuid for each in context.ledger.tables.all()):  # its name may be another's by now
+        if all(table != each.uuid for each in context.ledger.tables.all()):  # dropped; another may have its name
             return None
         establish(context.tables, context.ledger, spec)
         replay = TableReplay(spec, context)
@@ -65,17 +65,17 @@ class OpenTables:
         return replay
 
     def close(self, table: UUID) -> None:
-        """Open the table anew the next time."""
+        """Close a table; ``open`` settles it again."""
         self._open.pop(table, None)
 
     def pass_dropped(self, table: UUID, ranges: Mapping[FileId, tuple[int, int]]) -> None:
-        """Nobody waits for rows of a table that was dropped here; one that was never known has none."""
+        """Count ranges as applied for a table that was dropped here. A table never known here has no ranges."""
         if self.spec(table) is not None:
             ends = {file: end for file, (_, end) in ranges.items()}
             self._context.ledger.replay.checkpoint_applied(ReplayCheckpoint(table, self._context.epoch, 0, 0, ends))
 
     def lacks_commits(self, table: UUID) -> bool:
-        """Whether the Iceberg table is without commits that the ledger says were made: lost, or rolled back."""
+        """Whether the Iceberg table is missing commits that the ledger has recorded: it was lost or rolled back."""
         spec, checkpoint = self.spec(table), self._context.ledger.replay.checkpoint(table)
         if spec is None or checkpoint is None or not checkpoint.commit:
             return False
@@ -88,7 +88,7 @@ class OpenTables:
         return history.current is None or bool(numbers) and max(numbers) < checkpoint.commit
 
     def _was_applied(self, table: UUID, selected: Iterable[tuple[FileId, int]]) -> bool:
-        """Whether a replayer before this one applied some of it after it was selected here."""
+        """Whether an earlier replayer applied some of the frames after they were selected here."""
         pending = self._context.ledger.replay.pending()
         left = {part.row.file: part.behind.get(table, part.begin) for part in pending}
         return any(file not in left or left[file] > begin for file, begin in selected)

@@ -1,7 +1,7 @@
-"""Replay rounds: what is registered becomes rows, table by table.
+"""Replay rounds: registered ranges become rows. All tables are decoded as one job, and committed one by one.
 
-One pass per round serves all tables that are caught up. A table that is refused or in conflict leaves it, is tried
-again with backoff on a pass of its own, and rejoins when it has caught up; it never holds the others.
+One pass per round serves all tables. A table that fails leaves that pass. It is tried again with backoff in a pass of
+its own, and returns to the shared pass when it has caught up. Other tables are not delayed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class RoundResult:
-    """What one round did."""
+    """The result of one round."""
 
     frames: int = 0
     tables: int = 0
     seconds: float = 0.0
     more: bool = False
-    held: dict[str, str] = field(default_factory=dict)  # table name, or file, to reason
+    held: dict[str, str] = field(default_factory=dict)  # reason by table name, or by file
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,37 +56,37 @@ class _Plan:
 
 
 class OtherHosts(Protocol):
-    """How a replayer reads files that lie on the cluster's other hosts."""
+    """The cluster's other hosts, which have files to replay."""
 
     def hosts(self) -> Hosts:
-        """As they answer now."""
+        """Return the hosts that answer now."""
 
     def failed(self, host: str, why: str) -> None:
-        """A host did not answer."""
+        """Note that a host did not answer."""
 
 
 class NoOtherHosts:
     """A cluster of one host."""
 
     def hosts(self) -> Hosts:
-        """This host alone."""
+        """Return this host alone."""
         return Hosts()
 
     def failed(self, host: str, why: str) -> None:
-        """There is none that could fail."""
+        """Do nothing: there is no other host."""
 
 
 class Replayer:
-    """One cluster's replay under one epoch. Its methods are for one thread.
+    """One cluster's replay under one epoch. For one thread.
 
     Args:
         context: ledger, warehouse and epoch.
-        others: how other hosts' files are read, asked once a round.
-        parallel: commits of different tables at a time.
+        others: the other hosts, looked up once a round.
+        parallel: how many tables are committed at the same time.
         round_bytes: about how many bytes of frames a round takes.
 
     Attributes:
-        hosts: as the last round read them.
+        hosts: the hosts as of the last round.
         held: the tables that are held back.
     """
 
@@ -104,7 +104,7 @@ class Replayer:
         self._others = others or NoOtherHosts()
         self._round_bytes = round_bytes
         self._tables = OpenTables(context)
-        self._unchecked: list[UUID] | None = None  # after a start every table is looked at once
+        self._unchecked: list[UUID] | None = None  # after a start every table is checked once
         self._without_commits: set[UUID] = set()
         self._arrivals = Arrivals()
         self._passed: dict[FileId, int] = {}
@@ -140,7 +140,7 @@ class Replayer:
         return result
 
     def _shared_pass(self, reader: HostReader, pending: list[Pending], result: RoundResult) -> None:
-        """Apply the next frames of all tables that are not held back."""
+        """Apply the next pending frames of all tables that are not held back."""
         self._passed = {part.row.file: self._passed.get(part.row.file, 0) for part in pending}
         selection = self._selector(reader, pending).shared(frozenset(self.held))
         self._report_broken(selection, result)
@@ -164,7 +164,7 @@ class Replayer:
     def _applied(self, selection: ReplaySelection, tables: list[UUID]) -> Iterator[tuple[UUID, int | Exception]]:
         """Decode the frames of all tables as one job, then commit each table.
 
-        Yields for each table how many frames were applied, or why it is now held.
+        Yields for each table how many frames were applied, or the error that holds it.
         """
         plans = dict(zip(tables, self._map(partial(self._plan, selection), tables), strict=True))
         planned = {table: plan for table, plan in plans.items() if isinstance(plan, _Plan)}
@@ -174,7 +174,7 @@ class Replayer:
         yield from zip(tables, self._map(commit, tables), strict=True)
 
     def _map(self, act: Callable[[UUID], _R], tables: list[UUID]) -> list[_R]:
-        """Do it for all tables, some at a time."""
+        """Call ``act`` for all tables, some in parallel."""
         return list(map(act, tables) if self._pool is None or len(tables) < 2 else self._pool.map(act, tables))
 
     def _plan(self, selection: ReplaySelection, table: UUID) -> _Plan | Exception | None:
@@ -194,7 +194,7 @@ class Replayer:
         staged: Mapping[UUID, Staged],
         table: UUID,
     ) -> int | Exception:
-        """Return how many frames were applied, or why the table is now held."""
+        """Return how many frames were applied, or the error that holds the table."""
         plan = plans[table]
         try:
             if plan is None:
@@ -213,7 +213,7 @@ class Replayer:
         return outcome
 
     def _close_after(self, table: UUID, error: Exception) -> None:
-        """Have a table settled anew after an error, unless it was settled just now."""
+        """Close a table after an error, so that it is settled again, unless that has just happened."""
         if not isinstance(error, PositionsMovedError):
             self._tables.close(table)
 
@@ -231,7 +231,7 @@ class Replayer:
         self._broken = selection.broken
 
     def _pass_empty(self, selection: ReplaySelection, pending: Sequence[Pending]) -> None:
-        """Files in which no table has rows waiting are passed: duplicates, control frames, dropped tables."""
+        """Count ranges without pending rows as applied: duplicates, control frames, frames of dropped tables."""
         used = {frame.file for frames in selection.frames.values() for frame in frames}
         known = {part.row.file for part in pending if not part.behind}
         empty = {file: end for file, (_, end) in selection.ranges.items() if file not in used and file in known}
@@ -239,7 +239,7 @@ class Replayer:
             self._context.ledger.replay.checkpoint_applied(ReplayCheckpoint(NIL_UUID, self._context.epoch, 0, 0, empty))
 
     def _own_passes(self, reader: HostReader, result: RoundResult) -> None:
-        """Try held tables again, each by itself, in what the shared passes have left behind."""
+        """Try held tables again, each by itself, with the frames that shared passes left out."""
         for table in self.held.due():
             fresh, _ = split_by_kind(self._context.ledger.replay.pending())  # opening the table may have rewound it
             selector = self._selector(reader, fresh)
@@ -262,7 +262,7 @@ class Replayer:
     def _apply_readable(
         self, table: UUID, selector: Selector, failed: ReplaySelection, error: StorageError, result: RoundResult
     ) -> Exception:
-        """Apply what lies in files that can be read; why the table stays held: ``error``, or a newer one."""
+        """Apply the frames in files that can be read. Returns the error that still holds the table."""
         rest = selector.readable(table, failed)
         applied = self._apply_one(table, rest) if rest.frames else 0
         if isinstance(applied, Exception):
@@ -271,12 +271,12 @@ class Replayer:
         return error
 
     def _rejoin(self, table: UUID, selection: ReplaySelection) -> None:
-        for file in selection.broken:  # what the table has in it is taken by the shared pass once it can be read
+        for file in selection.broken:  # the shared pass takes its frames once it can be read
             self._passed[file] = 0
         self.held.release(table)
 
     def _check_some(self, count: int) -> None:
-        """Whether tables have what was applied to them, a few a round: perhaps no frame comes that would show it."""
+        """Check a few tables per round for lost commits, since perhaps no frame arrives that would show the loss."""
         if self._unchecked is None:
             self._unchecked = [spec.uuid for spec in self._context.ledger.tables.all()]
         some, self._unchecked = self._unchecked[:count], self._unchecked[count:]
@@ -285,7 +285,7 @@ class Replayer:
                 self._has_commits(table)
 
     def _has_commits(self, table: UUID) -> bool:
-        """Whether a table has the commits that were made; one that has not is settled anew, or else held."""
+        """Whether a table has its recorded commits. If not, it is settled again; if that fails, it is held."""
         try:
             if self._tables.lacks_commits(table):
                 self._tables.open(table)
@@ -298,7 +298,7 @@ class Replayer:
         return True
 
     def _take_bootstraps(self, reader: HostReader, pending: list[Pending], result: RoundResult) -> None:
-        """Claim and commit what bootstraps have brought, once they are here as a whole."""
+        """Claim and commit the rows of bootstraps that have arrived completely."""
         whole, broken = self._arrivals.whole(reader, pending)
         result.held |= {f"file {file.local}": reason for file, reason in broken.items()}
         routes = {(route.source, route.table) for route in self._context.ledger.landing.routes()}
@@ -311,7 +311,7 @@ class Replayer:
                 result.tables += 1
 
     def _unless_held(self, table: UUID, act: Callable[[], bool]) -> bool:
-        """Whether ``act`` was done for a table; one table's trouble never stops another."""
+        """Return what ``act`` returns for a table; False when the table is held or ``act`` failed."""
         if table in self.held:
             return False
         try:
