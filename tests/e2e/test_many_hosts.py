@@ -265,7 +265,7 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
     catches_up(w2, "rows of both writers, read on w2")
     for one, other in ((e1, e2), (w1, w2)):
         leads = one if _first(one, "replay") == one.slot else other
-        assert leads.runs("worker_daemon"), "executors decode what lies on both hosts"
+        assert leads.runs("pyspark.worker"), "executors decode what lies on both hosts"
 
     # the active master is killed; the other host's takes over
     leader = _first(e1, "master")

@@ -203,9 +203,11 @@ def test_rows_old_and_new_imported_and_derived_arrive_by_executors_and_verify_sa
         assert there.read(old, columns=["id"]).read_all().num_rows == 19_000
         await_fold(there, old)
     assert tasks_of_all(spark) > before
-    assert not west.below("replay", "worker_daemon"), "the driver has no Python workers of its own"
+    assert not west.below("replay", "pyspark.worker"), "the driver has no Python workers of its own"
     (application,) = spark.state()["activeapps"]
     assert application["cores"] == 2
+    work = west.json("status")["replay"]["work"]
+    assert work["jobs"] and work["job_rows"] >= 60_000
     equal = east.shell("verify", "west", old, bulk, f"{people}_out")
     assert equal.count("the same") == 3, equal
 

@@ -10,6 +10,8 @@ from replication.errors import CommitConflictError, EngineLostError, HostAwayErr
 
 _AWAY = re.compile(r"host (\S+) does not give its files: (.*)")
 _POISON = re.compile("the frame at offset ([0-9]+) of (.+?) cannot be decoded: (.*)")
+#: Spark never starts Python workers again in a JVM where their daemon was killed twice while it started.
+_NO_WORKERS = re.compile(r"NullPointerException(?:\n\s+at .*){1,20}?PythonWorkerFactory")
 _CONFLICT = re.compile(
     "Found conflicting files|CommitFailedException|Cannot determine history|Cannot fast-forward|not an ancestor"
     "|has changed|INCOMPATIBLE_TABLE_CHANGE_AFTER_ANALYSIS"
@@ -30,6 +32,8 @@ def refusals(name: str) -> Iterator[None]:
         text = str(error)
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
             raise EngineLostError(f"Spark ended during a commit to {name}: {text}", "Start replay again") from None
+        if _NO_WORKERS.search(text):
+            raise EngineLostError("Spark can start no Python workers any more", "Start replay again") from None
         poison = _POISON.search(text)
         if poison is not None:
             raise PoisonFrameError(poison[2], int(poison[1]), poison[3]) from None
