@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from replication import log
+from replication.tables.spark.jobs import Jobs
 from shell.processes.spark_cluster import SparkCluster
 from tests.bench.alone import Alone, alone
 from tests.bench.measure import PAIRS, QUICK, Figure, at_least, at_most, pairs, seeded_rows
@@ -24,13 +27,14 @@ TABLES = 100
 COUNT = 2 if QUICK else PAIRS
 _WARM = 8
 _ALL = 1 << 40
+_HOST_ROWS = 125_000
 
 
 def run() -> list[Figure]:
     """All figures of jobs."""
     with alone() as east:
         figures = [*_against_driver(east), _many_tables(east)]
-    return [*figures, _on_a_cluster()]
+    return [*figures, _on_a_cluster(), *_growth()]
 
 
 def _against_driver(east: Alone) -> list[Figure]:
@@ -87,6 +91,56 @@ def _on_a_cluster() -> Figure:
         faster, spread = pairs(there, here, COUNT)
     name = f"replay of {ROWS:,} rows on a Spark cluster of two one-core workers, against local[2]"
     return at_least(name, faster, "×", 0.8, spread)
+
+
+class _Executors:
+    """The executors of many hosts, simulated: each task runs here, and its time is not counted as the driver's."""
+
+    def __init__(self, hosts: int) -> None:
+        self.defaultParallelism = 2 * hosts
+        self.seconds = 0.0
+        self.uiWebUrl = None
+
+    def setLocalProperty(self, key: str, value: str) -> None:
+        """Nobody looks."""
+
+    def parallelize(self, rows: list[bytes], _: int) -> _Executors:
+        """Keep the tasks."""
+        self._rows = rows
+        return self
+
+    def mapPartitions(self, run: Callable[[list[bytes]], Iterator[bytes]]) -> _Executors:
+        """Keep what they run."""
+        self._run = run
+        return self
+
+    def collect(self) -> list[bytes]:
+        """Run them."""
+        began = time.perf_counter()
+        done = [result for row in self._rows for result in self._run([row])]
+        self.seconds += time.perf_counter() - began
+        return done
+
+
+def _growth() -> list[Figure]:
+    """What a round costs the driver when there are more hosts of two cores, each with 8 MiB of the round to decode."""
+    figures = []
+    for hosts in (1, 10) if QUICK else (1, 10, 100):
+        with alone() as east:
+            executors = _Executors(hosts)
+            spec = east.table("bench.t")
+            east.write(spec, seeded_rows(1000, first_key=1 << 50))
+            east.replay()
+            east.tables.jobs = Jobs(cast(Any, SimpleNamespace(sparkContext=executors)))
+            for part in range(hosts):
+                east.write(spec, seeded_rows(_HOST_ROWS, part, part * _HOST_ROWS))
+            began = time.perf_counter()
+            result = east.replayer.round()
+            driver_s = time.perf_counter() - began - executors.seconds
+            assert not result.more and east.tables.work.tasks == 2 * hosts, (result, east.tables.work)
+        size = east.tables.work.job_bytes >> 20
+        figures.append(Figure(f"a round of {hosts} hosts, {size:,} MiB: the driver's share", driver_s * 1e3, "ms"))
+    return figures
 
 
 @contextmanager
