@@ -1,6 +1,7 @@
-"""Write the table of verbs, as the program has them, between ``<!-- verbs -->`` and ``<!-- /verbs -->`` in the papers.
+"""Write what the program says of its verbs: the table in the papers, and the overview that ``walship --help`` prints.
 
-Run by ``make docs``; ``--check`` only says whether the table is up to date.
+The table stands between ``<!-- verbs -->`` and ``<!-- /verbs -->``. Run by ``make docs``; ``--check`` only says whether
+all is up to date.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import typer
 
 from shell.cli.help import Verb
+from shell.entry import OVERVIEW, OVERVIEW_COLUMNS
 from shell.main import make_app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,6 +38,13 @@ def table() -> str:
     return "\n".join(["| verb | what it does |", "|---|---|", *rows, ""])
 
 
+def overview() -> str:
+    """What ``walship --help`` prints where there are 80 columns."""
+    group: Any = typer.main.get_command(make_app())
+    with group.make_context("walship", [], resilient_parsing=True, terminal_width=OVERVIEW_COLUMNS - 2) as context:
+        return f"{group.get_help(context)}\n"
+
+
 def _required(verb: Verb) -> list[str]:
     options = [each for each in verb.params if each.param_type_name == "option" and each.required]
     return [f"{min(option.opts, key=len)} {option.metavar}" for option in options]
@@ -44,19 +53,21 @@ def _required(verb: Verb) -> list[str]:
 def main() -> int:
     """Write the table wherever it belongs, or compare it with what is there."""
     made = table()
+    wanted_texts = {OVERVIEW: overview()}
     papers = {file: file.read_text() for file in sorted(ROOT.glob("*.md"))}
     holding = {file: text for file, text in papers.items() if _BETWEEN.search(text)}
     if not holding:
         print("no paper has <!-- verbs --> and <!-- /verbs -->", file=sys.stderr)
         return 1
-    stale = 0
     for file, text in holding.items():
-        wanted = _BETWEEN.sub(lambda found: found[1] + made + found[2], text)
-        if wanted == text:
+        wanted_texts[file] = _BETWEEN.sub(lambda found: found[1] + made + found[2], text)
+    stale = 0
+    for file, wanted in wanted_texts.items():
+        if file.exists() and file.read_text() == wanted:
             continue
         stale = 1
         if "--check" in sys.argv[1:]:
-            print(f"the table of verbs in {file.name} is not what the program has; run: make docs", file=sys.stderr)
+            print(f"the verbs in {file.name} are not what the program has; run: make docs", file=sys.stderr)
         else:
             file.write_text(wanted)
     return stale if "--check" in sys.argv[1:] else 0

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,30 @@ def test_a_full_disk_is_not_told_as_the_output(error: Exception) -> None:
 def test_what_was_not_foreseen_is_one_line_without_where_java_raised_it() -> None:
     told = _foreseen(RuntimeError(JAVA.format("it is broken", "it is broken")))
     assert "it is broken" in told.what and "\n" not in told.what and "SparkSubmit" not in told.what
+
+
+def entered(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """What the installed command does, and then the modules of others that it loaded."""
+    script = (
+        "import sys\nfrom shell.entry import main\ntry:\n    main()\nfinally:\n"
+        "    print(sorted({'typer', 'pyarrow', 'pydantic'} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return subprocess.run(
+        [sys.executable, "-c", script, *words], stderr=subprocess.PIPE, text=True, timeout=60, env=environment, **how
+    )
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["-h"]])
+def test_version_and_overview_are_printed_without_loading_the_program(words: list[str]) -> None:
+    at_once = entered(*words, stdout=subprocess.PIPE)
+    assert (at_once.returncode, at_once.stderr.strip()) == (0, "[]")
+    whole = subprocess.run([sys.executable, "-m", "shell.main", *words], capture_output=True, text=True, timeout=60)
+    assert at_once.stdout == whole.stdout != ""
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has it")
+def test_an_output_that_takes_nothing_is_told_by_the_whole_program() -> None:
+    with open("/dev/full", "w") as full:
+        done = entered("--help", stdout=full)
+    assert done.returncode not in (0, 120) and "No space left" in done.stderr and "Traceback" not in done.stderr
