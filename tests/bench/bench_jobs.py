@@ -104,6 +104,10 @@ class _Executors:
     def setLocalProperty(self, key: str, value: str) -> None:
         """Nobody looks."""
 
+    def getConf(self) -> dict[str, str]:
+        """Nothing is set."""
+        return {}
+
     def parallelize(self, rows: list[bytes], _: int) -> _Executors:
         """Keep the tasks."""
         self._rows = rows

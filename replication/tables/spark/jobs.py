@@ -13,6 +13,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -52,6 +53,11 @@ class Jobs:
     def ui(self) -> str:
         """The address of Spark's UI, "" when it is off."""
         return self._spark.sparkContext.uiWebUrl or ""
+
+    @cached_property
+    def _speculates(self) -> bool:
+        """Whether Spark runs a second attempt beside one that is slow."""
+        return bool(self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true")
 
     def describe(self, title: str, pool: str) -> None:
         """Name this thread's next jobs in Spark's UI; jobs of different pools get the same share of the cores."""
@@ -93,8 +99,8 @@ class Jobs:
         for parts, done in zip(tasks, outcomes, strict=True):
             for (at, part), outcome in zip(parts, done, strict=True):
                 results[at].append(outcome)
-                if outcome.attempt:
-                    self._remove_later(part, range(outcome.attempt))
+                others = range(_ATTEMPTS) if self._speculates else range(outcome.attempt)
+                self._remove_later(part, (each for each in others if each != outcome.attempt))
         return results, len(tasks)
 
     def remove_leftovers(self, *, at_once: bool = False) -> None:
@@ -110,6 +116,8 @@ class Jobs:
 
     def _run(self, tasks: Sequence[Sequence[tuple[int, WriteFiles]]]) -> list[list[Outcome]]:
         rows = [pickle.dumps((at, parts)) for at, parts in enumerate(tasks)]
+        if not rows:
+            return []
         with refusals("a job"):
             done = self._spark.sparkContext.parallelize(rows, len(rows)).mapPartitions(run_parts).collect()
         return [outcomes for _, outcomes in sorted(map(pickle.loads, done), key=itemgetter(0))]
@@ -153,7 +161,7 @@ def run_parts(rows: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def attempt_number() -> int:
-    """How often this executor's task failed before; 0 elsewhere."""
+    """Return how many attempts of this executor's task began before; 0 elsewhere."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -36,7 +36,11 @@ class Session:
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self.before = before
         self.sparkContext = self
+        self.conf = {"spark.speculation": "false"}
         self.tasks: list[int] = []
+
+    def getConf(self) -> dict[str, str]:
+        return self.conf
 
     def setLocalProperty(self, key: str, value: str) -> None:
         pass
@@ -186,6 +190,36 @@ def test_what_an_earlier_attempt_wrote_is_in_no_commit_and_goes(
     assert len(files(tmp_path)) == 2 and tables.work.retries == 1
     tables.close()
     assert len(files(tmp_path)) == 1 and shown(catalog, "ops.a") == [1, 2]
+
+
+def test_what_the_twin_of_a_slow_attempt_wrote_is_in_no_commit_and_goes(
+    catalog: IcebergCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark runs an attempt beside one that is slow, and the first one wins."""
+    parts = spark_jobs.run_parts
+
+    def both(rows: Iterable[bytes]) -> Iterator[bytes]:
+        task = list(rows)
+        monkeypatch.setattr(spark_jobs, "attempt_number", lambda: 1)
+        list(parts(task))
+        monkeypatch.setattr(spark_jobs, "attempt_number", lambda: 0)
+        return parts(task)
+
+    monkeypatch.setattr(spark_jobs, "run_parts", both)
+    session = Session()
+    session.conf["spark.speculation"] = "true"
+    tables = IcebergTables(catalog, cast(Any, session), small_bytes=0)
+    tables.append("ops.a", rows(1, 2), None, {})
+    assert len(files(tmp_path)) == 2
+    tables.close()
+    assert len(files(tmp_path)) == 1 and shown(catalog, "ops.a") == [1, 2]
+
+
+def test_a_decode_without_tasks_is_no_job(catalog: IcebergCatalog) -> None:
+    session = Session()
+    tables = IcebergTables(catalog, cast(Any, session), small_bytes=-1)
+    nothing = dataclasses.replace(rows(1), tasks=rows(1).tasks.slice(0, 0), size=0)
+    assert tables.append("ops.a", nothing, None, {}) is None and session.tasks == []
 
 
 def test_files_of_a_refused_commit_go(catalog: IcebergCatalog, tmp_path: Path) -> None:
