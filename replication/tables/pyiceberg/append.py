@@ -33,7 +33,12 @@ def plan_write(table: Table, name: str, rows: Decode) -> WriteFiles:
         CommitConflictError: the table's columns are not called as those of ``rows`` that carry a uuid.
     """
     check_columns(table.metadata, name, rows.schema)
-    return WriteFiles(_without_older_snapshots(table.metadata), dict(table.io.properties), rows, uuid4())
+    return WriteFiles(_without_older_snapshots(table.metadata), _for_files(table.io.properties), rows, uuid4())
+
+
+def _for_files(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that files need: not the address of the catalog's database, which has a password."""
+    return {key: value for key, value in properties.items() if key != "uri" or value.startswith("http")}
 
 
 def append_files(table: Table, expect: int | None, files: Sequence[DataFile], summary: Mapping[str, str]) -> int | None:

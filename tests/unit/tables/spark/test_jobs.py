@@ -251,3 +251,11 @@ def test_workers_are_forked_with_what_they_need(monkeypatch: pytest.MonkeyPatch)
         gc.unfreeze()
         zipimport.zipimporter.invalidate_caches = invalidate  # type: ignore[method-assign]
     assert {"pyarrow.parquet", "pyspark.worker", "replication.tables.spark.jobs"} <= set(imported)
+
+
+def test_tasks_do_not_know_how_the_catalogs_database_is_reached(catalog: IcebergCatalog) -> None:
+    table = catalog.load("ops.a")
+    assert "uri" in table.io.properties
+    assert "uri" not in plan_write(table, "ops.a", rows(1)).io_properties
+    table.io.properties = {"uri": "https://rest/catalog", "s3.endpoint": "e"}
+    assert plan_write(table, "ops.a", rows(1)).io_properties == table.io.properties, "a REST catalog signs requests"
