@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 from peer.frames.quarantine import Quarantine
 from peer.replay.context import ReplayContext
@@ -15,13 +16,15 @@ from tests.tables_made import keyed
 
 
 class NoSession:
-    """A Spark session that nobody may ask for anything."""
+    """A Spark session that may be asked how many cores it has, and nothing else."""
+
+    sparkContext = SimpleNamespace(defaultParallelism=2)
 
     def stop(self) -> None:
         """Nothing to stop."""
 
 
-def test_the_first_rounds_of_a_table_ask_nothing_of_spark(tmp_path: Path) -> None:
+def test_the_first_rounds_of_a_table_run_no_job(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
     tables = IcebergTables(IcebergCatalog(catalog_properties(tmp_path)), NoSession())  # type: ignore[arg-type]
     spec = keyed("ops.one")
