@@ -115,8 +115,7 @@ class TableReplay:
         Raises:
             CommitConflictError: another process committed rows first. Nothing was changed; ``open`` and select again.
             HostAwayError: a host with some of the frames does not answer. Nothing was changed.
-            StorageError: a frame that a peer sent has been damaged since. All other frames are committed, except those
-                behind it in its file.
+            StorageError: a peer's frame has been damaged since. Frames before it, and in other files, are committed.
         """
         left, ranges = list(frames), dict(ranges)
         snapshot = 0

@@ -1,9 +1,9 @@
 """The rows of a table, defined once in portable SQL for Spark (view, fold) and DuckDB (reads without Spark).
 
-Versions of a key are ordered by timestamp, delete over put at equal user timestamps, commit time, origin, WAL,
-sequence and row. ``<table>`` holds the winners of the last fold. A read merges in the ``__changes`` rows that came
-after that fold (``_replay``) or are newer (``_commit``). A version newer than the fold wins over every folded one. So
-folded rows and tombstones are compared only with late versions and with user timestamps.
+Versions of a key are ordered by timestamp, delete over put at equal user timestamps, commit time, origin, WAL, sequence
+and row. ``<table>`` holds the winners of the last fold. A read merges in the ``__changes`` rows that came after it
+(``_replay``) or are newer (``_commit``). A version newer than the fold wins over every folded one. So folded rows and
+tombstones are compared only with late versions and with user timestamps.
 """
 
 from __future__ import annotations
@@ -163,10 +163,9 @@ class MergeQuery:
         The column ``_kept`` is ``changes``, ``table`` or ``tombstones``. Only ``changes`` have ``_through`` and
         ``_applied``.
         """
-        logged = ", ".join(("_through", "_applied"))
         none = "null as _through, null as _applied"
         parts = [
-            f"select {self._columns}, 'changes' as _kept, {logged} from {self.changes} s"
+            f"select {self._columns}, 'changes' as _kept, _through, _applied from {self.changes} s"
             f" where _op >= 0 and {self._among(keys)}"
         ]
         parts += [f"select {self._columns}, 'table' as _kept, {none} from ({s}) f" for s in self._stored(keys)]
@@ -301,8 +300,7 @@ class MergeQuery:
             return self._among(f"({self.changed(where)})")
         keys = [self.dialect.name(key) for key in self.spec.key]
         hashed = f"select {', '.join(keys)}, {self.dialect.hash}({', '.join(keys)}) as _hash"
-        # Spark would join on "=" between keys instead of on the hash
-        same = " and ".join(f"s.{key} >= l.{key} and s.{key} <= l.{key}" for key in keys)
+        same = " and ".join(f"s.{key} >= l.{key} and s.{key} <= l.{key}" for key in keys)  # by "=" Spark would join
         by = f"{self.dialect.hash}({', '.join(f's.{key}' for key in keys)}) = l._hash"
         return f"exists (select 1 from ({hashed} from {self.changes} where {where}) l where {by} and {same})"
 
@@ -347,14 +345,12 @@ def latest_query(tables: Tables, spec: TableSpec, *, upto: int | None = None, ve
 def show_latest(tables: Tables, spec: TableSpec) -> None:
     """Make the view ``<table>__latest`` start from the newest fold.
 
-    A view that starts from an earlier fold gives the same rows, slower, until rows of ``__changes`` are deleted. When a
-    version older than the last fold arrives, ``show_late`` replaces the view so that it includes that version.
+    A view that starts from an earlier fold gives the same rows, slower, until rows of ``__changes`` are deleted.
 
     Raises:
         UnknownTableError, CommitConflictError: the table does not exist yet, or was altered; try again.
     """
-    now = now_us()
-    query = _latest(tables, spec, tables.near, now)
+    query = _latest(tables, spec, tables.near, now := now_us())
     for _ in range(_SHOW_TRIES):  # another thread may have replaced the view for a newer fold
         tables.show(spec, query)
         shown, query = query, _latest(tables, spec, tables.near, now)

@@ -167,8 +167,7 @@ class IcebergTables:
     @property
     def parallel(self) -> int:
         """See ``base.Tables``."""
-        with refusals("a table"):
-            return self.jobs.parallel
+        return self.jobs.parallel
 
     @property
     def ui(self) -> str:
@@ -199,9 +198,7 @@ class IcebergTables:
         if None not in sizes and size <= self.small_bytes:
             outcomes, tasks = write_here(writes), 0
         else:
-            with refusals("a table"):
-                self.jobs.describe(title, "rounds")
-                outcomes, tasks = self.jobs.run(writes)
+            outcomes, tasks = self.jobs.run(writes, title)
         every = [outcome for found in outcomes for outcome in found]
         rows = sum(file.record_count for outcome in every for file in outcome.files)
         self.work.add(tasks, sum(outcome.attempt > 0 for outcome in every), rows, size)

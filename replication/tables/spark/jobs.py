@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4
 #: A task that was killed may write for a while.
 _LEFTOVERS_S = 60.0
+#: Jobs of different pools get the same share of the cores; those of Spark's own statements are in another.
+_POOL = "rounds"
 _log = structlog.get_logger(__name__)
 
 
@@ -47,7 +49,8 @@ class Jobs:
     @property
     def parallel(self) -> int:
         """How many tasks can run at once."""
-        return int(self._spark.sparkContext.defaultParallelism)
+        with refusals("a job"):
+            return int(self._spark.sparkContext.defaultParallelism)
 
     @property
     def ui(self) -> str:
@@ -59,22 +62,17 @@ class Jobs:
         """Whether Spark runs a second attempt beside one that is slow."""
         return bool(self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true")
 
-    def describe(self, title: str, pool: str) -> None:
-        """Name this thread's next jobs in Spark's UI; jobs of different pools get the same share of the cores."""
-        self._spark.sparkContext.setLocalProperty("spark.job.description", title)
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
-
     def warm_up(self) -> None:
         """Have Spark start its Python workers, in a thread: for the first job that takes seconds."""
 
         def run() -> None:
             with contextlib.suppress(Exception):  # the first real job says what is wrong
-                self._run([[] for _ in range(self.parallel)])
+                self._run([[] for _ in range(self.parallel)], "warm-up")
 
         threading.Thread(target=run, name="warm-up", daemon=True).start()
 
-    def run(self, writes: Sequence[WriteFiles]) -> tuple[list[list[Outcome]], int]:
-        """Run all as one job; return the outcomes of each, and how many tasks there were.
+    def run(self, writes: Sequence[WriteFiles], title: str = "") -> tuple[list[list[Outcome]], int]:
+        """Run all as one job; return the outcomes of each, and how many tasks there were. Spark's UI shows ``title``.
 
         When the job fails, each runs in a job of its own, and the outcome of one that fails again has the error.
 
@@ -84,7 +82,7 @@ class Jobs:
         self.remove_leftovers()
         tasks = packed(writes, self.parallel)
         try:
-            outcomes = self._run(tasks)
+            outcomes = self._run(tasks, title)
         except EngineLostError:
             raise
         except Exception as error:
@@ -93,7 +91,7 @@ class Jobs:
             if len(writes) == 1:
                 return [[Outcome(error=error)]], len(tasks)
             _log.warning("job_failed", tables=len(writes), error=str(error).strip().splitlines()[0])
-            alone = [self.run([replace(write, job=uuid4())]) for write in writes]
+            alone = [self.run([replace(write, job=uuid4())], title) for write in writes]
             return [found for (found,), _ in alone], sum(count for _, count in alone)
         results: list[list[Outcome]] = [[] for _ in writes]
         for parts, done in zip(tasks, outcomes, strict=True):
@@ -114,12 +112,15 @@ class Jobs:
             if count := part.remove_attempt(attempt):
                 _log.info("failed_attempt_removed", files=count, attempt=attempt)
 
-    def _run(self, tasks: Sequence[Sequence[tuple[int, WriteFiles]]]) -> list[list[Outcome]]:
+    def _run(self, tasks: Sequence[Sequence[tuple[int, WriteFiles]]], title: str) -> list[list[Outcome]]:
         rows = [pickle.dumps((at, parts)) for at, parts in enumerate(tasks)]
         if not rows:
             return []
+        context = self._spark.sparkContext
         with refusals("a job"):
-            done = self._spark.sparkContext.parallelize(rows, len(rows)).mapPartitions(run_parts).collect()
+            context.setLocalProperty("spark.job.description", title)  # of this thread
+            context.setLocalProperty("spark.scheduler.pool", _POOL)
+            done = context.parallelize(rows, len(rows)).mapPartitions(run_parts).collect()
         return [outcomes for _, outcomes in sorted(map(pickle.loads, done), key=itemgetter(0))]
 
     def _remove_later(self, part: WriteFiles, attempts: Iterable[int]) -> None:

@@ -88,9 +88,6 @@ def open_session(
         ConfigError: the jars cannot be found or fetched.
     """
     java_home = _java_home()
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     scratch.mkdir(parents=True, exist_ok=True)
     settings = {
         **_OWN_SETTINGS,
@@ -104,18 +101,7 @@ def open_session(
         **(properties or {}),
     }
     _set_environment(master, java_home)
-    try:
-        return _started(settings)
-    except Py4JError as error:
-        raise SparkMissingError(
-            f"Spark did not start on {master}: {_java_reason(error)}",
-            "Check that the master of [replay] spark_master answers and takes applications of this user",
-        ) from None
-    except (PySparkException, OSError, RuntimeError) as error:
-        line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-        raise SparkMissingError(
-            f"Spark did not start: {line}", "Check [replay] spark and driver_memory, and the free memory"
-        ) from None
+    return _started(settings)
 
 
 def await_executor(session: SparkSession, timeout_s: float) -> None:
@@ -201,13 +187,23 @@ def _set_environment(master: str, java_home: str) -> None:
 
 
 def _started(settings: Mapping[str, str]) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
     for key, value in settings.items():
         builder = builder.config(key, value)
-    _start_jvm(settings)
-    return builder.getOrCreate()
+    try:
+        _start_jvm(settings)
+        return builder.getOrCreate()
+    except Py4JError as error:
+        what = f"Spark did not start on {settings['spark.master']}: {_java_reason(error)}"
+        hint = "Check that the master of [replay] spark_master answers and takes applications of this user"
+    except (PySparkException, OSError, RuntimeError) as error:
+        line = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        what, hint = f"Spark did not start: {line}", "Check [replay] spark and driver_memory, and the free memory"
+    raise SparkMissingError(what, hint)
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:

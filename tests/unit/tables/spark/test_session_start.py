@@ -28,7 +28,7 @@ def test_an_application_that_its_master_does_not_take_is_refused_without_java_s_
             "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
         )
 
-    monkeypatch.setattr(session, "_started", stopped)
+    monkeypatch.setattr(session, "_start_jvm", stopped)
     with pytest.raises(SparkMissingError, match="spark://gone:7077") as raised:
         session.open_session(catalog_properties(tmp_path), tmp_path / "spark", master="spark://gone:7077")
     assert raised.value.what.endswith("IllegalStateException: Cannot call methods on a stopped SparkContext.")
