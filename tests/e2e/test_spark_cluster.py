@@ -271,6 +271,7 @@ def test_small_files_are_merged_by_executors_while_rows_arrive(spark, pair):
         arrives(load)
 
 
+@pytest.mark.slow
 def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_without_the_files(spark, pair):
     _, west = pair
     with under_load(*pair) as load:

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import keyed
 
@@ -93,6 +95,7 @@ with SparkCluster(folder / "cluster", workers=1) as cluster:
 """
 
 
+@pytest.mark.slow
 def test_a_session_without_an_executor_is_told_so_and_goes_on_once_it_has_one(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ALONE, str(tmp_path)],

@@ -40,7 +40,8 @@ for pid, line in processes_below(os.getpid()).items():
 for _ in range(5):
     try:
         with refusals("a table"):
-            job()
+            print(job())
+        break
     except EngineLostError as error:
         print(error.what)
         break
@@ -50,7 +51,8 @@ spark.stop()
 """
 
 
-def test_spark_that_can_start_no_python_workers_any_more_is_lost_so_that_replay_starts_it_again(tmp_path: Path) -> None:
+def test_after_workers_were_killed_while_they_started_jobs_run_again_or_the_engine_is_lost(tmp_path: Path) -> None:
+    """Which of the two depends on when Spark looks; a job that fails for ever would hold its tables."""
     (tmp_path / "dying_daemon.py").write_text(_DAEMON)
     root = Path(__file__).parents[2]
     path = os.pathsep.join((str(root), str(tmp_path)))
@@ -63,6 +65,6 @@ def test_spark_that_can_start_no_python_workers_any_more_is_lost_so_that_replay_
         timeout=180,
         check=True,
     )
-    worked, *failed, lost = done.stdout.splitlines()
+    worked, *failed, last = done.stdout.splitlines()
     assert worked == "4" and set(failed) == {"failed"}
-    assert lost == "Spark can start no Python workers any more"
+    assert last in ("4", "Spark can start no Python workers any more")

@@ -1,0 +1,38 @@
+"""Errors of Spark, as those that callers act on."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.errors import CommitConflictError, EngineLostError
+from replication.tables.spark.refusals import refusals
+
+NO_WORKERS = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times
+java.lang.NullPointerException
+\tat java.base/java.nio.file.Files.provider(Files.java:105)
+\tat java.base/java.nio.file.Files.deleteIfExists(Files.java:1181)
+\tat org.apache.spark.api.python.PythonWorkerFactory.stopDaemon(PythonWorkerFactory.scala:453)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RuntimeError(NO_WORKERS), EngineLostError),
+        (ConnectionRefusedError("[Errno 111] Connection refused"), EngineLostError),
+        (
+            RuntimeError("CommitFailedException: main has changed"),
+            CommitConflictError,
+        ),
+        (
+            RuntimeError("java.lang.NullPointerException\n\tat org.apache.Table.load(T.java:1)"),
+            RuntimeError,
+        ),
+    ],
+    ids=["no workers", "no JVM", "conflict", "something else"],
+)
+def test_what_spark_says_is_an_error_that_callers_act_on(error: Exception, raised: type[Exception]) -> None:
+    with pytest.raises(raised) as caught, refusals("ops.t"):
+        raise error
+    assert type(caught.value) is raised
