@@ -116,7 +116,7 @@ def work_text(report: ReplayReport) -> str:
     """Return in how many rounds replay decoded how much, and where, since it started."""
     work = WorkDone(**report.work)
     jobs = f"{work.jobs:,} Spark jobs ({work.tasks:,} tasks, {work.job_rows:,} rows, {bytes_text(work.job_bytes)})"
-    here = f"{work.driver_batches:,} in the driver ({work.driver_rows:,} rows, {bytes_text(work.driver_bytes)})"
+    here = f"{work.driver_batches:,} batches in the driver ({work.driver_rows:,} rows, {bytes_text(work.driver_bytes)})"
     retried = f"; {work.retries:,} parts of jobs were retried" if work.retries else ""
     return f"replayed in {seconds_text(report.at - report.since)}: {report.rounds:,} rounds; {jobs}, {here}{retried}"
 

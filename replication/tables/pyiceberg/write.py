@@ -140,13 +140,22 @@ def write_here(writes: Sequence[WriteFiles]) -> list[list[Outcome]]:
     ]
     outcomes: list[list[Outcome]] = [[] for _ in writes]
     if len(parts) < 2:
-        found: Iterable[Outcome] = [part() for _, part in parts]
+        found: Iterable[Outcome] = [_attempted(part) for _, part in parts]
     else:
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as threads:
-            found = threads.map(WriteFiles.__call__, [part for _, part in parts])
+            found = threads.map(_attempted, [part for _, part in parts])
     for (at, _), outcome in zip(parts, found, strict=True):
         outcomes[at].append(outcome)
     return outcomes
+
+
+def _attempted(part: WriteFiles) -> Outcome:
+    """Run a part; an unforeseen error is in its outcome, too, and its files are deleted."""
+    try:
+        return part()
+    except Exception as error:  # other tables go on
+        part.remove_attempt(0)
+        return Outcome(error=error)
 
 
 def write_data_files(

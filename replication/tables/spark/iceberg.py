@@ -24,7 +24,7 @@ from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from replication.core.definition.schema import Column, TableSpec
-from replication.errors import CommitConflictError, EngineLostError, ReplicationError, StorageError
+from replication.errors import CommitConflictError, EngineLostError, StorageError
 from replication.tables.base import SPARK, Decode, History, Rows, Staged
 from replication.tables.catalog.catalog import CATALOG, IcebergCatalog
 from replication.tables.duckdb.key_index import KeyIndex
@@ -179,12 +179,12 @@ class IcebergTables:
         staged: list[Staged] = []
         writes: dict[int, tuple[Table, WriteFiles]] = {}
         for name, rows in work:
-            error = None
+            error: Exception | None = None
             try:
                 table = self._catalog.load(name)
                 if fits(table):
                     writes[len(staged)] = table, plan_write(table, name, rows)
-            except ReplicationError as failed:
+            except Exception as failed:  # other tables go on; ``append`` raises it
                 error = failed
             staged.append(Staged(name, rows, error=error))
         outcomes = self._write([write for _, write in writes.values()], title)

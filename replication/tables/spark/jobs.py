@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import structlog
 
-from replication.errors import EngineLostError
+from replication.errors import EngineLostError, one_line
 from replication.tables.pyiceberg.local_io import sync_written
 from replication.tables.pyiceberg.write import Outcome, WriteFiles
 from replication.tables.spark.refusals import refusals
@@ -109,8 +109,11 @@ class Jobs:
             while self._leftovers and self._leftovers[0][0] <= due_s:
                 due.append(self._leftovers.popleft())
         for _, part, attempt in due:
-            if count := part.remove_attempt(attempt):
-                _log.info("failed_attempt_removed", files=count, attempt=attempt)
+            try:
+                if count := part.remove_attempt(attempt):
+                    _log.info("failed_attempt_removed", files=count, attempt=attempt)
+            except Exception as error:  # they stay, in no snapshot, and rounds go on
+                _log.warning("failed_attempt_stays", attempt=attempt, error=one_line(error))
 
     def _run(self, tasks: Sequence[Sequence[tuple[int, WriteFiles]]], title: str) -> list[list[Outcome]]:
         rows = [pickle.dumps((at, parts)) for at, parts in enumerate(tasks)]

@@ -31,7 +31,7 @@ def refusals(name: str) -> Iterator[None]:
     except Exception as error:  # the classes differ, and some exist only with Spark Connect
         text = str(error)
         if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
-            raise EngineLostError(f"Spark ended during a commit to {name}: {text}", "Start replay again") from None
+            raise EngineLostError(f"Spark ended while it worked on {name}: {text}", "Start replay again") from None
         if _NO_WORKERS.search(text):
             raise EngineLostError("Spark can start no Python workers any more", "Start replay again") from None
         poison = _POISON.search(text)

@@ -150,6 +150,44 @@ def test_what_fails_for_one_table_is_its_own(catalog: IcebergCatalog, tmp_path: 
     assert shown(catalog, "ops.b") == [3] and len(files(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["job", "driver"])
+def test_what_nobody_foresaw_of_one_table_is_its_own(
+    catalog: IcebergCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    load = catalog.load
+
+    def loaded(name: str) -> Any:
+        if name == "ops.none":
+            raise RuntimeError("the catalog's database is locked")
+        return load(name)
+
+    monkeypatch.setattr(catalog, "load", loaded)
+    tables = IcebergTables(catalog, cast(Any, Session()), small_bytes=small_bytes)
+    bad = dataclasses.replace(rows(1), run=Failing(KeyError("a bug")), size=1)
+    good = dataclasses.replace(rows(3), size=1)
+    broken, locked, fine = tables.stage([("ops.a", bad), ("ops.none", good), ("ops.b", good)])
+    with pytest.raises(KeyError, match="a bug"):
+        tables.append("ops.a", broken, None, {})
+    with pytest.raises(RuntimeError, match="locked"):
+        tables.append("ops.none", locked, None, {})
+    tables.append("ops.b", fine, None, {})
+    tables.close()
+    assert len(files(tmp_path)) == 1
+
+
+def test_files_that_cannot_be_deleted_stay_and_rounds_go_on(
+    catalog: IcebergCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(part: WriteFiles, attempt: int) -> int:
+        raise OSError("the store does not answer")
+
+    monkeypatch.setattr(WriteFiles, "remove_attempt", unreachable)
+    monkeypatch.setattr(spark_jobs, "attempt_number", lambda: 1)
+    jobs = Jobs(cast(Any, Session()))
+    jobs.run([write(catalog, "ops.a", rows(1))])
+    jobs.remove_leftovers(at_once=True)
+
+
 def test_after_a_job_that_failed_each_table_has_a_job_of_its_own(catalog: IcebergCatalog, tmp_path: Path) -> None:
     """The first fails with a table's rows already written; what it left is deleted, and in no commit."""
     failures = iter([False, True])
