@@ -20,6 +20,7 @@ from replication.core.ids import ClusterId
 from replication.core.position import Position
 from replication.core.roles import Role
 from replication.core.rows.batch import decode_payload
+from replication.errors import WaitTimeoutError
 from replication.files.memory import MemoryFiles
 from replication.ledger.base import BatchPart, Claim, FileRow
 from replication.ledger.sql.memory import MemoryLedger
@@ -28,6 +29,7 @@ from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.recovery import Recovered, recover_writers
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.writer import Writer
+from tests.waiting import wait_until
 
 EAST = ClusterId("east", UUID(int=1))
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.binary())])
@@ -175,3 +177,13 @@ class Site:
 def some(begin: int, count: int, size: int = 10) -> pa.Table:
     """Rows with keys from ``begin`` on, too many or too large to be merged with others."""
     return pa.table({"k": range(begin, begin + count), "v": [b"v" * size] * count}, schema=SCHEMA)
+
+
+def flushed(writer: Writer) -> None:
+    """Wait until all earlier appends are durable or failed, whatever the writer's ``append_timeout_s``."""
+
+    def done() -> bool:
+        writer.flush()
+        return True
+
+    wait_until(done, what="flush", despite=WaitTimeoutError)

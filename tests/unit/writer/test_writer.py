@@ -33,7 +33,7 @@ from replication.writer.merge import FrameMerge
 from replication.writer.pending import AppendStep, FewRows, PendingAppend
 from replication.writer.wal.recovery import recover_file
 from tests.contract.ledger_stores import NORTH, Route, claims, stream, wal
-from tests.unit.writer.site import EAST, Site, some
+from tests.unit.writer.site import EAST, Site, flushed, some
 from tests.waiting import wait_until
 
 
@@ -260,7 +260,7 @@ def test_the_buffer_is_bounded_whatever_the_bytes_are_given_as(site: Site, neste
             writer.upsert_async(spec, [{"k": 1, "v": value}])
         site.gate.set()
         held.result(20)
-        writer.upsert(spec, [{"k": 1, "v": value}])
+        writer.upsert_async(spec, [{"k": 1, "v": value}]).result(20)
 
 
 def failing(*_: object) -> None:
@@ -339,7 +339,7 @@ def test_a_stuck_disk_blocks_then_refuses_and_writes_nothing_of_what_it_refused(
         for future in accepted:
             future.result(20)
         assert len(accepted) < 10, "the buffer is bounded"
-        writer.flush()
+        flushed(writer)
         assert site.logged_keys() == [-3, *range((len(accepted) - 1) * 500), -1], "what timed out waiting was queued"
 
 

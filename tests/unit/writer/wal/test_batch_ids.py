@@ -21,7 +21,7 @@ from replication.writer.group_commit import GroupCommit
 from replication.writer.pending import AppendStep
 from replication.writer.wal import batch_ids
 from replication.writer.writer import Writer
-from tests.unit.writer.site import Site, some
+from tests.unit.writer.site import Site, flushed, some
 from tests.unit.writer.wal.test_recovery import kill
 from tests.waiting import wait_until
 
@@ -194,7 +194,7 @@ def test_a_batch_whose_caller_gave_up_waiting_is_not_added_twice(site: Site) -> 
         with pytest.raises(RequestError, match="another thread"):
             writer.upsert(site.table, some(0, 100), batch_id="load")
         site.gate.set()
-        wait_until(lambda: len(site.logged_keys()) == 100)
+        flushed(writer)
         writer.upsert(site.table, some(0, 100), batch_id="load")
         assert site.logged_keys() == list(range(100))
 
@@ -233,7 +233,7 @@ def test_a_derived_batch_whose_ack_came_late_is_not_added_twice(site: Site) -> N
             with pytest.raises(error):
                 writer.derive(site.table, logs, "load")
         site.gate.set()
-        writer.flush()
+        flushed(writer)
         writer.derive(site.table, logs, "load")
         assert site.logged_keys() == list(range(10))
 
