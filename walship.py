@@ -14,7 +14,7 @@ This module re-exports the public API and nothing else; everything not named her
 
 from peer.client.cluster import Cluster
 from peer.client.connect import connect
-from peer.verify.compare import Verdict
+from peer.verify.verdict import Verdict
 from replication import __version__
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId

@@ -19,7 +19,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from replication.errors import ConfigError
 from replication.settings import (
@@ -209,27 +208,16 @@ def default_toml(name: str, data_dir: Path | str = ".", **values: Mapping[str, A
     return "\n".join(lines) + "\n"
 
 
-class _Environment(PydanticBaseSettingsSource):
+def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """``WALSHIP_<SECTION>_<KEY>`` as section → key → text."""
-
-    def __init__(self, settings: type[BaseSettings], environ: Mapping[str, str]) -> None:
-        super().__init__(settings)
-        self._environ = environ
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Unused: sections are read whole."""
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        """Read what is set."""
-        found: dict[str, dict[str, Any]] = {}
-        for variable, value in self._environ.items():
-            name = variable.removeprefix(ENV_PREFIX)
-            if name == variable or name in _OTHER_VARIABLES or name.startswith(_OTHER_PREFIXES):
-                continue
-            section, _, key = name.lower().partition("_")
-            found.setdefault(section, {})[key] = _from_text(value)
-        return found
+    found: dict[str, dict[str, Any]] = {}
+    for variable, value in environ.items():
+        name = variable.removeprefix(ENV_PREFIX)
+        if name == variable or name in _OTHER_VARIABLES or name.startswith(_OTHER_PREFIXES):
+            continue
+        section, _, key = name.lower().partition("_")
+        found.setdefault(section, {})[key] = _from_text(value)
+    return found
 
 
 def _from_text(value: str) -> Any:
@@ -242,31 +230,26 @@ def _from_text(value: str) -> Any:
 
 
 def _merge(path: Path | None, overrides: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    class Layers(BaseSettings):
-        model_config = SettingsConfigDict(extra="allow")
-
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            file = () if path is None else (TomlConfigSettingsSource(settings_cls, toml_file=path),)
-            return (init_settings, _Environment(settings_cls, environ), *file)
-
+    """Section → key → value. A layer's tables are joined with those of the layers below, key by key."""
     if path is not None and not path.is_file():
         raise ConfigError(f"There is no configuration file {path}", "Write one: walship init DIR")
+    return _over(_over(_read(path) if path is not None else {}, _environment(environ)), overrides)
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    joined = dict(below)
+    for key, value in above.items():
+        known = joined.get(key)
+        joined[key] = _over(known, value) if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    return joined
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return dict(Layers(**overrides).model_extra or {})
+        with path.open("rb") as file:
+            return tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        marked = path is not None and path.read_bytes()[:2] in (
-            codecs.BOM_UTF8[:2],
-            codecs.BOM_UTF16_LE,
-            codecs.BOM_UTF16_BE,
-        )
+        marked = path.read_bytes()[:2] in (codecs.BOM_UTF8[:2], codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         remedy = "Save it as UTF-8 without a byte order mark" if marked else "Correct that line"
         raise ConfigError(f"{path} is not TOML: {e}", remedy) from None
     except OSError as e:

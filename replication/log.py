@@ -3,6 +3,8 @@
 For every floor above the words; ``core/`` is silent. INFO is a durable change, WARNING will be retried, ERROR needs
 a person. Usual fields: cluster, peer, table, file, begin, end, epoch. Fields that name a secret, and passwords inside
 URLs, are masked before anything is written, whatever the caller passed.
+
+structlog is loaded with the first line that is logged, which most commands never write.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Mapping, MutableMapping
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import structlog
+if TYPE_CHECKING:
+    import structlog
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["json", "console"]
@@ -39,6 +43,9 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
         format: ``json``, one object a line, or ``console``.
         fields: put into every line, for instance ``cluster="east", role="worker"``.
     """
+    import structlog  # deferred, here and below: it takes as long to load as a short command runs
+
+    _put_off.configure = None
     handler = _handler(path)
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer(default=str)
@@ -78,6 +85,18 @@ def configure(level: Level = "info", path: Path | None = None, format: Format = 
     )
 
 
+def configure_when_used(level: Level = "error", format: Format = "console") -> None:
+    """As :func:`configure`, to standard error, with the first line that is logged."""
+    if _is_configured():
+        configure(level, format=format)
+        return
+    _put_off.configure = lambda: configure(level, format=format)
+    root = logging.getLogger()
+    if not any(isinstance(handler, _First) for handler in root.handlers):
+        root.addHandler(_First())
+    root.setLevel(level.upper())
+
+
 def _handler(path: Path | None) -> logging.Handler:
     if path is None:
         return logging.StreamHandler(sys.stderr)
@@ -90,9 +109,11 @@ def _handler(path: Path | None) -> logging.Handler:
 def _install(handler: logging.Handler, level: Level) -> None:
     """Put ``handler`` in the place of an earlier one, and have libraries say less."""
     logging.raiseExceptions = False  # a line that a full disk does not take is not worth a traceback each
+    import structlog
+
     root = logging.getLogger()
     for old in list(root.handlers):
-        if isinstance(old.formatter, structlog.stdlib.ProcessorFormatter):
+        if isinstance(old, _First) or isinstance(old.formatter, structlog.stdlib.ProcessorFormatter):
             root.removeHandler(old)
             old.close()
     root.addHandler(handler)
@@ -105,16 +126,24 @@ def _install(handler: logging.Handler, level: Level) -> None:
 
 def as_library() -> None:
     """Hand what is logged to Python's own ``logging`` unless configured: a library prints nothing by itself."""
-    if not structlog.is_configured():
-        structlog.configure(
-            processors=[structlog.stdlib.filter_by_level, mask_secrets, _to_log_kwargs],
-            logger_factory=structlog.stdlib.LoggerFactory(),
-            wrapper_class=structlog.stdlib.BoundLogger,
-        )
+    if not _is_configured() and _put_off.configure is None:
+        _put_off.configure = _configure_as_library
+
+
+def _configure_as_library() -> None:
+    import structlog
+
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, mask_secrets, _to_log_kwargs],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
 
 
 def _to_log_kwargs(logger: Any, method: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """As structlog's own, with fields that ``logging`` keeps for itself under a name that it takes."""
+    import structlog
+
     made = structlog.stdlib.render_to_log_kwargs(logger, method, event)
     made["extra"] = {f"{key}_" if key in _RESERVED else key: value for key, value in made["extra"].items()}
     return made
@@ -125,8 +154,57 @@ def get(name: str, **fields: object) -> structlog.stdlib.BoundLogger:
 
     Example: ``get(__name__, peer="west").info("chunk shipped", file=file, begin=begin, end=end)``.
     """
-    logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name, **fields)
-    return logger
+    return cast("structlog.stdlib.BoundLogger", _Logger(name, fields))
+
+
+def _is_configured() -> bool:
+    loaded = sys.modules.get("structlog")
+    return loaded is not None and loaded.is_configured()
+
+
+class _PutOff:
+    """What configures with the first line; others may have configured by then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.configure: Callable[[], None] | None = None
+
+    def settle(self) -> None:
+        with self._lock:
+            configure, self.configure = self.configure, None
+            if configure is not None and not _is_configured():
+                configure()
+
+
+_put_off = _PutOff()
+
+
+class _Logger:
+    """structlog's logger, made with the first line."""
+
+    def __init__(self, name: str, fields: Mapping[str, object]) -> None:
+        self._name, self._fields = name, fields
+        self._logger: Any = None
+
+    def __getattr__(self, method: str) -> Any:
+        if self._logger is None or _put_off.configure is not None:
+            _put_off.settle()
+            import structlog
+
+            self._logger = structlog.stdlib.get_logger(self._name, **self._fields)
+        return getattr(self._logger, method)
+
+
+class _First(logging.Handler):
+    """Configures with the first line of a library, and has that line written, too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        root = logging.getLogger()
+        before = list(root.handlers)
+        _put_off.settle()
+        root.removeHandler(self)
+        for handler in [made for made in root.handlers if made not in before]:
+            handler.handle(record)
 
 
 def mask_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

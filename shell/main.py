@@ -19,7 +19,7 @@ from replication import __version__, log
 from replication.errors import ConfigError, NoSpaceError, ReplicationError, one_line
 from shell.cli.find import FoundCluster
 from shell.cli.help import Sections
-from shell.cli.interrupting import INTERRUPTED, leave_now, say
+from shell.cli.interrupting import INTERRUPTED, leave, leave_now, say
 from shell.cli.invocation import ClusterOption, DebugOption, Invocation, JsonOption, add_verb
 from shell.cli.render import Printer
 from shell.processes.descriptors import have_standard
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     debug = "--debug" in arguments or bool(os.environ.get("WALSHIP_DEBUG"))
     printer = Printer("--json" in arguments)
-    log.configure("info" if debug else "error", format="console")
+    log.configure_when_used("info" if debug else "error")
     try:
         code = make_app(arguments)(args=list(arguments), prog_name="walship", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -144,15 +144,15 @@ def main() -> None:
     """The ``walship`` command."""
     have_standard()
     if sys.argv[1:2] == ["_role"]:
-        from shell.processes.role_process import leave, serve_arguments
+        from shell.processes import role_process
 
-        leave(serve_arguments(sys.argv[2:]))
+        role_process.leave(role_process.serve_arguments(sys.argv[2:]))
     gc.set_threshold(50_000, 20, 50)  # collection took a fifth of a short command's time
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for plugins took a thirtieth of it
     code = run(sys.argv[1:])
     if code == INTERRUPTED:
         leave_now()
-    sys.exit(code)
+    leave(code)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-import structlog
-
 from peer.bootstrap.export import export
 from peer.bootstrap.room import DiskRoom
+from replication import log
 from replication.errors import EngineLostError, ReplicationError, RequestError, one_line
 from replication.files.base import Files
 from replication.ledger.base import Bootstrap, Ledger
@@ -24,7 +23,7 @@ from replication.tables.base import Tables
 
 _RETRY_WAIT = exponential(1.0, 30.0)
 _Key = tuple[str, UUID, int]
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from replication.config import Config
 from replication.core.definition.schema import TableSpec
 from replication.errors import NoSpaceError, ReplicationError, RequestError
 from replication.ledger.base import Bootstrap, FileKind, FileRow, Ledger
-from replication.tables.layout import layouts
+from replication.tables.layout import iceberg_names
 
 if TYPE_CHECKING:
     from replication.tables.base import Catalog
@@ -109,10 +109,10 @@ def room(
 def stored_bytes(config: Config, spec: TableSpec, catalog: Callable[[], Catalog]) -> int | None:
     """Bytes of a table's files: from this host's disk, else from their snapshots; None when it is not known."""
     if config.has_warehouse_here:
-        return sum(folder_bytes(config.warehouse_dir.joinpath(*layout.name.split("."))) for layout in layouts(spec))
+        return sum(folder_bytes(config.warehouse_dir.joinpath(*name.split("."))) for name in iceberg_names(spec))
     try:
         there = catalog()
-        sizes = [_snapshot_bytes(there, layout.name) for layout in layouts(spec)] if there.has(spec) else []
+        sizes = [_snapshot_bytes(there, name) for name in iceberg_names(spec)] if there.has(spec) else []
     except (ReplicationError, OSError):
         return None
     return None if None in sizes else sum(size for size in sizes if size is not None)

@@ -12,8 +12,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from peer.client.contacts import Contacts
 from peer.client.definition import alteration, definition, refuse_standby, refuse_system_name, refuse_taken_name
 from peer.client.draining import Drained, drain
@@ -26,6 +24,7 @@ from peer.status.members import Members, members_of
 from replication.config import Config
 from replication.coordination.session import Coordination
 from replication.coordination.tls import ZookeeperTls
+from replication.core.arrow import pa
 from replication.core.definition.alter import set_properties
 from replication.core.definition.choice import full_name
 from replication.core.definition.schema import TableSpec

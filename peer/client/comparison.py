@@ -20,8 +20,9 @@ import pyarrow as pa
 from peer.client.cluster import Cluster
 from peer.client.contacts import read_public
 from peer.verify.answering import Answering
-from peer.verify.compare import Verdict, compare
+from peer.verify.compare import compare
 from peer.verify.digest import Digest, decode_buckets
+from peer.verify.verdict import Verdict
 from replication.core.definition.evolution import common
 from replication.core.definition.schema import TableSpec
 from replication.core.ids import ClusterId

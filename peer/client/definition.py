@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from uuid import uuid4
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.core.definition import alter
 from replication.core.definition.define import cell_table, is_system_table, typed_table
 from replication.core.definition.schema import TableSpec

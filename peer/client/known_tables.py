@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import structlog
-
+from replication import log
 from replication.core.definition.choice import full_name
 from replication.core.definition.schema import TableSpec
 from replication.errors import CoordinationError, UnknownTableError
@@ -15,7 +14,7 @@ from replication.retries import next_ask_s
 
 RETRY_S = 1.0
 RETRY_MAX_S = 10.0  # so long after the ledger is back, every definition is up to date
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class KnownTables:

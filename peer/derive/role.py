@@ -12,9 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import UUID
 
-import structlog
-
 from peer.derive.turn import Deriver
+from replication import log
 from replication.config import Config
 from replication.coordination.paths import Election, MemberKind
 from replication.coordination.session import Coordination
@@ -29,7 +28,7 @@ POLL_S = 0.3
 _RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
 _LOOK_S = 1.0
 _WAIT_S = 60.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class DeriveRole:

@@ -15,12 +15,12 @@ from typing import Protocol
 from uuid import UUID
 
 import duckdb
-import structlog
 
 from peer.derive.compare import Pair, compare
 from peer.derive.hooks import LOST, Hook, is_restored, load, lost_position, version_of
 from peer.derive.names import as_known, widenings
 from peer.verify.digest import bound
+from replication import log
 from replication.core.definition.aging import horizon
 from replication.core.definition.alter import widen_column
 from replication.core.definition.schema import TableSpec
@@ -32,7 +32,7 @@ from replication.tables.base import Catalog, open_duckdb
 
 _OVERSTAY = 0.05  # of the age that the source's rows may reach
 MEMORY_BYTES_MAX = 512 << 20  # of a comparison; more goes to the scratch directory
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Writing(Protocol):

@@ -10,9 +10,8 @@ import contextlib
 import threading
 from dataclasses import replace
 
-import structlog
-
 from peer.frames.hosts import Hosts
+from replication import log
 from replication.config import Config
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
@@ -20,7 +19,7 @@ from replication.core.ids import ClusterId
 from replication.errors import CoordinationError, HostAwayError, ReplicationError
 
 _LOOK_S = 1.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class HostWatch:

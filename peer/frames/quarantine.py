@@ -6,14 +6,13 @@ import os
 import time
 from pathlib import Path
 
-import structlog
-
 from peer.frames.decode import FrameRef
 from peer.frames.hosts import HostReader
+from replication import log
 from replication.core.ids import FileId
 from replication.ledger.base import Quarantined, Replay
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Quarantine:

@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import structlog
-
+from replication import log
 from replication.core.clock import is_far_ahead
 from replication.core.frame import FrameView
 from replication.core.ids import ClusterId
@@ -19,7 +18,7 @@ from replication.errors import CoordinationError
 from replication.ledger.base import AheadClock, Ledger
 
 AGAIN_US = 60_000_000
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 def _now_us() -> int:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-import structlog
-
+from replication import log
 from replication.core.definition.evolution import join, missing_columns
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId
@@ -17,7 +16,7 @@ from replication.errors import SchemaError, TableExistsError
 from replication.ledger.base import Ledger
 from replication.link.base import Reason, Refusal
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Definitions:

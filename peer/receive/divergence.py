@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import structlog
-
+from replication import log
 from replication.core.frame import Buffer
 from replication.files.base import Files, append
 from replication.ledger.base import Divergence, Ledger, Quarantined
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 def quarantine_diverged(

@@ -12,8 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from peer.receive.admission import Admission, RefusedData
 from peer.receive.divergence import quarantine_diverged
 from peer.receive.landing_queue import Item, LandingQueue
@@ -21,6 +19,7 @@ from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
 from peer.receive.room import LandingRoom
+from replication import log
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import FileId
@@ -30,7 +29,7 @@ from replication.ledger.base import Divergence, Ledger
 from replication.link.base import Data, Reason, Refusal, Reply
 
 _SWEEP_S = 1.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class InboundStream:

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
 from peer.receive.admission import Arrival
 from peer.receive.landing_file import LandingFile, cut_and_close
 from peer.receive.limits import LandingLimits
 from peer.receive.received import Received
+from replication import log
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import CoordinationError, ReplicationError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, Ledger
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class OpenFiles:

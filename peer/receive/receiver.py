@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 
-import structlog
-
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.range_reads import RangeReads
 from peer.receive.reception import Reception
 from peer.verify.conversation import Conversations
-from replication import __version__
+from replication import __version__, log
 from replication.config import Config
 from replication.coordination.base import Public, RoleRead, keeps_tables
 from replication.coordination.membership import Membership
@@ -29,7 +27,7 @@ from replication.link.grpc_server import LinkServer
 from replication.settings import split_address
 
 _ANNOUNCE_S = 2.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Receiver:

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-import structlog
-
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
 from peer.receive.landing import InboundStream, Landing
 from peer.receive.range_reads import RangeReads
 from peer.status.replay_report import silence
-from replication import __version__
+from replication import __version__, log
 from replication.core.coverage import Ranges
 from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
@@ -43,7 +41,7 @@ from replication.link.base import (
 )
 
 _SETTLE_S = 1.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Reception:

@@ -6,15 +6,14 @@ import shutil
 import time
 from uuid import UUID
 
-import structlog
-
 from peer.receive.limits import LandingLimits
 from peer.status.replay_report import ReplayReport
+from replication import log
 from replication.ledger.base import FileKind, Ledger
 
 _LOOK_S = 1.0
 _PAUSE = 10  # the pause between two looks, as a multiple of the time that a look takes
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class LandingRoom:

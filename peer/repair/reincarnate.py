@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-import structlog
-
 from peer.repair.on_disk import of_known_tables, on_disk, save_whole
+from replication import log
 from replication.config import Config
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.errors import CorruptFrameError, MissingFileError
@@ -26,7 +25,7 @@ from replication.worker.files.host_files import HostFiles
 from replication.worker.files.register import Registrar
 from replication.writer.wal.recovery import recover_file, recover_writers
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

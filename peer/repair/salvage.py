@@ -14,13 +14,12 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-import structlog
-
 from peer.repair.guards import check_growing, check_host, without_replay, without_writer
 from peer.repair.readable import ReadableFile, find_elsewhere, find_readable
 from peer.repair.remains import available, keep_remains
 from peer.repair.saved_copy import copied
 from peer.repair.unrecorded import unrecorded
+from replication import log
 from replication.config import Config
 from replication.coordination.base import keeps_tables
 from replication.coordination.session import Coordination
@@ -30,7 +29,7 @@ from replication.files.base import Files
 from replication.ledger.base import FileRow, Ledger, Readable, SalvagePlan
 from replication.writer.wal.durable_length import DurableLength
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import structlog
-
 from peer.bootstrap.arrived import Arrived
 from peer.bootstrap.decode import plan_bootstrap
 from peer.bootstrap.forgotten import forgotten_of, is_awaited, tombstone_rows
 from peer.frames.hosts import Hosts
 from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
+from replication import log
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId, StreamId
 
 AWAITS = "a bootstrap waits until frames that landed before are replayed"
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 def take_bootstrap(context: ReplayContext, replay: TableReplay, arrived: Arrived, hosts: Hosts) -> bool:

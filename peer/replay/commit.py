@@ -14,13 +14,13 @@ from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
-import structlog
 
 from peer.frames.decode import FrameRef, Poison, find_poison, plan_decode
 from peer.frames.hosts import HostReader, Hosts
 from peer.replay.context import ReplayContext
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import show_late, show_latest
+from replication import log
 from replication.core.definition.schema import OP, TableSpec
 from replication.core.ids import FileId
 from replication.errors import (
@@ -42,7 +42,7 @@ _ROLLED_BACK = (
     "Roll the table forward again if you can; else have the ledger be made anew from what tables hold (walship"
     " rebuildledger), and a peer send the rest (enablereplication --bootstrap)"
 )
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class TableReplay:

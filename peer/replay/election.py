@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import structlog
-
+from replication import log
 from replication.coordination.paths import Election
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 
 _ASK_S = 0.5
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 def await_turn(coordination: Coordination, host: str, stop: threading.Event, ready: Callable[[], None]) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from uuid import UUID
 
-import structlog
-
+from replication import log
 from replication.errors import (
     CommitConflictError,
     EngineLostError,
@@ -22,7 +21,7 @@ from replication.retries import exponential
 
 _RETRY_WAIT = exponential(1.0, 60.0)
 _AT_ONCE = 3  # retries of a conflict without a wait
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class PositionsMovedError(ReplicationError):

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-import structlog
-
 from peer.tables.establish import establish
 from peer.tables.fold import Settled, fold
 from peer.tables.maintenance import Retention, tidy, trim
+from replication import log
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError, EngineLostError, ReplicationError, one_line
 from replication.ledger.base import Ledger
@@ -22,7 +21,7 @@ from replication.settings import ReplaySection
 from replication.tables.base import Tables
 from replication.tables.layout import landing_name
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 _ALTER_RETRY_S = 10.0
 _FAILED_RETRY_S = 30.0  # the longest wait after a failure, even if the interval is longer
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import structlog
-
 from peer.bootstrap.keeper import BootstrapKeeper
 from peer.frames.host_watch import HostWatch
 from peer.frames.quarantine import Quarantine
@@ -20,6 +18,7 @@ from peer.replay.context import ReplayContext
 from peer.replay.housekeeping import Housekeeping
 from peer.replay.rounds import Replayer, RoundResult
 from peer.status.replay_report import ReplayReport
+from replication import log
 from replication.config import Config
 from replication.coordination.session import Coordination
 from replication.errors import (
@@ -33,7 +32,7 @@ from replication.files.local import LocalFiles
 from replication.ledger.base import Ledger
 from replication.tables.base import Tables
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 _REPORT_S = 2.0
 
 

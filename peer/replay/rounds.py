@@ -14,8 +14,6 @@ from functools import partial
 from typing import Protocol, TypeVar
 from uuid import UUID
 
-import structlog
-
 from peer.bootstrap.arrived import Arrivals, Arrived
 from peer.frames.hosts import HostReader, Hosts
 from peer.frames.select import ReplaySelection, Selector, split_by_kind
@@ -24,6 +22,7 @@ from peer.replay.commit import TableReplay
 from peer.replay.context import ReplayContext
 from peer.replay.held_tables import HeldTables, PositionsMovedError
 from peer.replay.open_tables import OpenTables
+from replication import log
 from replication.core.ids import NIL_UUID, FileId
 from replication.errors import HostAwayError, ReplicationError, StorageError
 from replication.ledger.base import Pending, ReplayCheckpoint
@@ -34,7 +33,7 @@ _CORE_BYTES = 16 << 20
 _CHECKED, _CHECKED_IDLE = 5, 50  # tables a round, of 2 ms each
 _NAMED = 5  # tables in a job's title
 _R = TypeVar("_R")
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(slots=True)

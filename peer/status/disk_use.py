@@ -11,7 +11,7 @@ from pathlib import Path
 from replication.config import Config
 from replication.core.definition.schema import TableSpec
 from replication.ledger.base import FileRow
-from replication.tables.layout import CHANGES, layouts
+from replication.tables.layout import CHANGES, iceberg_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ def disk_use(config: Config, rows: Iterable[FileRow], specs: Iterable[TableSpec]
     changes = tables = None
     if config.has_warehouse_here:
         sizes = {
-            layout.name: folder_bytes(config.warehouse_dir.joinpath(*layout.name.split(".")))
+            name: folder_bytes(config.warehouse_dir.joinpath(*name.split(".")))
             for spec in specs
-            for layout in layouts(spec)
+            for name in iceberg_names(spec)
         }
         changes = sum(size for name, size in sizes.items() if name.endswith(CHANGES))
         tables = sum(sizes.values()) - changes

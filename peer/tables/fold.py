@@ -14,10 +14,10 @@ from uuid import UUID
 
 import duckdb
 import pyarrow as pa
-import structlog
 
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import CONSISTENT_TAG, Folded, MergeQuery, show_latest
+from replication import log
 from replication.core.definition.aging import REMOVED_LATER_US, horizon
 from replication.core.definition.schema import TableSpec
 from replication.errors import CommitConflictError
@@ -28,7 +28,7 @@ from replication.tables.pyiceberg.damage import refuse_unreadable
 
 _DRIVER_VERSIONS = 200_000
 _DRIVER_BYTES = 256 << 20
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

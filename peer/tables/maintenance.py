@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import structlog
-
 from peer.tables.commit_metadata import CommitMetadata
 from peer.tables.latest import Folded, MergeQuery
+from replication import log
 from replication.core.definition.aging import REMOVED_LATER_US, horizon, longest_history_s
 from replication.core.definition.schema import TableSpec
 from replication.core.routes.bootstrap import Forgotten
@@ -31,7 +30,7 @@ _FILES_TO_COMPACT = 48
 _CELL_SLACK_US = 3_600_000_000
 #: Prefix of a bootstrap's snapshot tag; the number of the bootstrap's file follows.
 HOLD = "walship_bootstrap_"
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
-
 from peer.verify.answering import read, write
+from replication import log
 from replication.config import Config
 from replication.core.ids import ClusterId
 from replication.errors import PeerUnavailableError
@@ -22,7 +21,7 @@ from replication.link.base import Conversation, Reason, Refusal
 
 OPEN_MAX = 2
 SECONDS_MAX = 3600.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Conversations:

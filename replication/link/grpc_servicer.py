@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
-import structlog
 
+from replication import log
 from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, ReplicationError
 from replication.link import wire
@@ -34,7 +34,7 @@ from replication.link.statuses import encode_progress
 
 Caller = Callable[[grpc.ServicerContext], frozenset[str] | None]
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class LinkServicer:

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.core.definition.schema import Column, TableSpec
 from replication.core.ids import NIL_UUID
 
@@ -25,19 +24,7 @@ CELL_GROUP = "cell"
 UNSYNCED_TAG = "walship_unsynced"
 OWNER = "walship.table"  # the property with the table's uuid
 SPEC = "walship.spec"  # the property with the table's definition, used when the ledger is lost
-_TYPES = {
-    "_group": pa.string(),
-    "_op": pa.int32(),
-    "_ts": pa.int64(),
-    "_commit": pa.int64(),
-    "_origin": pa.string(),
-    "_wal": pa.string(),
-    "_seq": pa.int64(),
-    "_row": pa.int32(),
-    "_replay": pa.int64(),
-    "_through": pa.string(),
-    "_applied": pa.int64(),
-}
+_INTS = {"_op": 32, "_ts": 64, "_commit": 64, "_seq": 64, "_row": 32, "_replay": 64, "_applied": 64}  # others are text
 #: Columns of every row that replay appends. ``_replay`` is the number of the replay commit, ``_applied`` its time
 #: (microseconds since 1970), ``_through`` the names of the clusters that the frame came through, this one last.
 LOGGED = ("_group", "_op", *VERSION, "_replay", "_through", "_applied")
@@ -99,13 +86,18 @@ def shown_columns(spec: TableSpec) -> tuple[Column, ...]:
     """
     if not spec.key:
         return spec.columns
-    versions = [Column(NIL_UUID, version_column(f, g), _TYPES[f]) for g in merge_groups(spec) for f in VERSION]
+    versions = [Column(NIL_UUID, version_column(f, g), _type(f)) for g in merge_groups(spec) for f in VERSION]
     return (*spec.columns, *versions)
 
 
 def landing_name(spec: TableSpec) -> str:
     """Return the Iceberg table that replay appends to: ``__changes``, or the table itself when it has no key."""
     return spec.name + CHANGES if spec.key else spec.name
+
+
+def iceberg_names(spec: TableSpec) -> tuple[str, ...]:
+    """Return the names of the Iceberg tables of a walship table, in the order of :func:`layouts`."""
+    return (spec.name + CHANGES, spec.name, spec.name + TOMBSTONES) if spec.key else (spec.name,)
 
 
 def layouts(spec: TableSpec) -> tuple[Layout, ...]:
@@ -132,7 +124,7 @@ def layouts(spec: TableSpec) -> tuple[Layout, ...]:
     if not spec.key:
         return (layout("", [*user, *_fields(LOGGED_KEYLESS)], every, shown=True),)
     keys = [pa.field(name, spec.by_name[name].type) for name in spec.key]
-    versions = [pa.field(version_column(f, g), _TYPES[f]) for g in merge_groups(spec) for f in VERSION]
+    versions = [pa.field(version_column(f, g), _type(f)) for g in merge_groups(spec) for f in VERSION]
     return (
         layout(CHANGES, [*user, *_fields(LOGGED)], every),
         layout("", [*user, *versions], every, shown=True),
@@ -141,4 +133,9 @@ def layouts(spec: TableSpec) -> tuple[Layout, ...]:
 
 
 def _fields(names: tuple[str, ...]) -> list[pa.Field]:
-    return [pa.field(name, _TYPES[name]) for name in names]
+    return [pa.field(name, _type(name)) for name in names]
+
+
+def _type(name: str) -> pa.DataType:
+    bits = _INTS.get(name)
+    return pa.string() if bits is None else pa.int32() if bits == 32 else pa.int64()

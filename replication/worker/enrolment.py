@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-import structlog
-
-from replication import __version__
+from replication import __version__, log
 from replication.config import Config
 from replication.coordination.host import host_record
 from replication.coordination.membership import Membership
@@ -14,7 +12,7 @@ from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Enrolment:

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import structlog
-
+from replication import log
 from replication.config import Config
 from replication.errors import ReplicationError, StorageError
 from replication.files.boot import boot_id
@@ -26,7 +25,7 @@ from replication.writer.wal.recovery import Recovery, recover_file
 
 _RECOVER_S = 2.0
 SPILL_S = 2.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class HostWork:

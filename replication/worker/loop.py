@@ -11,8 +11,7 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
+from replication import log
 from replication.config import Config
 from replication.coordination.base import AssignmentRead, RoleRead
 from replication.coordination.keeper import Subscription
@@ -37,7 +36,7 @@ from replication.writer.wal.notifier import NotificationListener, Notifier
 
 _CALL_TIMEOUT_S = 5.0
 _LISTEN_S = 0.2
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Worker:

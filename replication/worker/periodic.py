@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-import structlog
-
+from replication import log
 from replication.errors import ReplicationError
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 def every(interval_s: float, name: str, work: Callable[[], object], stop: threading.Event) -> threading.Thread:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 
-import structlog
-
+from replication import log
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger, Peer, Rule
 from replication.worker.ship.routes import InboundState
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 _Seen = tuple[list[Rule], int, InboundState | None]
 
 

@@ -6,8 +6,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 
-import structlog
-
+from replication import log
 from replication.core.frame import Codec
 from replication.core.ids import ClusterId
 from replication.core.position import Position
@@ -18,7 +17,7 @@ from replication.writer.pending import AppendStep, PendingAppend
 from replication.writer.wal.wal_series import WalSeries, WrittenGroup
 
 SMALL_GROUP_BYTES = 64 << 10
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class GroupCommit:

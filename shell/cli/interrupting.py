@@ -7,6 +7,7 @@ end, then ends the process; what is durable stays durable, as after a kill.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -36,9 +37,6 @@ def leaving_on_interrupt(stopped: Callable[[], str], grace_s: float = GRACE_S) -
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    import pyarrow as pa  # deferred: connecting loads it anyway
-
-    pa.enable_signal_handlers(False)  # its handler would replace ours, and still wait for a pipe
     leaving = _Leaving(stopped, grace_s)
     try:
         yield
@@ -78,6 +76,18 @@ def leave_now() -> NoReturn:
     with suppress(OSError, ValueError):
         sys.stdout.flush()
     os._exit(INTERRUPTED)
+
+
+def leave(code: int) -> NoReturn:
+    """Exit; without Python's finalization, a sixth of a short command's time, where nothing needs it."""
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if "pyspark" not in sys.modules and all(thread.daemon for thread in others):
+        with suppress(OSError, ValueError):  # else Python says so
+            sys.stdout.flush()
+            sys.stderr.flush()
+            atexit._run_exitfuncs()
+            os._exit(code)
+    sys.exit(code)
 
 
 class _Leaving:

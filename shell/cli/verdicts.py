@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shell.cli.render import Printer, moment_text, plain, seconds_text
 
 if TYPE_CHECKING:
-    from peer.verify.compare import Verdict
+    from peer.verify.verdict import Verdict
 
 
 def show_verdicts(printer: Printer, verdicts: list[Verdict], list_max: int, since: int = 0) -> None:

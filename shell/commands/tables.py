@@ -241,7 +241,7 @@ def listtables(invocation: Invocation) -> None:
                 "name": spec.name,
                 "kind": spec.kind,
                 "key": ", ".join(spec.key),
-                "columns": len(spec.columns),
+                "columns": len(spec.stamps),
                 "groups": ", ".join(group.name for group in spec.groups),
                 "replicated_to": ", ".join(sorted({rule.peer for rule in rules if rule.table == spec.uuid})),
                 "uuid": str(spec.uuid),

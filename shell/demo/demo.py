@@ -18,8 +18,8 @@ import pyarrow as pa
 from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
 from peer.client.connect import connect
-from peer.verify.compare import Verdict
 from peer.verify.digest import content_hash
+from peer.verify.verdict import Verdict
 from replication.core.position import Position
 from replication.errors import DivergenceError, ReplicationError
 from shell.cli.render import Printer

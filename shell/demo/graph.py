@@ -24,7 +24,7 @@ from peer.client.cluster import Cluster
 from peer.client.comparison import compare_clusters
 from peer.client.connect import connect
 from peer.tables.trace import Trace
-from peer.verify.compare import Verdict
+from peer.verify.verdict import Verdict
 from replication.core.position import Position
 from replication.errors import DivergenceError, ReplicationError
 from shell.cli.render import Printer, bytes_text, seconds_text

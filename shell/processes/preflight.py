@@ -13,8 +13,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-import structlog
-
+from replication import log
 from replication.config import Config
 from replication.coordination.embedded import find_jars
 from replication.core.frame import FILE_HEADER_BYTES
@@ -24,7 +23,7 @@ from replication.ledger.base import Ledger
 from replication.tables.pyiceberg.local_io import local_path
 from replication.tables.spark.jars import java_home_check
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 _SENDING_NEEDS = 16 << 20
 _NEED_DIRECTORIES = ("wal", "landing", "warehouse", "log", "run")
 

@@ -21,9 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NoReturn
-
-from structlog.stdlib import BoundLogger
+from typing import TYPE_CHECKING, NoReturn
 
 from replication import config as configuration
 from replication import log
@@ -32,6 +30,9 @@ from replication.errors import ReplicationError
 from shell.processes.descriptors import raise_limit
 from shell.processes.heap import keep_freed
 from shell.processes.stopping import stopping_on_signals, stopping_on_thread_errors, watch_lifeline
+
+if TYPE_CHECKING:
+    from structlog.stdlib import BoundLogger
 
 STOP_GRACE_S = 15.0
 _LEAVE_S = 5.0

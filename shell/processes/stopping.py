@@ -12,10 +12,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-import structlog
+from replication import log
 
 DETACH = b"d"
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

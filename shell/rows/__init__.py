@@ -1,1 +1,5 @@
 """Rows between tables and a terminal or files: read, written, imported, printed."""
+
+import pyarrow as pa
+
+pa.enable_signal_handlers(False)  # its handler would replace the shell's on Ctrl-C, and still wait for a pipe

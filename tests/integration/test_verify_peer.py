@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 
 from peer.client.cluster import Cluster
 from peer.client.comparison import Asked, compare_sides, other_side, own_side, peer_side, shared_tables
-from peer.verify.compare import Verdict
 from peer.verify.conversation import Conversations
+from peer.verify.verdict import Verdict
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import TableSpec
 from replication.core.routes.freshness import ClosedNotice

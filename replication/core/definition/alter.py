@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.core.definition.aging import HISTORY, MAX_AGE, kept_as
 from replication.core.definition.define import check_column_name
 from replication.core.definition.evolution import latest_stamp, places_of, rebuilt, widened

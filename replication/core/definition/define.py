@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.core.definition.schema import DEFAULT_GROUP, HISTORY_S_DEFAULT, Column, Group, TableSpec
 from replication.core.definition.types import storable_type
 from replication.core.ids import check_name

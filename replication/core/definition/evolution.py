@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.core.definition.schema import (
     HISTORY_S_DEFAULT,
     Column,
@@ -117,6 +116,8 @@ def without_properties(spec: TableSpec) -> TableSpec:
 
 def clashes(spec: TableSpec) -> list[str]:
     """Return one line for each column that does not have its own name because another column has it."""
+    if not any(wanted for _, _, wanted in spec.stamps):
+        return []
     return [
         f"{c.name} was named {c.wanted}, as another column is; it gets that name back once the other is renamed or"
         f" dropped (walship altertable {spec.name} --rename {c.name} NAME)"

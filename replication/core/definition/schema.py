@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from uuid import UUID
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.errors import FormatError, SchemaError
 
 DEFAULT_GROUP = "default"
@@ -213,18 +212,14 @@ class TableSpec:
         )
 
     @staticmethod
-    def from_json(text: str) -> TableSpec:
-        """Read the JSON of ``to_json``."""
+    def from_json(text: str, *, trusted: bool = False) -> TableSpec:
+        """Read the JSON of ``to_json``; when it is trusted, its columns are decoded when they are first used."""
         raw = json.loads(text)
-        arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(raw["columns"])))
-        return TableSpec(
+        spec = TableSpec(
             uuid=UUID(raw["uuid"]),
             name=raw["name"],
             kind=raw["kind"],
-            columns=tuple(
-                Column(UUID(f.metadata[_COLUMN_UUID].decode()), f.name, f.type, *altered)
-                for f, altered in zip(arrow, raw["altered"], strict=True)
-            ),
+            columns=(),
             key=tuple(raw["key"]),
             groups=tuple(Group(name, tuple(members), *added) for name, members, *added in raw["groups"]),
             partition=tuple(raw["partition"]),
@@ -235,3 +230,24 @@ class TableSpec:
             settings={name: Setting(value, at) for name, (value, at) in raw["settings"].items()},
             derived=raw.get("derived", ""),
         )
+        del vars(spec)["columns"]
+        vars(spec)["_encoded"] = raw["columns"], raw["altered"]
+        return spec if trusted else replace(spec)
+
+    def __getattr__(self, name: str) -> object:
+        """Decode the columns, which need Arrow, when they are first used."""
+        if name != "columns" or "_encoded" not in vars(self):
+            raise AttributeError(name)
+        encoded, altered = vars(self)["_encoded"]
+        arrow = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(encoded)))
+        vars(self)["columns"] = columns = tuple(
+            Column(UUID(f.metadata[_COLUMN_UUID].decode()), f.name, f.type, *each)
+            for f, each in zip(arrow, altered, strict=True)
+        )
+        return columns
+
+    @property
+    def stamps(self) -> Sequence[tuple[int, int, str]]:
+        """``added``, ``named`` and ``wanted`` of each column, without decoding them."""
+        encoded: tuple[str, Sequence[tuple[int, int, str]]] | None = vars(self).get("_encoded")
+        return [(c.added, c.named, c.wanted) for c in self.columns] if encoded is None else encoded[1]

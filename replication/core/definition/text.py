@@ -14,24 +14,12 @@ Letter case does not count.
 from __future__ import annotations
 
 import re
+from functools import cache
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.errors import SchemaError
 
 _TOKEN = re.compile(r"\s*(?:([A-Za-z_][A-Za-z0-9_]*)|`([^`]+)`|(\d+)|([,<>():]))")
-_TYPES = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us"),
-    "timestamptz": pa.timestamp("us", tz="UTC"),
-    "string": pa.string(),
-    "binary": pa.binary(),
-}
 _OTHER_NAMES = {
     "bool": "boolean",
     "integer": "int",
@@ -95,8 +83,8 @@ class _Parser:
         begin = self._skip()
         word = self._word()
         word = _OTHER_NAMES.get(word or "", word)
-        if word in _TYPES:
-            return _TYPES[word]
+        if word in _types():
+            return _types()[word]
         if word in ("decimal", "numeric"):
             return self._decimal()
         if word in ("list", "array"):
@@ -116,7 +104,7 @@ class _Parser:
         self._at = begin
         if word in _REFUSED:
             raise self._error(f"Iceberg has no type {word!r} for column {column!r}; use bigint or string")
-        raise self._error(f"expected a type for column {column!r} ({', '.join(_TYPES)}, {_NESTED})")
+        raise self._error(f"expected a type for column {column!r} ({', '.join(_types())}, {_NESTED})")
 
     def _decimal(self) -> pa.DataType:
         self._want("(")
@@ -186,3 +174,19 @@ class _Parser:
         at = self._skip()
         text = f"{self._text[max(0, at - 40) : at]}→{self._text[at : at + 40]}"
         return SchemaError(f"schema, at character {at + 1} ({' '.join(text.split())}): {what}")
+
+
+@cache
+def _types() -> dict[str, pa.DataType]:
+    return {
+        "boolean": pa.bool_(),
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us"),
+        "timestamptz": pa.timestamp("us", tz="UTC"),
+        "string": pa.string(),
+        "binary": pa.binary(),
+    }

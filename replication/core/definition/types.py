@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.errors import SchemaError
 
 _FIELD = re.compile(r"[^\W\d]\w*")

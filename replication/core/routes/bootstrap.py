@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-import pyarrow as pa
-
+from replication.core.arrow import pa
 from replication.core.coverage import Interval, Ranges
 from replication.core.definition.schema import TS, SchemaVersion
 from replication.core.frame import Buffer
@@ -21,7 +20,7 @@ from replication.core.ids import FileId, StreamId
 from replication.errors import FormatError, SchemaError
 
 #: The place of a version in the order: ``_at`` is the origin WAL as an index into ``Coverage.wals``.
-PLACE = (("_at", pa.int32()), ("_commit", pa.int64()), ("_seq", pa.int64()), ("_row", pa.int32()))
+PLACE = (("_at", "int32"), ("_commit", "int64"), ("_seq", "int64"), ("_row", "int32"))
 #: A delete that replaces one forgotten by a bootstrap's source gets the ``_row`` of the version that it wins over, plus
 #: this offset. No frame has so many rows.
 FORGOTTEN_ROW = 1 << 30

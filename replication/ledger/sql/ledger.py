@@ -5,56 +5,147 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
 from replication.core.ids import ClusterId
 from replication.errors import ConfigError, VersionError
 from replication.ledger.base import Ledger
-from replication.ledger.sql.parts.batches import SqlBatches
-from replication.ledger.sql.parts.bootstraps import SqlBootstraps
-from replication.ledger.sql.parts.derivations import SqlDerivations
-from replication.ledger.sql.parts.files import SqlFileRecords
-from replication.ledger.sql.parts.landing import SqlLandingRecords
-from replication.ledger.sql.parts.registration import SqlRegistration
-from replication.ledger.sql.parts.replay import SqlReplay
-from replication.ledger.sql.parts.rules import SqlRules
-from replication.ledger.sql.parts.salvage import SqlSalvage
-from replication.ledger.sql.parts.sending import SqlSending
-from replication.ledger.sql.parts.tables import SqlTableRecords
-from replication.ledger.sql.parts.terms import SqlTerms
-from replication.ledger.sql.parts.time import SqlTime
-from replication.ledger.sql.queries.rules import RuleCache
-from replication.ledger.sql.queries.status_cache import StatusCache
-from replication.ledger.sql.reincarnate import former_ids
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.schema.metadata import SCHEMA_VERSION, create_all
-from replication.ledger.sql.schema.touched import install
 from replication.ledger.sql.store.keys import KeyCache
 from replication.ledger.sql.store.last_seen import LastSeen
 from replication.ledger.sql.store.store import BUSY_TIMEOUT_S, SqlStore
 
+if TYPE_CHECKING:
+    from replication.ledger.sql.parts.batches import SqlBatches
+    from replication.ledger.sql.parts.bootstraps import SqlBootstraps
+    from replication.ledger.sql.parts.derivations import SqlDerivations
+    from replication.ledger.sql.parts.files import SqlFileRecords
+    from replication.ledger.sql.parts.landing import SqlLandingRecords
+    from replication.ledger.sql.parts.registration import SqlRegistration
+    from replication.ledger.sql.parts.replay import SqlReplay
+    from replication.ledger.sql.parts.rules import SqlRules
+    from replication.ledger.sql.parts.salvage import SqlSalvage
+    from replication.ledger.sql.parts.sending import SqlSending
+    from replication.ledger.sql.parts.tables import SqlTableRecords
+    from replication.ledger.sql.parts.terms import SqlTerms
+    from replication.ledger.sql.parts.time import SqlTime
+    from replication.ledger.sql.queries.rules import RuleCache
+
 
 class SqlLedger:
-    """``Ledger`` over one store. Methods may be called from any thread; writes are serialised."""
+    """``Ledger`` over one store. Methods may be called from any thread; writes are serialised.
 
-    def __init__(self, store: SqlStore, cluster: ClusterId) -> None:
-        """For an initialised ``store`` of ``cluster``."""
-        names, rules_cache = KeyCache(), RuleCache()
+    Each part is loaded when it is first used: all of them together take longer than most commands run.
+    """
+
+    def __init__(self, store: SqlStore, cluster: ClusterId, former: tuple[ClusterId, ...] = ()) -> None:
+        """For an initialised ``store`` of ``cluster``, whose earlier ids are ``former``, oldest first."""
         self._store = store
+        self._names, self._last_seen = KeyCache(), LastSeen()
         self.cluster = cluster
-        self.former = former_ids(store)
-        self.terms = SqlTerms(store)
-        self.rules = SqlRules(store, rules_cache)
-        self.tables = SqlTableRecords(store, self.rules.follow)
-        self.files = SqlFileRecords(store, rules_cache, StatusCache(rules_cache), cluster)
-        last_seen = LastSeen()
-        self.registration = SqlRegistration(store, names, cluster, last_seen)
-        self.landing = SqlLandingRecords(store, names, last_seen)
-        self.salvage = SqlSalvage(store, names, rules_cache)
-        self.batches = SqlBatches(store)
-        self.bootstraps = SqlBootstraps(store, names, cluster, rules_cache)
-        self.derivations = SqlDerivations(store)
-        self.replay = SqlReplay(store, names)
-        self.time = SqlTime(store, cluster)
-        self.sending = SqlSending(store)
+        self.former = former
+
+    @cached_property
+    def _rules_cache(self) -> RuleCache:
+        from replication.ledger.sql.queries.rules import RuleCache
+
+        return RuleCache()
+
+    @cached_property
+    def terms(self) -> SqlTerms:
+        """The master's term."""
+        from replication.ledger.sql.parts.terms import SqlTerms
+
+        return SqlTerms(self._store)
+
+    @cached_property
+    def rules(self) -> SqlRules:
+        """Peers and rules."""
+        from replication.ledger.sql.parts.rules import SqlRules
+
+        return SqlRules(self._store, self._rules_cache)
+
+    @cached_property
+    def tables(self) -> SqlTableRecords:
+        """Table definitions."""
+        from replication.ledger.sql.parts.tables import SqlTableRecords
+
+        return SqlTableRecords(self._store, self.rules.follow)
+
+    @cached_property
+    def files(self) -> SqlFileRecords:
+        """Files, and each peer's progress on them."""
+        from replication.ledger.sql.parts.files import SqlFileRecords
+        from replication.ledger.sql.queries.status_cache import StatusCache
+
+        return SqlFileRecords(self._store, self._rules_cache, StatusCache(self._rules_cache), self.cluster)
+
+    @cached_property
+    def registration(self) -> SqlRegistration:
+        """Registering durable bytes and claiming their sequences."""
+        from replication.ledger.sql.parts.registration import SqlRegistration
+
+        return SqlRegistration(self._store, self._names, self.cluster, self._last_seen)
+
+    @cached_property
+    def landing(self) -> SqlLandingRecords:
+        """Coverage, received ranges and routes."""
+        from replication.ledger.sql.parts.landing import SqlLandingRecords
+
+        return SqlLandingRecords(self._store, self._names, self._last_seen)
+
+    @cached_property
+    def salvage(self) -> SqlSalvage:
+        """Lost and damaged files."""
+        from replication.ledger.sql.parts.salvage import SqlSalvage
+
+        return SqlSalvage(self._store, self._names, self._rules_cache)
+
+    @cached_property
+    def batches(self) -> SqlBatches:
+        """Batch ids."""
+        from replication.ledger.sql.parts.batches import SqlBatches
+
+        return SqlBatches(self._store)
+
+    @cached_property
+    def bootstraps(self) -> SqlBootstraps:
+        """Bootstraps sent to peers and received from them."""
+        from replication.ledger.sql.parts.bootstraps import SqlBootstraps
+
+        return SqlBootstraps(self._store, self._names, self.cluster, self._rules_cache)
+
+    @cached_property
+    def derivations(self) -> SqlDerivations:
+        """Derived tables."""
+        from replication.ledger.sql.parts.derivations import SqlDerivations
+
+        return SqlDerivations(self._store)
+
+    @cached_property
+    def replay(self) -> SqlReplay:
+        """Progress of this cluster's replay."""
+        from replication.ledger.sql.parts.replay import SqlReplay
+
+        return SqlReplay(self._store, self._names)
+
+    @cached_property
+    def time(self) -> SqlTime:
+        """Writers, closed and replicated time."""
+        from replication.ledger.sql.parts.time import SqlTime
+
+        return SqlTime(self._store, self.cluster)
+
+    @cached_property
+    def sending(self) -> SqlSending:
+        """Reports of send attempts, held tables, and samples."""
+        from replication.ledger.sql.parts.sending import SqlSending
+
+        return SqlSending(self._store)
 
     def close(self) -> None:
         """Close the connections."""
@@ -77,6 +168,8 @@ def initialise(url: str, cluster: ClusterId) -> None:
 
 def prepare(store: SqlStore, cluster: ClusterId) -> None:
     """Do what ``initialise`` does, on an open store."""
+    from replication.ledger.sql.schema.touched import install
+
     with store.write() as connection:
         create_all(connection)
         install(connection)
@@ -102,17 +195,24 @@ def open_ledger(url: str, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Ledger:
     store = SqlStore(url, busy_timeout_s)
     try:
         store.check_present()
-        return SqlLedger(store, _check(_meta(store), None, store))
+        kept = read_meta(store)
+        return SqlLedger(store, _check(kept, None, store), former_ids(kept))
     except BaseException:
         store.close()
         raise
 
 
-def _meta(store: SqlStore) -> dict[str, str]:
+def read_meta(store: SqlStore) -> dict[str, str]:
+    """The rows of ``meta``; none when there is no ledger."""
     with store.read() as connection:
         if not connection.dialect.has_table(connection, schema.meta.name):
             return {}
         return {row.name: row.value for row in connection.execute(schema.meta.select())}
+
+
+def former_ids(kept: Mapping[str, str]) -> tuple[ClusterId, ...]:
+    """The former ids of a ledger's cluster, oldest first, from the rows of ``meta``."""
+    return tuple(ClusterId.parse(each) for each in json.loads(kept.get("former") or "[]"))
 
 
 def _check(kept: dict[str, str], cluster: ClusterId | None, store: SqlStore) -> ClusterId:

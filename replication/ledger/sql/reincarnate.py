@@ -11,18 +11,12 @@ import sqlalchemy as sa
 from replication.core.ids import ClusterId
 from replication.errors import RequestError
 from replication.ledger.files import FileKind
+from replication.ledger.sql.ledger import former_ids, read_meta
 from replication.ledger.sql.queries.freshness import forget
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.store import SqlStore, counter, put_meta, raise_counter
 
 _f, _meta = schema.files.c, schema.meta.c
-
-
-def former_ids(store: SqlStore) -> tuple[ClusterId, ...]:
-    """The former ids of a ledger's cluster, oldest first."""
-    with store.read() as connection:
-        text = connection.scalar(sa.select(_meta.value).where(_meta.name == "former"))
-    return tuple(ClusterId.parse(each) for each in json.loads(text or "[]"))
 
 
 def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
@@ -37,7 +31,7 @@ def reincarnate(url: str) -> tuple[ClusterId, ClusterId]:
     """
     store = SqlStore(url)
     try:
-        former = former_ids(store)
+        former = former_ids(read_meta(store))
         with store.write() as connection:
             store.check_present()
             own = _f.kind.in_([FileKind.WAL.value, FileKind.CONTROL.value])

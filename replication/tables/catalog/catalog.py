@@ -15,7 +15,6 @@ from pathlib import Path
 from uuid import UUID
 
 import duckdb
-import structlog
 from pyiceberg.catalog import Catalog as PyCatalog
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import (
@@ -30,6 +29,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.metadata import TableMetadata
 from sqlalchemy.engine import make_url
 
+from replication import log
 from replication.config import Config
 from replication.core.definition.schema import Column, TableSpec
 from replication.errors import (
@@ -53,7 +53,7 @@ from replication.tables.pyiceberg.evolve import evolve, has_columns, note_column
 CATALOG = "walship"
 _SQL_CATALOG = "replication.tables.pyiceberg.ordered_catalog.OrderedCatalog"
 _LOCAL_IO = "replication.tables.pyiceberg.local_io.LocalFileIO"
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,16 +16,16 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
-import structlog
 from pyiceberg.table import FileScanTask, Table
 
+from replication import log
 from replication.tables.base import DUCKDB, open_duckdb
 from replication.tables.duckdb.views import Shown, attach, attach_deletes, shown
 
 PLACES = pa.schema([pa.field("file_path", pa.string()), pa.field("pos", pa.int64())])
 _LARGE = 100_000
 _NEW = 8_000_000
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

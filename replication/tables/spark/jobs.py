@@ -18,8 +18,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import structlog
-
+from replication import log
 from replication.errors import EngineLostError, one_line
 from replication.tables.pyiceberg.local_io import sync_written
 from replication.tables.pyiceberg.write import Outcome, WriteFiles
@@ -34,7 +33,7 @@ _ATTEMPTS = 4
 _LEFTOVERS_S = 60.0
 #: Jobs of different pools get the same share of the cores; those of Spark's own statements are in another.
 _POOL = "rounds"
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Jobs:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-import structlog
-
+from replication import log
 from replication.core.frame import (
     FILE_HEADER_BYTES,
     ZERO_HASH,
@@ -26,7 +25,7 @@ from replication.writer.wal.durable_length import DurableLength
 from replication.writer.wal.wal_file import make
 
 _NO_SCHEMA = bytes(32)
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class ControlLog:

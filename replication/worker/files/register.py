@@ -10,8 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from uuid import UUID
 
-import structlog
-
+from replication import log
 from replication.core.frame import FrameKind, FrameView
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import BatchConflictError, FormatError, ReplicationError, StorageError
@@ -21,7 +20,7 @@ from replication.worker.files.reading import MappedFrames
 
 _BYTES_MAX = 256 << 20
 _CLAIMS_MAX = 20_000
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Registrar:

@@ -11,8 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-import structlog
-
+from replication import log
 from replication.core.ids import FileId
 from replication.core.shipping.retention import past_budget
 from replication.errors import MissingFileError, StorageError
@@ -22,7 +21,7 @@ from replication.ledger.base import FileKind, FileRow, Ledger
 
 _PART = ".part"
 _NAME = re.compile(r"(\d{12})\.wal(\.part)?\Z")
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Spiller:

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import structlog
-
+from replication import log
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import Tail
 from replication.errors import ReplicationError
@@ -24,7 +23,7 @@ RETRY_MAX_S = 60.0
 _SOON_S = 0.05
 _ASK_MAX = 1000
 _ALL_EVERY = 30
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class AppliedPoll:

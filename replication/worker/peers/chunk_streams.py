@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-import structlog
-
+from replication import log
 from replication.core.shipping.chunk import ChunkAssignment, Tail
 from replication.core.shipping.streams import TRIAL_S, Streams
 from replication.worker.peers.chunks import Chunks, ChunkStep
 
 ONE = Streams()
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class ChunkStreams:

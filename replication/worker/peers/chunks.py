@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import structlog
-
+from replication import log
 from replication.core.coverage import Ranges
 from replication.core.ids import FileId
 from replication.core.shipping.chunk import ChunkAssignment, Tail
@@ -29,7 +28,7 @@ from replication.worker.ship.write_order import Shipped, WriteOrder
 
 Chunks = tuple[ChunkAssignment, ...]
 _IDLE_S = 1.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class ChunkStep:

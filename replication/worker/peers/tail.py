@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from uuid import UUID
 
-import structlog
-
+from replication import log
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
@@ -34,7 +33,7 @@ _RULES_S = 2.0
 _ERRORS_MAX = 100
 _Begin = tuple[int, Ranges]  # where a file starts for the peer, and what is durable there
 _UNKNOWN: _Begin = (FILE_HEADER_BYTES, Ranges())
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class TailStep:

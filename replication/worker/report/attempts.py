@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-import structlog
-
+from replication import log
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
 SPILL = "spill"  # moving files to the store; recorded for every peer
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 
-import structlog
-
+from replication import log
 from replication.core.ids import FileId
 from replication.errors import CoordinationError
 from replication.ledger.base import Ledger, PeerProgress
 from replication.ledger.decisions.progress import join
 
 _WAITING_MAX = 100_000
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class ProgressLog:

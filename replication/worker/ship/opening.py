@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
-
-from replication import __version__
+from replication import __version__, log
 from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId
 from replication.core.shipping.chunk import Tail
@@ -24,7 +22,7 @@ OLDER_COPY_REMEDY = (
     "{} are from a backup, or the original runs elsewhere. Stop the cluster, then{}: walship reincarnate; if only"
     " the ledger was restored: walship rebuildledger"
 )
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from uuid import UUID
 
-import structlog
-
+from replication import log
 from replication.core.coverage import Ranges
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
@@ -35,7 +34,7 @@ _HALVED_BYTES_MIN = 64 << 10
 _WITHHELD_BYTES = 64 << 10
 _NOTHING_WITHHELD: Mapping[UUID, Ranges] = MappingProxyType({})
 _NONE = Ranges()
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(slots=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 
-import structlog
-
+from replication import log
 from replication.core.ids import FileId
 from replication.errors import ReplicationError
 from replication.worker.ship.shipment import Shipment
 
 _RETRY_S = 5.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class SkippedFiles:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
-import structlog
-
+from replication import log
 from replication.core.position import Position
 from replication.core.rows.batch import EncodedBatch
 from replication.errors import CoordinationError, NoSpaceError, RequestError, StorageError
@@ -18,7 +17,7 @@ from replication.writer.wal.ended import EndedWals
 from replication.writer.wal.registration import WriterRegistration
 from replication.writer.wal.wal_file import make
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class BulkWals:

@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-import structlog
-
+from replication import log
 from replication.core.clock import Clock, is_far_ahead
 from replication.errors import CoordinationError
 from replication.ledger.base import AheadClock, Ledger
@@ -20,7 +19,7 @@ from replication.retries import next_ask_s
 SEEN_EVERY_S = 0.02  # less than it takes a landed row to become visible
 SEEN_AGAIN_S = 5.0
 ALARM_EVERY_S = 60.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class CommitClock:

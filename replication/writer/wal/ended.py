@@ -7,14 +7,13 @@ import time
 from collections import deque
 from typing import Protocol
 
-import structlog
-
+from replication import log
 from replication.core.ids import FileId
 from replication.errors import CoordinationError, StorageError
 from replication.ledger.base import Ledger
 from replication.retries import next_ask_s
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class EndedWal(Protocol):

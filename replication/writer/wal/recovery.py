@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from os.path import dirname
 
-import structlog
-
+from replication import log
 from replication.core.frame import FILE_HEADER_BYTES, EndRecord, check_payload, encode_end_record, read_file_header
 from replication.core.ids import FileId, StreamId
 from replication.errors import CorruptFrameError, LockedFileError, MissingFileError, ReplicationError
@@ -26,7 +25,7 @@ from replication.writer.wal.registration import lock_path
 from replication.writer.wal.wal_file import INDEX_BYTES
 
 _REWRITE_BYTES = 4 << 20
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from uuid import uuid4
 
-import structlog
-
+from replication import log
 from replication.coordination.paths import MemberKind
 from replication.coordination.session import Coordination
 from replication.core.roles import Lease, Role, RoleState
@@ -33,7 +32,7 @@ from replication.files.boot import boottime_ns
 from replication.ledger.base import Ledger
 from replication.writer.wal.wal_series import Place
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 def lock_path(directory: str, writer: str) -> str:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-
+from replication import log
 from replication.core.ids import FileId
 from replication.core.rows.batch import EncodedBatch
 from replication.errors import CoordinationError, NoSpaceError, PoisonedFileError, ReplicationError, StorageError
@@ -23,7 +22,7 @@ from replication.writer.wal.ended import EndedWals
 from replication.writer.wal.times import DEFAULT_TIMES, WriterTimes
 from replication.writer.wal.wal_file import Placed, WalFile
 
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class WriterLease(Protocol):

@@ -1,6 +1,6 @@
 """Verdicts as verify prints them."""
 
-from peer.verify.compare import Difference, Holding, Verdict
+from peer.verify.verdict import Difference, Holding, Verdict
 from shell.cli.render import Printer
 from shell.cli.verdicts import show_verdicts
 from shell.commands.trace import parse_key

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
-from peer.verify.compare import Holding, Verdict
+from peer.verify.verdict import Holding, Verdict
 from replication.errors import WaitTimeoutError
 from shell import main
 from shell.cli.invocation import Invocation

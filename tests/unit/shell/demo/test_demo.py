@@ -8,7 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from peer.verify.compare import Holding, Verdict
+from peer.verify.verdict import Holding, Verdict
 from replication.errors import ConfigError, LockedFileError
 from shell import main
 from shell.demo import data
