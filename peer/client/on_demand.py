@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,13 +24,16 @@ from replication.retries import repeated_on
 from replication.tables.base import SPARK
 from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
 from replication.tables.layout import LATEST
+from replication.tables.spark.application import Application
 from replication.tables.spark.iceberg import IcebergTables
 from replication.tables.spark.scratch import own_scratch
-from replication.tables.spark.session import await_executor, open_session, settings_for_others
+from replication.tables.spark.session import open_session, settings_for_others
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _POLL_S = 0.2
 _FOLD_TRIES = 5
-_EXECUTOR_S = 60.0
 
 
 def backlog_bytes(ledger: Ledger) -> int:
@@ -153,7 +157,7 @@ def spark_sql(config: Config, specs: Sequence[TableSpec], query: str) -> pa.Tabl
     """
     from pyspark.errors import PySparkException
 
-    with _tables(config, _EXECUTOR_S) as tables:
+    with _tables(config) as tables:
         for spec in named_in(query, specs):
             if tables.has(spec):
                 tables.create(spec)  # with the newest definition, which replay may not have taken over yet
@@ -175,22 +179,23 @@ def spark_settings(config: Config) -> dict[str, str]:
 
 
 @contextmanager
-def _tables(config: Config, executor_timeout_s: float = 0.0) -> Iterator[IcebergTables]:
+def _tables(config: Config) -> Iterator[IcebergTables]:
     properties = configured_catalog(config)
     catalog = IcebergCatalog(properties)
     scratch = own_scratch(config.run_dir / "spark-on-demand")
-    session = open_session(
-        properties,
-        scratch,
-        master=config.replay.spark_master,
-        driver_memory=config.replay.driver_memory,
-        jars=config.replay.jars,
-        properties=config.replay.spark,
-    )
-    tables = IcebergTables(catalog, session, scratch, config.replay.driver_bytes_max)
+
+    def start() -> SparkSession:
+        return open_session(
+            properties,
+            scratch,
+            master=config.replay.spark_master,
+            driver_memory=config.replay.driver_memory,
+            jars=config.replay.jars,
+            properties=config.replay.spark,
+        )
+
+    tables = IcebergTables(catalog, Application(start, float("inf")), scratch, config.replay.driver_bytes_max)
     try:
-        if executor_timeout_s:
-            await_executor(session, executor_timeout_s)
         yield tables
     finally:
         tables.close()

@@ -32,7 +32,7 @@ from replication.errors import (
 )
 from replication.ledger.base import ReplayCheckpoint
 from replication.retries import repeated_on
-from replication.tables.base import LABEL, Decode, History, Snapshot, Staged
+from replication.tables.base import LABEL, Decode, History, Snapshot, Staged, open_duckdb
 from replication.tables.layout import landing_name
 
 _TRIES = 3
@@ -241,9 +241,9 @@ class TableReplay:
 
     def _check_ledger_holds(self, checkpointed: int) -> None:
         """Check that the table has the last recorded commit's rows, when all replay snapshots have expired."""
-        found = (
-            self._tables.query(f"select max(_replay) as newest from {self._tables.ref(self.name)}").column(0)[0].as_py()
-        )
+        with open_duckdb() as connection:
+            self._tables.attach(connection, "landed", self.name)
+            ((found,),) = connection.execute("select max(_replay) from landed").fetchall()
         if found != checkpointed:
             raise ForeignMaintenanceError(
                 f"{self.name} has rows up to replay commit {found or 0}, but {checkpointed} was applied: it was rolled"

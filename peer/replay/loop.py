@@ -1,4 +1,4 @@
-"""The replay role: rounds, housekeeping and bootstraps in a thread each, and one Spark session for all."""
+"""The replay role: rounds, housekeeping and bootstraps in a thread each, and one Spark application for all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ def run_replay(
     ``coordination`` finds the receivers of the cluster's hosts, from which their files are read; None for local files.
 
     Raises:
-        SparkMissingError: PySpark or Java is not there.
         LockedFileError: replay runs on this host already.
         SupersededError: a replayer elsewhere has taken over.
         EngineLostError: Spark went away; start again.
@@ -56,25 +55,14 @@ def run_replay(
     from replication.tables.catalog.catalog import IcebergCatalog, configured_catalog
     from replication.tables.spark.iceberg import IcebergTables
     from replication.tables.spark.scratch import own_scratch
-    from replication.tables.spark.session import open_session
+    from replication.tables.spark.session import application
 
-    settings = config.replay
     with alone(config.run_dir):
         properties = configured_catalog(config)
         catalog = IcebergCatalog(properties)
         scratch = own_scratch(config.run_dir / "spark")
-        if settings.spark_events is not None:
-            settings.spark_events.mkdir(parents=True, exist_ok=True)
-        session = open_session(
-            properties,
-            scratch,
-            master=settings.spark_master,
-            driver_memory=settings.driver_memory,
-            jars=settings.jars,
-            properties=settings.spark_properties,
-        )
-        tables = IcebergTables(catalog, session, scratch, settings.driver_bytes_max)
-        tables.jobs.warm_up()
+        spark = application(config.replay, properties, scratch)
+        tables = IcebergTables(catalog, spark, scratch, config.replay.driver_bytes_max)
         watch = HostWatch(config, ledger.cluster, coordination).start() if coordination is not None else None
         try:
             replay_until(stop, tables, ledger, config, ready, watch)
@@ -146,7 +134,7 @@ class _Rounds:
 
     def run(self, stop: threading.Event, lost: list[EngineLostError], interval_s: float, host: str) -> None:
         """Run rounds until ``stop`` is set or another thread has ``lost`` the engine."""
-        report = ReplayReport(host=host, pid=os.getpid(), since=time.time(), spark_ui=self._context.tables.ui)
+        report = ReplayReport(host=host, pid=os.getpid(), since=time.time())
         before_s = 0.0
         while not stop.is_set() and not lost:
             try:
@@ -167,15 +155,16 @@ class _Rounds:
     def _report(self, report: ReplayReport, result: RoundResult, wait_s: float) -> None:
         """Save the report, at once when it has news. Raises SupersededError when a newer replayer runs."""
         away = dict(self._replayer.hosts.away)
-        news = (dict(result.held), dict(self._housekeeping.errors), dict(self._bootstraps.state), away)
-        known = (report.held, report.fold_errors, report.bootstraps, report.away)
+        tables = self._context.tables
+        news = (dict(result.held), dict(self._housekeeping.errors), dict(self._bootstraps.state), away, tables.engine)
+        known = (report.held, report.fold_errors, report.bootstraps, report.away, report.spark)
         if news == known and time.monotonic() - self._saved_s <= _REPORT_S:
             return
         self._saved_s = time.monotonic()
         report.at, report.round_interval_s, report.round_s = time.time(), wait_s, result.seconds
-        report.work = asdict(self._context.tables.work)
+        report.work, report.spark_ui = asdict(tables.work), tables.ui
         report.fold_interval_s = self._housekeeping.fold_interval_s
-        report.held, report.fold_errors, report.bootstraps, report.away = news
+        report.held, report.fold_errors, report.bootstraps, report.away, report.spark = news
         ledger, epoch = self._context.ledger, self._context.epoch
         try:
             newest = ledger.replay.epoch()

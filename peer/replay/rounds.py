@@ -28,8 +28,6 @@ from replication.errors import HostAwayError, ReplicationError, StorageError
 from replication.ledger.base import Pending, ReplayCheckpoint
 from replication.tables.base import Decode, Staged
 
-ROUND_BYTES = 128 << 20
-_CORE_BYTES = 16 << 20
 _CHECKED, _CHECKED_IDLE = 5, 50  # tables a round, of 2 ms each
 _NAMED = 5  # tables in a job's title
 _R = TypeVar("_R")
@@ -83,7 +81,7 @@ class Replayer:
         context: ledger, warehouse and epoch.
         others: the other hosts, looked up once a round.
         parallel: how many tables are committed at the same time.
-        round_bytes: about how many bytes of frames a round takes; None means 16 MiB per core, 128 MiB at least.
+        round_bytes: about how many bytes of frames a round takes; None leaves it to the warehouse.
 
     Attributes:
         hosts: the hosts as of the last round.
@@ -151,7 +149,7 @@ class Replayer:
         result.more = selection.more
 
     def _selector(self, reader: HostReader, pending: Sequence[Pending]) -> Selector:
-        size = self._round_bytes or max(ROUND_BYTES, self._context.tables.parallel * _CORE_BYTES)
+        size = self._round_bytes or self._context.tables.round_bytes
         return Selector(reader, pending, size, self._passed, self._context.quarantine.holds)
 
     def _apply(self, selection: ReplaySelection, result: RoundResult) -> None:

@@ -21,6 +21,7 @@ class ReplayReport:
     at: float = 0.0
     rounds: int = 0  # that applied something
     work: dict[str, int] = field(default_factory=dict)  # as tables.base.WorkDone
+    spark: str = ""  # what Spark waits for or lacks
     spark_ui: str = ""
     round_interval_s: float = 0.0
     round_s: float = 0.0

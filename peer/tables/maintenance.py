@@ -16,7 +16,7 @@ from replication.core.definition.schema import TableSpec
 from replication.core.routes.bootstrap import Forgotten
 from replication.errors import CommitConflictError
 from replication.ledger.base import Ledger
-from replication.tables.base import History, Snapshot, Tables
+from replication.tables.base import DUCKDB, History, Snapshot, Tables, open_duckdb
 from replication.tables.layout import CHANGES, TOMBSTONES, layouts
 
 SNAPSHOTS_MAX = 150
@@ -118,7 +118,8 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     old = horizon(spec, min(folded.upto, folded.held_upto) - REMOVED_LATER_US)
     if old is not None:
         ledger.bootstraps.forget(spec.uuid, Forgotten(since=old))
-        _delete(tables, spec.name, MergeQuery(spec, tables.dialect, "", "", "", folded).too_old(old))
+        here, there = (MergeQuery(spec, dialect, "", "", "", folded) for dialect in (DUCKDB, tables.dialect))
+        _delete(tables, spec.name, here.too_old(old), there.too_old(old))
     changes = tables.history(spec.name + CHANGES)
     newest = next((metadata.number for s in changes.chain() if (metadata := CommitMetadata.of(s)) is not None), 0)
     replay = min(folded.replay, folded.held_replay, newest - 1)
@@ -136,8 +137,10 @@ def trim(tables: Tables, ledger: Ledger, spec: TableSpec, now: int, retention: R
     where = forgettable(spec, replicated, now)
     if not _there_is(tables, spec.name + TOMBSTONES, where):
         return
-    rows = f"select min(coalesce(_ts, _commit)) as oldest from {tables.ref(spec.name + CHANGES)} where _op = 0"
-    oldest = tables.query(rows).column(0)[0].as_py()
+    with open_duckdb() as connection:
+        tables.attach(connection, "changes", spec.name + CHANGES)
+        oldest_put = "select min(coalesce(_ts, _commit)) from changes where _op = 0"
+        ((oldest,),) = connection.execute(oldest_put).fetchall()
     if oldest is not None:
         where = f"{where} and coalesce(_ts, _commit) < {oldest}"
     ledger.bootstraps.forget(spec.uuid, Forgotten(before=_forgettable_before(spec, replicated, now)))
@@ -201,14 +204,18 @@ def _replicated(ledger: Ledger, spec: TableSpec) -> int:
     return min((r.t for r in ledger.time.replicated(spec.uuid, every_origin=True).values()), default=0)
 
 
-def _delete(tables: Tables, name: str, where: str) -> None:
+def _delete(tables: Tables, name: str, where: str, there: str = "") -> None:
+    """Delete the rows that match a condition, if there are any; ``there`` is the condition in the engine's SQL."""
     if _there_is(tables, name, where):
-        tables.delete(name, where)
+        tables.delete(name, there or where)
         _log.info("trimmed", table=name, where=where)
 
 
 def _there_is(tables: Tables, name: str, where: str) -> bool:
-    return bool(tables.query(f"select 1 as one from {tables.ref(name)} where {where} limit 1").num_rows)
+    """Whether rows match a condition; asks DuckDB, since Spark would have to be started."""
+    with open_duckdb() as connection:
+        tables.attach(connection, "landed", name)
+        return bool(connection.execute(f"select 1 from landed where {where} limit 1").fetchall())
 
 
 def _small_files(history: History) -> int:

@@ -201,8 +201,16 @@ class Tables(Catalog, Protocol):
         """The address of the engine's pages, "" when there are none."""
 
     @property
+    def engine(self) -> str:
+        """What the engine does or lacks, in plain words; "" when it is off or works."""
+
+    @property
     def parallel(self) -> int:
         """How many tasks of ``stage`` run at once."""
+
+    @property
+    def round_bytes(self) -> int:
+        """About how many bytes of frames the next ``stage`` should take at most."""
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
         """Decode rows of any number of tables, as one job of the engine when they are many, for ``append``.

@@ -163,9 +163,19 @@ class MemoryTables:
         return ""
 
     @property
+    def engine(self) -> str:
+        """See ``base.Tables``."""
+        return ""
+
+    @property
     def parallel(self) -> int:
         """See ``base.Tables``."""
         return 2
+
+    @property
+    def round_bytes(self) -> int:
+        """See ``base.Tables``."""
+        return 128 << 20
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
         """See ``base.Tables``."""

@@ -106,6 +106,8 @@ def _show_replay(printer: Printer, found: ClusterStatus) -> None:
     printer.line(f"to replay here: {backlog}; closed time {moment_text(found.closed)}")
     if found.replay is not None and found.replay.rounds:
         printer.line(work_text(found.replay))
+    if found.replay is not None and found.replay.spark:
+        printer.line(f"Spark: {found.replay.spark}")
     if found.replay is not None and found.replay.spark_ui:
         printer.line(f"Spark's UI: {found.replay.spark_ui}")
     if found.replay_backlog_bytes and (trouble := found.members.without_replay()):

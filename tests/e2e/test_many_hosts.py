@@ -222,6 +222,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
                     replay={
                         "fold_interval_s": 10.0,
                         "driver_memory": "512m",
+                        "spark_idle_s": 0.0,
                         "driver_bytes_max": 1,  # executors decode everything, and fetch what lies on the other host
                         "enabled": not is_keeper,
                     },
@@ -265,7 +266,9 @@ def test_two_hosts_a_side_through_crashes_and_partitions(lab: Lab) -> None:
     catches_up(w2, "rows of both writers, read on w2")
     for one, other in ((e1, e2), (w1, w2)):
         leads = one if _first(one, "replay") == one.slot else other
-        assert leads.runs("pyspark.worker"), "executors decode what lies on both hosts"
+        wait_until(
+            lambda host=leads: host.runs("pyspark.worker"), timeout_s=MOMENT_S, what="executors to decode on both hosts"
+        )
 
     # the active master is killed; the other host's takes over
     leader = _first(e1, "master")

@@ -1,6 +1,6 @@
 """A cluster whose replay runs on a real Spark cluster, of a master and two workers, under fire.
 
-Executors share no memory and no working directory with the driver, which decodes nothing itself.
+Executors share no memory and no working directory with the driver, which decodes nothing itself once it has them.
 """
 
 from __future__ import annotations
@@ -70,6 +70,16 @@ def executors_of(spark: SparkCluster, worker: Daemon) -> list[Executor]:
     return found
 
 
+def await_application(spark: SparkCluster, other_than: str) -> str:
+    """Wait until another application has given both executors their first tasks; its id."""
+
+    def found() -> str:
+        names = [each.log.parent.parent.name for each in executors(spark) if each.started()]
+        return next((name for name in names if name != other_than and names.count(name) == 2), "")
+
+    return wait_until(found, timeout_s=180, what="the application's executors to have begun")
+
+
 def tasks_of_all(spark: SparkCluster) -> int:
     """How many tasks executors were given, those that have ended included."""
     logs = [log for worker in spark.worker for log in (spark.folder / worker.name).glob("*/*/stderr")]
@@ -101,7 +111,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 def pair(spark: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
     """East, and west, whose replay decodes everything on the Spark cluster."""
     folder = tmp_path_factory.mktemp("on-spark")
-    replay = {"spark_master": spark.url, "driver_bytes_max": 1, "spark": {**SOON, **ALONE}}
+    replay = {"spark_master": spark.url, "driver_bytes_max": 1, "spark_idle_s": 0.0, "spark": {**SOON, **ALONE}}
     made = [start(folder / "east", "east", replay={"spark_master": "local[1]"})]
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -110,6 +120,7 @@ def pair(spark: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             made.append(start(folder / "west", "west", replay=replay))
         await_ready(made, START_TIMEOUT_S)
         east, west = made
+        await_application(spark, "")
         define(east, west)
         yield east, west
     finally:
@@ -276,13 +287,14 @@ def test_a_driver_killed_between_job_and_commit_goes_on_as_a_new_application_wit
     _, west = pair
     with under_load(*pair) as load:
         catalog = IcebergCatalog(configured_catalog(west.config))
-        old = 0
+        old, application = 0, ""
 
         def killed() -> str | None:
             """Kill it as soon as an executor has written a file; its name, if no commit has it."""
-            nonlocal old
+            nonlocal old, application
             wait_until(lambda: west.ready("replay", other_than=old), timeout_s=180, what="west's replay")
             old = west.state("replay").pid
+            application = await_application(spark, application)
             folder = west.config.warehouse_dir.joinpath(*load.log.split("."), "data")
             before = {file.name for file in folder.iterdir()}
             (new, *_) = wait_until(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from itertools import count
 from random import Random
 from uuid import uuid4
 
@@ -114,23 +115,33 @@ def test_a_jvm_and_executors_that_are_killed_lose_and_double_nothing(sites, tabl
         here.create_table(name, SCHEMA)
         east.shell("enablereplication", "-t", name, "west")
 
-        def write(part, rows=200_000):  # so much that executors decode it
+        def write(part, rows=100_000):  # so much that executors decode it
             noise = Random(part).randbytes(rows * 90).hex()
             texts = [noise[at : at + 180] for at in range(0, len(noise), 180)]
             made = {"id": list(range(part * rows, (part + 1) * rows)), "version": [part] * rows, "text": texts}
             return here.upsert(name, pa.table(made, SCHEMA))
 
-        position = write(0)
+        parts = count()
+
+        def written_until(found, what):
+            def again():
+                if not (done := found()):
+                    here.wait(write(next(parts)), cluster="west", until="visible", timeout_s=120)
+                    done = found()
+                return done
+
+            wait_until(again, timeout_s=240, what=what)
+
+        written_until(lambda: west.json("status")["replay"]["work"]["jobs"], "a job")
         before = west.state("replay").pid
-        wait_until(lambda: west.kill_below("replay", "org.apache.spark"), timeout_s=60, what="west's JVM to be there")
-        position = position.join(write(1))
-        wait_until(lambda: west.ready("replay", other_than=before), timeout_s=90, what="west's replay again")
-        wait_until(lambda: west.kill_below("replay", "pyspark.worker"), timeout_s=60, what="an executor to be there")
-        position = position.join(write(2))
+        assert west.kill_below("replay", "org.apache.spark")
+        written_until(lambda: west.ready("replay", other_than=before), "west's replay again")
+        written_until(lambda: west.kill_below("replay", "pyspark.worker"), "an executor to be there")
+        position = write(next(parts))
         west.kill_below("replay", "pyspark.worker")
         here.wait(position, cluster="west", until="visible", timeout_s=120)
         ids = there.read(name, columns=["id"]).read_all().column(0).to_pylist()
-        assert sorted(ids) == list(range(600_000))
+        assert sorted(ids) == list(range(next(parts) * 100_000))
     assert not west.json("status")["quarantined"]
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from replication.errors import CommitConflictError
 from replication.tables.base import Decode
 from replication.tables.catalog.catalog import IcebergCatalog, catalog_properties
 from replication.tables.pyiceberg import ordered_catalog
+from replication.tables.spark.application import Application
 from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import append_decoded, as_decode, keyed
 
@@ -94,10 +95,11 @@ class Altering:
 
     def __init__(self, tables: IcebergTables, name: str) -> None:
         self._tables, self._name = tables, name
-        self._spark = tables._spark
+        self._application = tables._spark
 
     def sql(self, text: str) -> DataFrame:
-        frame = self._spark.sql(text)
+        with self._application.use() as spark:
+            frame = spark.sql(text)
         with self._tables._catalog.load(self._name).update_schema() as changed:
             changed.rename_column("v", "w")
         return frame
@@ -107,7 +109,8 @@ def test_a_query_whose_table_is_altered_meanwhile_is_a_conflict(
     spark_tables: IcebergTables, spec: TableSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(spark_tables, "_spark", Altering(spark_tables, spec.name))
+        altering = cast(Any, Altering(spark_tables, spec.name))
+        patched.setattr(spark_tables, "_spark", Application.of(altering))
         with pytest.raises(CommitConflictError, match="changed by another commit"):
             spark_tables.query(f"select v from {spark_tables.ref(spec.name)}")
     assert spark_tables.query(f"select w from {spark_tables.ref(spec.name)}").num_rows == 0

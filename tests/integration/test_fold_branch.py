@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -15,6 +15,9 @@ from replication.tables.spark.fold_branch import new_branch
 from replication.tables.spark.iceberg import IcebergTables
 from tests.contract.test_tables import row, shown
 from tests.tables_made import keyed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @pytest.fixture
@@ -46,14 +49,14 @@ def test_a_large_fold_keeps_its_deletes_when_another_begins_beside_it(
         key = "select 'a' as k"
         tables.replace(spec.name, ["k"], key, row(tables, spec, "a", value), first, {"walship.x": str(value)})
 
-    def beside(name: str, rows: Rows) -> Any:
+    def beside(spark: SparkSession, name: str, rows: Rows) -> Any:
         at = next(calls)
         if at == 1:  # the first has deleted, and is about to append
             with pytest.raises(ZeroDivisionError):
                 replace(3)
         if at == 2:  # the second has its branch
             raise ZeroDivisionError
-        return frame(name, rows)
+        return frame(spark, name, rows)
 
     monkeypatch.setattr(tables, "_frame", beside)
     replace(2)
@@ -78,11 +81,11 @@ def test_a_fold_whose_branch_somebody_made_anew_is_refused(
 ) -> None:
     frame, calls = tables._frame, count()
 
-    def anew(name: str, rows: Rows) -> Any:
+    def anew(spark: SparkSession, name: str, rows: Rows) -> Any:
         if next(calls) == 1:
             (branch,) = set(tables._catalog.load(name).metadata.refs) - {"main"}
             tables.query(f"alter table {tables.ref(name)} create or replace branch {branch} as of version {first}")
-        return frame(name, rows)
+        return frame(spark, name, rows)
 
     monkeypatch.setattr(tables, "_frame", anew)
     with pytest.raises(CommitConflictError, match="changed by another process"):

@@ -17,7 +17,8 @@ from tests.tables_made import keyed
 def test_snapshots_expire_before_the_session_has_run_any_sql_and_in_any_thread(spark_tables: IcebergTables) -> None:
     spec = keyed(f"c{uuid4().hex[:8]}.t")
     spark_tables.create(spec)
-    fresh = IcebergTables(spark_tables._catalog, spark_tables._spark.newSession())
+    with spark_tables._spark.use() as spark:
+        fresh = IcebergTables(spark_tables._catalog, spark.newSession())
     with ThreadPoolExecutor(1) as thread:
         thread.submit(fresh.expire, spec.name, 0, 1).result()
 
@@ -70,12 +71,15 @@ def test_passwords_reach_the_session_and_are_not_on_java_s_command_line(tmp_path
 
 _ALONE = """
 import os, sys
+import structlog
 from pathlib import Path
 from replication.errors import SparkMissingError
 from replication.tables.catalog.catalog import catalog_properties
-from replication.tables.spark.session import await_executor, open_session
+from replication.tables.spark.application import Application
+from replication.tables.spark.session import open_session
 from shell.processes.spark_cluster import SparkCluster
 from tests.waiting import wait_until
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 folder = Path(sys.argv[1])
 with SparkCluster(folder / "cluster", workers=1) as cluster:
     (worker,) = cluster.worker
@@ -83,15 +87,19 @@ with SparkCluster(folder / "cluster", workers=1) as cluster:
     worker.process.wait()
     wait_until(lambda: not cluster.alive_workers(), what="the worker's end")
     os.environ.update(cluster.environment)
-    spark = open_session(catalog_properties(folder), folder / "spark", master=cluster.url)
+    start = lambda: open_session(catalog_properties(folder), folder / "spark", master=cluster.url)
+    application = Application(start, 60.0, executor_s=1.0)
     try:
-        await_executor(spark, 1.0)
+        with application.use():
+            pass
     except SparkMissingError as error:
         print(error.what.replace(cluster.url, "the master"), "|", error.hint)
+    print(application.state.replace(cluster.url, "the master"))
     cluster.launch(worker)
-    await_executor(spark, 60.0)
-    print(spark.range(3).count())
-    spark.stop()
+    wait_until(application.want, what="the application")
+    with application.use() as spark:
+        print(spark.range(3).count())
+    application.close()
 """
 
 
@@ -105,9 +113,43 @@ def test_a_session_without_an_executor_is_told_so_and_goes_on_once_it_has_one(tm
         timeout=180,
         check=True,
     )
-    told, counted = done.stdout.splitlines()
+    told, waits, counted = done.stdout.splitlines()
     assert told.startswith("the master has given this application no executor within 1 s") and "spark.cores.max" in told
-    assert counted == "3"
+    assert waits == "waits for cores of the master" and counted == "3"
+
+
+_AGAIN = """
+import os, sys
+import structlog
+from pathlib import Path
+from replication.tables.catalog.catalog import catalog_properties
+from replication.tables.spark.application import Application
+from replication.tables.spark.jobs import warm_up
+from replication.tables.spark.session import open_session
+from tests.e2e.conftest import processes_below
+from tests.waiting import wait_until
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+folder = Path(sys.argv[1])
+application = Application(lambda: open_session(catalog_properties(folder), folder / "spark"), 0.1, warm_up)
+for _ in range(2):
+    with application.use() as spark:
+        print(spark.range(3).count(), len(processes_below(os.getpid())) > 1)
+    wait_until(lambda: not processes_below(os.getpid()), timeout_s=60, what="the end of Java and of Python workers")
+application.close()
+print("ended")
+"""
+
+
+def test_an_application_ends_with_all_its_processes_and_starts_again_in_the_same_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _AGAIN, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.stdout.split() == ["3", "True", "3", "True", "ended"], done.stderr
 
 
 def test_of_what_java_says_a_user_sees_all_but_its_warning_of_modules(tmp_path: Path) -> None:

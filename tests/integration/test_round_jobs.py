@@ -44,7 +44,8 @@ def test_a_round_of_many_tables_is_one_job(
 
 
 def test_workers_share_what_their_daemon_imported(spark_tables: IcebergTables) -> None:
-    frame = spark_tables._spark.range(1).mapInArrow(what_workers_have, "name string")
+    with spark_tables._spark.use() as spark:
+        frame = spark.range(1).mapInArrow(what_workers_have, "name string")
     daemon, kept, *modules = frame.toArrow().column(0).to_pylist()
     assert daemon == "replication.tables.spark.worker_daemon" and kept == "_unchanged"
     assert {"replication.tables.pyiceberg.write", "pyarrow.parquet"} <= set(modules)

@@ -29,7 +29,8 @@ from replication.errors import ReplicationError
 from replication.tables.base import LABEL, Decode
 from replication.tables.pyiceberg.patches import patch_pyiceberg
 
-_THREADS = 2
+#: How many tasks ``write_here`` runs at once.
+THREADS = 2
 #: Rows in memory per data file; a new file is begun after so many bytes.
 _FILE_BYTES = 64 << 20
 
@@ -142,7 +143,7 @@ def write_here(writes: Sequence[WriteFiles]) -> list[list[Outcome]]:
     if len(parts) < 2:
         found: Iterable[Outcome] = [_attempted(part) for _, part in parts]
     else:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="decode") as threads:
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="decode") as threads:
             found = threads.map(_attempted, [part for _, part in parts])
     for (at, _), outcome in zip(parts, found, strict=True):
         outcomes[at].append(outcome)

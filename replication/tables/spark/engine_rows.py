@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from replication.tables.base import LABEL, Decode
+from replication.errors import CommitConflictError
+from replication.tables.base import LABEL, Decode, History
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -49,3 +50,13 @@ def with_summary(writer: DataFrameWriterV2, summary: Mapping[str, str]) -> DataF
     for key, value in summary.items():
         writer = writer.option(f"snapshot-property.{key}", value)
     return writer
+
+
+def committed(history: History, name: str, summary: Mapping[str, str]) -> int:
+    """Return the newest snapshot with ``summary``. Raises CommitConflictError when there is none."""
+    for snapshot in history.chain():
+        if summary.items() <= snapshot.summary.items():
+            return snapshot.id
+    raise CommitConflictError(
+        f"the commit to {name} is no longer among its snapshots", "The table was rolled back by another program"
+    )

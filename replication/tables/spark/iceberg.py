@@ -21,7 +21,6 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 from pyiceberg.table import Table
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from replication.core.definition.schema import Column, TableSpec
 from replication.errors import CommitConflictError, EngineLostError, StorageError
@@ -33,8 +32,10 @@ from replication.tables.pyiceberg.append import append_files, plan_write
 from replication.tables.pyiceberg.evolve import check_shape
 from replication.tables.pyiceberg.local_io import sync_commits
 from replication.tables.pyiceberg.row_delta import replace_rows
+from replication.tables.pyiceberg.tags import set_tag
 from replication.tables.pyiceberg.write import Outcome, WriteFiles, fits, remove_files, write_here
-from replication.tables.spark.engine_rows import decoded_frame, with_summary
+from replication.tables.spark.application import Application
+from replication.tables.spark.engine_rows import committed, decoded_frame, with_summary
 from replication.tables.spark.fold_branch import abandoned, check_branch, head, new_branch
 from replication.tables.spark.jobs import Jobs
 from replication.tables.spark.key_ranges import key_ranges
@@ -43,14 +44,13 @@ from replication.tables.work import WorkDone
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 _NOTHING = pa.table({})
-_SOON = wait_random(0.0, 0.2)
 _FILE_BYTES = 128 << 20
 _SMALL_FILE_BYTES = 8 << 20
 #: Up to this size a job would take longer than decoding here (``make bench``, replay).
 SMALL_BYTES = 4 << 20
+_COLD_BYTES = 32 << 20  # a round while Spark starts: the first job takes what is left then
 _GAP_S = 0.08  # enough time for the engine to read a busy table's metadata and commit
 
 
@@ -59,7 +59,7 @@ class IcebergTables:
 
     Args:
         catalog: the catalog of the tables.
-        spark: a session with that catalog.
+        spark: a session with that catalog, or the application that starts it when it is needed.
         scratch: a folder for temporary files; None means the system's.
         small_bytes: up to this size rows are decoded in this process, above it in executors.
         sleep: waits for the given seconds.
@@ -72,7 +72,7 @@ class IcebergTables:
     def __init__(
         self,
         catalog: IcebergCatalog,
-        spark: SparkSession,
+        spark: SparkSession | Application,
         scratch: Path | None = None,
         small_bytes: int = SMALL_BYTES,
         *,
@@ -81,8 +81,8 @@ class IcebergTables:
         self._catalog = catalog
         self.small_bytes = small_bytes
         self._sleep = sleep
-        self._spark = spark
-        self.jobs = Jobs(spark)
+        self._spark = Application.of(spark)
+        self.jobs = Jobs(self._spark)
         self._index = KeyIndex(scratch)
         self.work = WorkDone()
         self._numbers = count()
@@ -162,7 +162,8 @@ class IcebergTables:
             return self._append_staged(rows, expect, summary)
         if shape is not None:
             return self.replace(name, (), _NOTHING, rows, expect, summary, shape)
-        return self._append_frame(name, self._frame(name, rows), expect, summary)
+        with self._spark.use() as spark:
+            return self._append_frame(name, self._frame(spark, name, rows), expect, summary)
 
     @property
     def parallel(self) -> int:
@@ -170,12 +171,25 @@ class IcebergTables:
         return self.jobs.parallel
 
     @property
+    def round_bytes(self) -> int:
+        """See ``base.Tables``."""
+        return self.jobs.round_bytes or max(_COLD_BYTES, 2 * self.small_bytes)
+
+    @property
     def ui(self) -> str:
         """See ``base.Tables``."""
         return self.jobs.ui
 
+    @property
+    def engine(self) -> str:
+        """See ``base.Tables``."""
+        return self._spark.state
+
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
-        """See ``base.Tables``. More than ``small_bytes`` is one Spark job, less is decoded in this process."""
+        """See ``base.Tables``. More than ``small_bytes`` is one Spark job, less is decoded in this process.
+
+        So is more, while Spark starts: rows never wait for it.
+        """
         staged: list[Staged] = []
         writes: dict[int, tuple[Table, WriteFiles]] = {}
         for name, rows in work:
@@ -195,7 +209,7 @@ class IcebergTables:
     def _write(self, writes: Sequence[WriteFiles], title: str) -> list[list[Outcome]]:
         sizes = [write.rows.size for write in writes]
         size = sum(each or 0 for each in sizes)
-        if None not in sizes and size <= self.small_bytes:
+        if None not in sizes and (size <= self.small_bytes or not self._spark.want()):
             outcomes, tasks = write_here(writes), 0
         else:
             outcomes, tasks = self.jobs.run(writes, title)
@@ -208,8 +222,8 @@ class IcebergTables:
         if staged.error is not None:
             raise staged.error
         if staged.content is None:
-            with refusals(staged.name):
-                frame = decoded_frame(self._spark, self.ref(staged.name), staged.rows)
+            with self._spark.use() as spark, refusals(staged.name):
+                frame = decoded_frame(spark, self.ref(staged.name), staged.rows)
                 return None if frame.isEmpty() else self._append_frame(staged.name, frame, expect, summary)
         table, outcomes = cast(tuple[Table, list[Outcome]], staged.content)
         files = [file for outcome in outcomes for file in outcome.files]
@@ -227,7 +241,7 @@ class IcebergTables:
             writer = writer.option("validate-from-snapshot-id", str(expect))
         with self._durably(name), refusals(name):
             with_summary(writer, summary).overwrite(F.lit(False))
-        return self._committed(name, summary)
+        return committed(self._catalog.history(name), name, summary)
 
     def replace(
         self,
@@ -251,21 +265,28 @@ class IcebergTables:
                 return replace_rows(loaded, self._index.places, key, gone, rows, expect, summary)
         table, branch = self.ref(name), new_branch()
         at = "" if expect is None else f" as of version {expect}"
-        with self._durably(name) as known, refusals(name):
-            self._spark.sql(f"alter table {table} create branch {branch}{at}")
+        with self._spark.use() as spark, self._durably(name) as known, refusals(name):
+            spark.sql(f"alter table {table} create branch {branch}{at}")
             try:
-                self._write_branch(name, branch, key, gone, rows, summary)
+                self._write_branch(spark, name, branch, key, gone, rows, summary)
                 sync_commits(self._catalog.load(name), known, branch)
                 if shape is not None and not self.fits(shape):  # rows are matched by name, and names may have changed
                     raise CommitConflictError(f"{name} was altered by another commit")
-                self._spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{branch}')").collect()
+                spark.sql(f"call {CATALOG}.system.fast_forward('{name}', 'main', '{branch}')").collect()
             finally:
                 with contextlib.suppress(Exception):  # else ``expire`` drops it a day later
-                    self._spark.sql(f"alter table {table} drop branch if exists {branch}")
-        return self._committed(name, summary)
+                    spark.sql(f"alter table {table} drop branch if exists {branch}")
+        return committed(self._catalog.history(name), name, summary)
 
     def _write_branch(
-        self, name: str, branch: str, key: Sequence[str], gone: Rows, rows: Rows, summary: Mapping[str, str]
+        self,
+        spark: SparkSession,
+        name: str,
+        branch: str,
+        key: Sequence[str],
+        gone: Rows,
+        rows: Rows,
+        summary: Mapping[str, str],
     ) -> None:
         """Delete and append on a branch that has no readers."""
         begun = head(self._catalog.load(name).metadata, branch)
@@ -273,53 +294,47 @@ class IcebergTables:
         if key:
             columns = ", ".join(SPARK.name(column) for column in key)
             listed = f"walship_gone_{next(self._numbers)}"
-            frame = self._frame(name, gone)
+            frame = self._frame(spark, name, gone)
             frame.createOrReplaceTempView(listed)
-            conditions = key_ranges(self._spark, key, listed, gone)
+            conditions = key_ranges(spark, key, listed, gone)
             if conditions is not None:
                 inside = f"({columns}) in (select {columns} from {listed})"
-                self._spark.sql(f"delete from {there} where {' and '.join([*conditions, inside])}")
-            self._spark.catalog.dropTempView(listed)
+                spark.sql(f"delete from {there} where {' and '.join([*conditions, inside])}")
+            spark.catalog.dropTempView(listed)
         deleted = head(self._catalog.load(name).metadata, branch)
-        with_summary(self._frame(name, rows).writeTo(there), summary).append()
+        with_summary(self._frame(spark, name, rows).writeTo(there), summary).append()
         check_branch(self._catalog.load(name).metadata, branch, begun, deleted)
 
     def delete(self, name: str, where: str) -> None:
         """See ``base.Tables``."""
-        with self._upkeep(name), self._durably(name), refusals(name):
-            self._spark.sql(f"delete from {self.ref(name)} where {where}")
+        with self._spark.use() as spark, self._upkeep(name), self._durably(name), refusals(name):
+            spark.sql(f"delete from {self.ref(name)} where {where}")
 
     def query(self, sql: str) -> pa.Table:
         """See ``base.Tables``."""
-        with refusals("a table"):
-            return self._spark.sql(sql).toArrow()
+        with self._spark.use() as spark, refusals("a table"):
+            return spark.sql(sql).toArrow()
 
     def tag(self, name: str, tag: str, snapshot: int) -> None:
         """See ``base.Tables``."""
-        self._refer(name, f"create or replace tag {SPARK.name(tag)} as of version {snapshot}")
+        set_tag(lambda: self._catalog.load(name), tag, snapshot)
 
     def untag(self, name: str, tag: str) -> None:
         """See ``base.Tables``."""
-        self._refer(name, f"drop tag if exists {SPARK.name(tag)}")
-
-    @retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
-    def _refer(self, name: str, change: str) -> None:
-        """Change a tag, and retry after another commit: Iceberg itself does not retry."""
-        with self._durably(name), refusals(name):
-            self._spark.sql(f"alter table {self.ref(name)} {change}")
+        set_tag(lambda: self._catalog.load(name), tag, None)
 
     def expire(self, name: str, older_than: int, keep: int) -> None:
         """See ``base.Tables``."""
         self.settle(name)  # before a snapshot that it needs can expire
-        with self._upkeep(name), self._durably(name), refusals(name):
+        with self._spark.use() as spark, self._upkeep(name), self._durably(name), refusals(name):
             for branch in abandoned(self._catalog.load(name).metadata):
-                self._spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
+                spark.sql(f"alter table {self.ref(name)} drop branch if exists {branch}")
             # loads the catalog: Spark's jars are available to every thread only during SQL
-            self._spark.sql(f"refresh table {self.ref(name)}")
+            spark.sql(f"refresh table {self.ref(name)}")
             # Iceberg's API, in the driver: Spark's procedure runs jobs and takes several times as long
-            jvm: Any = self._spark._jvm
+            jvm: Any = spark._jvm
             util = jvm.org.apache.iceberg.spark.Spark3Util
-            table = util.loadIcebergTable(self._spark._jsparkSession, self.ref(name))
+            table = util.loadIcebergTable(spark._jsparkSession, self.ref(name))
             table.expireSnapshots().expireOlderThan(older_than // 1000).retainLast(keep).commit()
 
     def settle(self, name: str) -> None:
@@ -337,8 +352,8 @@ class IcebergTables:
 
         Other files above 8 MiB are not rewritten, so that a growing table is not rewritten again and again.
         """
-        with self._upkeep(name), self._durably(name), refusals(name):
-            result = self._spark.sql(
+        with self._spark.use() as spark, self._upkeep(name), self._durably(name), refusals(name):
+            result = spark.sql(
                 f"call {CATALOG}.system.rewrite_data_files(table => '{name}', options => map("
                 f"'min-input-files', '{min_files}', 'target-file-size-bytes', '{_FILE_BYTES}',"
                 f" 'min-file-size-bytes', '{_SMALL_FILE_BYTES}', 'max-file-size-bytes', '{2 * _FILE_BYTES}',"
@@ -347,9 +362,9 @@ class IcebergTables:
         return sum(row["rewritten_data_files_count"] for row in result)
 
     def close(self) -> None:
-        """Stop the Spark session and close the catalog."""
+        """End Spark's application and close the catalog."""
         self.jobs.remove_leftovers(at_once=True)
-        self._spark.stop()
+        self._spark.close()
         self._catalog.close()
 
     @contextlib.contextmanager
@@ -375,25 +390,14 @@ class IcebergTables:
             chain = [snapshot.id for snapshot in self._catalog.history(name).chain()]
             last = next((snapshot for snapshot in chain if snapshot in known), next(iter(chain), 0))
             with contextlib.suppress(Exception):  # the process ends in any case
-                tag = f"create tag if not exists {UNSYNCED_TAG} as of version {last}"
-                self._spark.sql(f"alter table {self.ref(name)} {tag}")
+                if UNSYNCED_TAG not in self._catalog.history(name).tags:
+                    self.tag(name, UNSYNCED_TAG, last)
             raise
 
-    def _committed(self, name: str, summary: Mapping[str, str]) -> int:
-        for snapshot in self._catalog.history(name).chain():
-            if summary.items() <= snapshot.summary.items():
-                return snapshot.id
-        raise CommitConflictError(
-            f"the commit to {name} is no longer among its snapshots", "The table was rolled back by another program"
-        )
-
-    def _frame(self, name: str, rows: Rows) -> DataFrame:
+    def _frame(self, spark: SparkSession, name: str, rows: Rows) -> DataFrame:
         from pyspark.sql.types import StructType
 
         if isinstance(rows, str):
-            return self._spark.sql(rows)
-        types = self._table_types(name)
-        return self._spark.createDataFrame(rows, StructType([types[column] for column in rows.column_names]))
-
-    def _table_types(self, name: str) -> StructType:
-        return self._spark.table(self.ref(name)).schema
+            return spark.sql(rows)
+        types = spark.table(self.ref(name)).schema
+        return spark.createDataFrame(rows, StructType([types[column] for column in rows.column_names]))

@@ -6,7 +6,6 @@ metadata of its files. It is an RDD's job, since it takes half as long as a Data
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import threading
 import time
@@ -21,7 +20,8 @@ from uuid import uuid4
 from replication import log
 from replication.errors import EngineLostError, one_line
 from replication.tables.pyiceberg.local_io import sync_written
-from replication.tables.pyiceberg.write import Outcome, WriteFiles
+from replication.tables.pyiceberg.write import THREADS, Outcome, WriteFiles
+from replication.tables.spark.application import Application
 from replication.tables.spark.refusals import refusals
 
 if TYPE_CHECKING:
@@ -31,44 +31,44 @@ if TYPE_CHECKING:
 _ATTEMPTS = 4
 #: A task that was killed may write for a while.
 _LEFTOVERS_S = 60.0
+_ROUND_BYTES, _CORE_BYTES = 128 << 20, 16 << 20
 #: Jobs of different pools get the same share of the cores; those of Spark's own statements are in another.
 _POOL = "rounds"
 _log = log.get(__name__)
 
 
 class Jobs:
-    """The jobs of one session. Threads may use it at once."""
+    """The jobs of one application. Threads may use it at once."""
 
-    def __init__(self, spark: SparkSession, clock: Callable[[], float] = time.monotonic) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession | Application, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spark = Application.of(spark)
         self._clock = clock
         self._leftovers: deque[tuple[float, WriteFiles, int]] = deque()
         self._lock = threading.Lock()
 
     @property
     def parallel(self) -> int:
-        """How many tasks can run at once."""
-        with refusals("a job"):
-            return int(self._spark.sparkContext.defaultParallelism)
+        """How many tasks can run at once; while Spark is off, threads of this process."""
+        with self._spark.running() as spark, refusals("a job"):
+            return THREADS if spark is None else int(spark.sparkContext.defaultParallelism)
+
+    @property
+    def round_bytes(self) -> int:
+        """How many bytes of frames a job should take at most; 0 while Spark is off."""
+        with self._spark.running() as spark:
+            return 0 if spark is None else max(_ROUND_BYTES, self.parallel * _CORE_BYTES)
 
     @property
     def ui(self) -> str:
         """The address of Spark's UI, "" when it is off."""
-        return self._spark.sparkContext.uiWebUrl or ""
+        with self._spark.running() as spark, refusals("a job"):
+            return "" if spark is None else spark.sparkContext.uiWebUrl or ""
 
     @cached_property
     def _speculates(self) -> bool:
         """Whether Spark runs a second attempt beside one that is slow."""
-        return bool(self._spark.sparkContext.getConf().get("spark.speculation", "false") == "true")
-
-    def warm_up(self) -> None:
-        """Have Spark start its Python workers, in a thread: for the first job that takes seconds."""
-
-        def run() -> None:
-            with contextlib.suppress(Exception):  # the first real job says what is wrong
-                self._run([[] for _ in range(self.parallel)], "warm-up")
-
-        threading.Thread(target=run, name="warm-up", daemon=True).start()
+        with self._spark.use() as spark:
+            return bool(spark.sparkContext.getConf().get("spark.speculation", "false") == "true")
 
     def run(self, writes: Sequence[WriteFiles], title: str = "") -> tuple[list[list[Outcome]], int]:
         """Run all as one job; return the outcomes of each, and how many tasks there were. Spark's UI shows ``title``.
@@ -92,6 +92,8 @@ class Jobs:
             _log.warning("job_failed", tables=len(writes), error=str(error).strip().splitlines()[0])
             alone = [self.run([replace(write, job=uuid4())], title) for write in writes]
             return [found for (found,), _ in alone], sum(count for _, count in alone)
+        if retried := sum(outcome.attempt > 0 for done in outcomes for outcome in done):
+            _log.warning("tasks_retried", title=title, parts=retried)
         results: list[list[Outcome]] = [[] for _ in writes]
         for parts, done in zip(tasks, outcomes, strict=True):
             for (at, part), outcome in zip(parts, done, strict=True):
@@ -118,8 +120,8 @@ class Jobs:
         rows = [pickle.dumps((at, parts)) for at, parts in enumerate(tasks)]
         if not rows:
             return []
-        context = self._spark.sparkContext
-        with refusals("a job"):
+        with self._spark.use() as spark, refusals("a job"):
+            context = spark.sparkContext
             context.setLocalProperty("spark.job.description", title)  # of this thread
             context.setLocalProperty("spark.scheduler.pool", _POOL)
             done = context.parallelize(rows, len(rows)).mapPartitions(run_parts).collect()
@@ -128,6 +130,13 @@ class Jobs:
     def _remove_later(self, part: WriteFiles, attempts: Iterable[int]) -> None:
         with self._lock:
             self._leftovers.extend((self._clock() + _LEFTOVERS_S, part, attempt) for attempt in attempts)
+
+
+def warm_up(spark: SparkSession) -> None:
+    """Have Spark start its Python workers: for the first job that takes seconds."""
+    context = spark.sparkContext
+    rows = [pickle.dumps((at, [])) for at in range(context.defaultParallelism)]
+    context.parallelize(rows, len(rows)).mapPartitions(run_parts).collect()
 
 
 def packed(writes: Sequence[WriteFiles], parallel: int) -> list[list[tuple[int, WriteFiles]]]:

@@ -11,22 +11,23 @@ import re
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from replication.errors import ConfigError, SparkMissingError
+from replication.settings import ReplaySection
 from replication.tables.catalog.catalog import CATALOG, CatalogProperties
+from replication.tables.spark.application import Application
 from replication.tables.spark.jars import POSTGRESQL, ensure_jars, heed_any_path, java_home_check, pinned_jars
+from replication.tables.spark.jobs import warm_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SECRET = re.compile(r"^spark\.sql\.catalog\.|secret|password|token|access[.-]?key", re.IGNORECASE)
 _SOCKET_BYTES = len("/.00000000-0000-0000-0000-000000000000.sock")
-_POLL_S = 0.1
 _INCUBATOR = b"WARNING: Using incubator modules"
 _LOG4J = """\
 status = error
@@ -104,27 +105,22 @@ def open_session(
     return _started(settings)
 
 
-def await_executor(session: SparkSession, timeout_s: float) -> None:
-    """Wait until a session on a Spark cluster has an executor; without one its jobs wait in silence.
+def application(settings: ReplaySection, catalog: CatalogProperties, scratch: Path) -> Application:
+    """Return replay's application by ``settings``: it starts with the first job, or at once if it is to be kept."""
+    if settings.spark_events is not None:
+        settings.spark_events.mkdir(parents=True, exist_ok=True)
 
-    Returns at once where there is none to wait for: with a local master, and where Spark asks for executors by need.
+    def start() -> SparkSession:
+        return open_session(
+            catalog,
+            scratch,
+            master=settings.spark_master,
+            driver_memory=settings.driver_memory,
+            jars=settings.jars,
+            properties=settings.spark_properties,
+        )
 
-    Raises:
-        SparkMissingError: no executor has come.
-    """
-    context = session.sparkContext
-    master = str(context.master)
-    by_need = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
-    if master.startswith("local") or by_need:
-        return
-    deadline = time.monotonic() + timeout_s
-    while context._jsc.sc().getExecutorMemoryStatus().size() < 2:  # the driver is one of them
-        if time.monotonic() > deadline:
-            raise SparkMissingError(
-                f"{master} has given this application no executor within {timeout_s:.0f} s",
-                "Its cores may all be taken: give replay fewer, by spark.cores.max under [replay] spark",
-            )
-        time.sleep(_POLL_S)
+    return Application(start, 0.0 if settings.spark_ui else settings.spark_idle_s, warm_up)
 
 
 def _java_home() -> str:

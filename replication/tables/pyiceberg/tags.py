@@ -1,0 +1,41 @@
+"""Tags of snapshots, which keep them from expiring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table, TableProperties
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+
+from replication.errors import CommitConflictError
+
+_SOON = wait_random(0.0, 0.2)
+
+
+@retry(retry=retry_if_exception_type(CommitConflictError), stop=stop_after_attempt(20), wait=_SOON, reraise=True)
+def set_tag(load: Callable[[], Table], tag: str, snapshot: int | None) -> None:
+    """Create, move or (with None) remove a tag. Removing one that does not exist does nothing.
+
+    Args:
+        load: loads the table.
+        tag: the name.
+        snapshot: what it names.
+
+    Raises:
+        CommitConflictError: other commits came first many times, or the snapshot has expired.
+    """
+    table = load()
+    if snapshot is None and tag not in table.metadata.refs:
+        return
+    if snapshot is not None and table.snapshot_by_id(snapshot) is None:
+        raise CommitConflictError(f"snapshot {snapshot}, to be tagged {tag}, has expired")
+    table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"  # only in this copy of the metadata
+    try:
+        with table.manage_snapshots() as changed:
+            if snapshot is None:
+                changed.remove_tag(tag)
+            else:
+                changed.create_tag(snapshot, tag)
+    except CommitFailedException as error:
+        raise CommitConflictError(f"{'.'.join(table.name()[-2:])} was changed by another commit: {error}") from None
