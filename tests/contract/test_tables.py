@@ -21,6 +21,7 @@ from replication.tables.layout import LATEST, TOMBSTONES
 from replication.tables.memory import MemoryTables
 from replication.tables.spark.iceberg import IcebergTables
 from tests.tables_made import as_decode, keyed
+from tests.waiting import wait_until
 
 FOREVER = 10**16
 
@@ -185,12 +186,15 @@ def test_a_snapshot_is_named_while_others_commit(tables: Tables, spec: TableSpec
 
     with ThreadPoolExecutor(1) as threads:
         other = threads.submit(commit)
-        for _ in range(10):
-            tables.tag(spec.name, "kept", first)
-            tables.untag(spec.name, "kept")
-        stop.set()
+        try:
+            for turn in range(5):
+                tables.tag(spec.name, "kept", first)
+                tables.untag(spec.name, "kept")
+                wait_until(lambda n=turn: len(appended) > n or other.done(), timeout_s=120, what="another append")
+        finally:
+            stop.set()
         other.result()
-    assert appended and len(shown(tables, spec.name)) == len(appended) + 1
+    assert len(shown(tables, spec.name)) == len(appended) + 1
 
 
 def test_replacing_what_has_moved_is_refused(tables: Tables, spec: TableSpec, given: Callable[[str], Rows]) -> None:

@@ -131,10 +131,12 @@ from tests.waiting import wait_until
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 folder = Path(sys.argv[1])
 application = Application(lambda: open_session(catalog_properties(folder), folder / "spark"), 0.1, warm_up)
+def of_spark():
+    return [line for line in processes_below(os.getpid()).values() if "spark" in line]
 for _ in range(2):
     with application.use() as spark:
-        print(spark.range(3).count(), len(processes_below(os.getpid())) > 1)
-    wait_until(lambda: not processes_below(os.getpid()), timeout_s=60, what="the end of Java and of Python workers")
+        print(spark.range(3).count(), len(of_spark()) > 1)
+    wait_until(lambda: not of_spark(), timeout_s=60, what="the end of Java and of Python workers")
 application.close()
 print("ended")
 """

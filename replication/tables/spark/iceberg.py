@@ -186,10 +186,7 @@ class IcebergTables:
         return self._spark.state
 
     def stage(self, work: Sequence[tuple[str, Decode]], title: str = "") -> list[Staged]:
-        """See ``base.Tables``. More than ``small_bytes`` is one Spark job, less is decoded in this process.
-
-        So is more, while Spark starts: rows never wait for it.
-        """
+        """See ``base.Tables``. Up to ``small_bytes``, and while Spark starts, rows are decoded here; else by a job."""
         staged: list[Staged] = []
         writes: dict[int, tuple[Table, WriteFiles]] = {}
         for name, rows in work:
