@@ -26,7 +26,7 @@ from peer.status.unreadable import Unreadable, unreadable
 from replication.config import Config
 from replication.core.definition.evolution import clashes
 from replication.core.definition.schema import TableSpec
-from replication.core.ids import FileId
+from replication.core.ids import ClusterId, FileId
 from replication.core.routes.freshness import Replicated, named
 from replication.core.shipping.retention import RetentionPolicy
 from replication.files.boot import boot_id
@@ -145,7 +145,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         peers=tuple(tables_at_peers(ledger, rows, fresh, specs, PeerLag(config.cluster.host, now), report)),
         pattern_rules=tuple(ledger.rules.pattern_rules()),
         sending=sending(ledger, now),
-        tables=tuple(_here(ledger, spec, quarantined, report, now) for spec in specs.values()),
+        tables=_tables_here(ledger, specs.values(), quarantined, report, now),
         derived=tuple(derived_here(ledger, specs, now)),
         origins=tuple(_origins(ledger, specs, now)),
         replay=report,
@@ -187,11 +187,31 @@ def _unregistered(rows: Iterable[FileRow], host: str) -> dict[FileId, int]:
     return {file: max(0, end - known[file].length) for file, end in _durable(known.values(), host).items()}
 
 
+def _tables_here(
+    ledger: Ledger,
+    specs: Iterable[TableSpec],
+    quarantined: Iterable[Quarantined],
+    report: ReplayReport | None,
+    now: int,
+) -> tuple[TableHere, ...]:
+    folds, replicated = ledger.replay.folds(), ledger.time.replicated_by_table()
+    frames: dict[UUID, list[Quarantined]] = {}
+    for frame in quarantined:
+        frames.setdefault(frame.table, []).append(frame)
+    return tuple(
+        _here(spec, folds.get(spec.uuid, 0), replicated.get(spec.uuid, {}), frames.get(spec.uuid, ()), report, now)
+        for spec in specs
+    )
+
+
 def _here(
-    ledger: Ledger, spec: TableSpec, quarantined: Sequence[Quarantined], report: ReplayReport | None, now: int
+    spec: TableSpec,
+    upto: int,
+    origins: Mapping[ClusterId, Replicated],
+    quarantined: Sequence[Quarantined],
+    report: ReplayReport | None,
+    now: int,
 ) -> TableHere:
-    upto, _, _ = ledger.replay.folded(spec.uuid)
-    origins = ledger.time.replicated(spec.uuid)
     slowest = min(origins.values(), key=lambda r: r.t, default=None)
     return TableHere(
         table=spec.name,
@@ -199,8 +219,8 @@ def _here(
         held_by=named(slowest.held_by, {spec.uuid: spec.name}) if slowest else "",
         folded_upto=upto,
         age_s=age_s(now, upto),
-        quarantined=sum(frame.table == spec.uuid and not frame.discarded for frame in quarantined),
-        discarded=sum(frame.table == spec.uuid and frame.discarded > 0 for frame in quarantined),
+        quarantined=sum(not frame.discarded for frame in quarantined),
+        discarded=sum(frame.discarded > 0 for frame in quarantined),
         replay_held=_replay_held(report, spec.name),
         clashes=tuple(clashes(spec)),
     )

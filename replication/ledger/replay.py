@@ -126,3 +126,6 @@ class Replay(Protocol):
 
     def folded(self, table: UUID) -> tuple[int, int, int]:
         """(upto, changes snapshot, when), zeros before the first fold."""
+
+    def folds(self) -> dict[UUID, int]:
+        """Up to when each table is folded, of those that were."""

@@ -107,3 +107,6 @@ class Time(Protocol):
         A table's origins are this cluster, the sources of its open routes, and the clusters whose frames of it are
         here. With ``every_origin``: every origin ever known.
         """
+
+    def replicated_by_table(self) -> dict[UUID, dict[ClusterId, Replicated]]:
+        """``replicated(table)`` of every table that is not dropped."""

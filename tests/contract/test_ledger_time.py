@@ -30,6 +30,12 @@ from tests.contract.ledger_stores import (
 S = stream(FLIGHTS, wal())
 
 
+def check_by_table(ledger: Ledger) -> None:
+    """That all tables at once are told what each alone is."""
+    alone = {spec.uuid: ledger.time.replicated(spec.uuid) for spec in ledger.tables.all()}
+    assert ledger.time.replicated_by_table() == alone != {}
+
+
 def test_closed_time_is_the_lowest_watermark_and_never_falls(ledger: Ledger) -> None:
     raise_closed = ledger.time.raise_closed
     assert ledger.time.closed() == 0 and raise_closed("h0", {}, 100) == 100
@@ -81,6 +87,7 @@ def test_own_replicated_time_follows_the_own_replay(sending: Ledger) -> None:
     sending.time.note_closed(WEST, ClosedNotice(20, ((stream(FLIGHTS, file), 2),)))
     assert "landed but not applied: sequences [0, 2)" in sending.time.replicated()[WEST].held_by
     assert sending.time.replicated(WEATHER.uuid) == {WEST: Replicated(20)}
+    check_by_table(sending)
     applied(sending, FLIGHTS, {file: HEADER + 2 * FRAME})
     assert sending.time.replicated(FLIGHTS.uuid)[WEST].t == 0  # one registration is applied whole or not at all
     applied(sending, FLIGHTS, {file: HEADER + 3 * FRAME}, 2)
@@ -100,6 +107,7 @@ def test_replicated_time_needs_what_open_routes_require_and_no_more(sending: Led
     applied(sending, FLIGHTS, {route.file: route.at})
     found = sending.time.replicated(FLIGHTS.uuid)[EAST]
     assert found.t == 10 and "[5, 7)" in found.held_by
+    check_by_table(sending)
     assert sending.time.replicated(WEATHER.uuid).keys() == {WEST}  # east feeds flights only
     every = sending.time.replicated(WEATHER.uuid, every_origin=True)
     assert every.keys() == {WEST, EAST} and every[EAST] == Replicated(20)
@@ -121,6 +129,10 @@ def test_a_quarantined_frame_holds_the_replicated_time_of_its_own_table(sending:
     sending.time.note_closed(EAST, ClosedNotice(10, ((S, 0), (other, 0))))
     assert sending.time.replicated(FLIGHTS.uuid)[EAST].t == 0
     assert sending.time.replicated(WEATHER.uuid)[EAST].t == 10
+    check_by_table(sending)
+    sending.landing.close_route(EAST, FLIGHTS.uuid, "default", 1)  # its frame still waits
+    assert EAST in sending.time.replicated(FLIGHTS.uuid)
+    check_by_table(sending)
     assert sending.landing.applied_prefix([wal()]) == {wal(): route.at}  # it counts as applied for retiring
 
 
@@ -136,6 +148,7 @@ def test_notices_are_thinned_without_losing_what_they_require(sending: Ledger) -
     applied(sending, FLIGHTS, {route.file: route.at})
     reached = sending.time.replicated()[EAST].t
     assert 0 < reached <= half
+    check_by_table(sending)
     route.land(claims(S, half, total, 0))
     applied(sending, FLIGHTS, {route.file: route.at}, 2)
     assert sending.time.replicated()[EAST] == Replicated(total)

@@ -280,6 +280,12 @@ class SqlReplay:
             ).one_or_none()
         return (0, 0, 0) if row is None else (row.upto, row.changes_snapshot, row.at)
 
+    def folds(self) -> dict[UUID, int]:
+        """See ``Replay``."""
+        f = schema.folds.c
+        with self._store.read() as connection:
+            return {UUID(row.table_uuid): row.upto for row in connection.execute(sa.select(f.table_uuid, f.upto))}
+
 
 def _furthest(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
     return {file: max(one.get(file, 0), two.get(file, 0)) for file in (*one, *two)}

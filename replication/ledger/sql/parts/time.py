@@ -11,7 +11,14 @@ from sqlalchemy.engine import Connection
 from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import ClosedNotice, Reach, Replicated
 from replication.ledger.base import AheadClock, FileKind, Grown, WriterEntry, WriterRow
-from replication.ledger.sql.queries.freshness import RouteSnapshot, forget, keep_notice, origins, reached
+from replication.ledger.sql.queries.freshness import (
+    RouteSnapshot,
+    forget,
+    keep_notice,
+    origins,
+    origins_of_tables,
+    reached,
+)
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
 from replication.ledger.sql.store.store import SqlStore, counter, greatest, insert_into, raise_counter
@@ -153,6 +160,14 @@ class SqlTime:
                 origin: RouteSnapshot.load(connection, origin, table).replicated()
                 for origin in origins(connection, table, self._cluster, every=every_origin)
             }
+
+    def replicated_by_table(self) -> dict[UUID, dict[ClusterId, Replicated]]:
+        """See ``Time``."""
+        with self._store.read() as connection:
+            feeding = origins_of_tables(connection, self._cluster)
+            every = sorted({origin for origins in feeding.values() for origin in origins})
+            reached = {origin: RouteSnapshot.load(connection, origin, None).by_table() for origin in every}
+        return {table: {each: reached[each][table] for each in sorted(found)} for table, found in feeding.items()}
 
 
 def _seen(connection: Connection) -> int:

@@ -133,6 +133,35 @@ class RouteSnapshot:
         waiting = "" if self.is_own else _waiting(self.routes.values(), {table})
         return replace(self, live=frozenset({table}), waiting=waiting)
 
+    def by_table(self) -> dict[UUID, Replicated]:
+        """``of(table).replicated()`` for each of its tables, in one pass over the notices.
+
+        Of a table are the notices that name its streams, the times just before those, and the last time.
+        """
+        notices = sorted(self.notices, key=lambda notice: notice.t)
+        named: dict[UUID, list[ClosedNotice]] = {}
+        before = 0
+        for notice in notices:
+            streams: dict[UUID, list[tuple[StreamId, int]]] = {}
+            for stream, last in notice.streams:
+                if stream.table in self.live:
+                    streams.setdefault(stream.table, []).append((stream, last))
+            for table, of_table in streams.items():
+                earlier = [ClosedNotice(before, ())] if before else []
+                named.setdefault(table, []).extend((*earlier, ClosedNotice(notice.t, tuple(of_table))))
+            before = notice.t
+        last_time = [ClosedNotice(notices[-1].t, ())] if notices else []
+        routes: dict[UUID, list[Sequence[InboundRoute]]] = {}
+        for (table, _), of_group in self.routes.items():
+            routes.setdefault(table, []).append(of_group)
+        found = {}
+        for table in self.live:
+            live = frozenset({table})
+            waiting = "" if self.is_own else _waiting(routes.get(table, ()), live)
+            notices = [*named.get(table, ()), *last_time]
+            found[table] = replace(self, live=live, waiting=waiting, notices=notices).replicated()
+        return found
+
     def replicated(self) -> Replicated:
         """The largest closed time up to which everything required is applied; 0 until bootstraps are complete."""
         if self.waiting:
@@ -203,6 +232,26 @@ def origins(connection: Connection, table: UUID | None, own: ClusterId, *, every
         if any(connection.scalar(query.limit(1)) is not None for query in (_WAITING.where(of_origin), kept_out)):
             feeding.add(origin)
     return sorted(map(ClusterId.parse, feeding))
+
+
+def origins_of_tables(connection: Connection, own: ClusterId) -> dict[UUID, set[ClusterId]]:
+    """``origins`` of each table that is not dropped, in so many statements however many tables there are."""
+    seen = {ClusterId.parse(text) for text in connection.scalars(sa.select(_n.origin).distinct())}
+    feeding = {UUID(text): {own} for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped))}
+    for route in open_routes(connection, None):
+        if route.table in feeding:
+            feeding[route.table] |= {route.source, *(each.origin for each in route.carried)}
+    rest = {origin for origins in feeding.values() for origin in seen - origins}
+    held = list(_quarantined(connection))
+    for origin in rest:
+        of_origin = _s.wal.startswith(f"{origin}/", autoescape=True)
+        waiting = sa.select(_s.table_uuid).select_from(_APPLICABLE).where(~_c.divergent, ~is_applied(), of_origin)
+        kept_out = sa.select(_s.table_uuid).where(of_origin, _s.id.in_(held))
+        for query in (waiting, kept_out):
+            for table in map(UUID, connection.scalars(query.distinct())):
+                if table in feeding:
+                    feeding[table].add(origin)
+    return feeding
 
 
 def _waiting(routes: Iterable[Sequence[InboundRoute]], tables: Container[UUID]) -> str:
