@@ -53,7 +53,8 @@ $(JARS): replication/tables/spark/jars.sha256 $(READY)
 	@touch $@
 
 $(ARCHIVE): $(JARS)
-	@echo "Archiving Spark's classes, so that it starts faster (once per environment) ..."
+	@echo "Archiving classes of ZooKeeper and Spark, so that they start faster (once per environment) ..."
+	@$(BIN)/python -m replication.coordination.embedded
 	@$(BIN)/python -m replication.tables.spark.class_archive
 	@touch $@
 

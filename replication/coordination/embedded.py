@@ -3,6 +3,9 @@
 Its data is on disk and survives restarts. It listens on loopback by default, runs no admin server, and answers only the
 four-letter words ``ruok`` and ``srvr``. The process that starts it must stop it. A server left over from a killed owner
 is found by its pid file and replaced.
+
+Set-up archives the server's classes once per Python environment: ``python -m replication.coordination.embedded``. With
+the archive the JVM starts sooner and takes less memory. Another JVM, or one with other jars, ignores it.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from replication.coordination.tls import ZookeeperTls
-from replication.errors import ConfigError, CoordinationError
+from replication.errors import ConfigError, CoordinationError, ReplicationError
 from replication.tables.spark.jars import java_home_check
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -60,6 +64,7 @@ class EmbeddedZookeeper:
         host: the address it binds.
         heap_mb: Java's heap.
         tls: serve only TLS, to clients with a certificate of the same authority.
+        archive_to: a file to which the JVM writes its classes when it ends.
     """
 
     def __init__(
@@ -70,7 +75,9 @@ class EmbeddedZookeeper:
         host: str = "127.0.0.1",
         heap_mb: int = 256,
         tls: ZookeeperTls | None = None,
+        archive_to: Path | None = None,
     ) -> None:
+        self._archive_to = archive_to
         self._directory = directory.resolve()
         self._host = host
         self._port = port or _free_port(host)
@@ -163,6 +170,8 @@ class EmbeddedZookeeper:
             f"-Xmx{self._heap_mb}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            *self._archive_options(),
             "-Dzookeeper.jmx.log4j.disable=true",
             f"-Dlog4j2.configurationFile={(self._directory / 'log4j2.properties').as_uri()}",
             "-cp",
@@ -170,6 +179,12 @@ class EmbeddedZookeeper:
             MAIN,
             str(self._directory / "zoo.cfg"),
         ]
+
+    def _archive_options(self) -> list[str]:
+        if self._archive_to is not None:
+            return [f"-XX:ArchiveClassesAtExit={self._archive_to}", "-Xlog:disable"]
+        file = class_archive()
+        return [f"-XX:SharedArchiveFile={file}", "-Xlog:disable"] if file.is_file() else []
 
     def _configuration(self) -> str:
         prefix = "clientPort" if self._tls is None else "secureClientPort"
@@ -246,6 +261,32 @@ class EmbeddedZookeeper:
         return " | ".join(lines[-3:]) or "its log is empty"
 
 
+def class_archive() -> Path:
+    """Return the path of the archive of ZooKeeper's classes in this Python environment."""
+    return Path(sys.prefix) / "share" / "walship" / "zookeeper.jsa"
+
+
+def make_class_archive() -> None:
+    """Run a server and archive the classes it loads: 1 s, 12 MB.
+
+    Raises:
+        OSError: the Python environment is not writable.
+        ReplicationError: ZooKeeper does not start.
+    """
+    file = class_archive()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    made = file.with_name(f"{file.name}.{os.getpid()}")
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="walship-archive-") as scratch,
+            EmbeddedZookeeper(Path(scratch), 0, archive_to=made),
+        ):
+            pass
+        made.replace(file)
+    finally:
+        made.unlink(missing_ok=True)
+
+
 def command_line(pid: int) -> str:
     """The command line of a process; empty when it has ended or is a zombie."""
     if Path("/proc/self/cmdline").exists():
@@ -303,3 +344,10 @@ def _free_port(host: str) -> int:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    try:
+        make_class_archive()
+    except (OSError, ReplicationError) as error:
+        print(f"No archive of ZooKeeper's classes ({error}); it works, but starts slower", file=sys.stderr)

@@ -200,7 +200,7 @@ class Supervisor:
                 for role in running:
                     for event in role.poll():
                         self._tell(event)
-                if waiting and all(self._is_ready(role) for role in running if role.role == "zookeeper"):
+                while waiting and all(self._is_ready(role) for role in running if role.role == "zookeeper"):
                     running.append(waiting.pop(0))
                     self._tell(running[-1].start())
                 if not announced and not waiting and all(self._is_ready(role) for role in running):

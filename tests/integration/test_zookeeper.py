@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from replication.coordination import embedded
 from replication.coordination.base import HostRecord, Public
 from replication.coordination.embedded import EmbeddedZookeeper, four_letter_word
 from replication.coordination.paths import MemberKind, Quorum
@@ -92,6 +93,21 @@ def test_a_folder_of_any_name_holds_the_servers_data(tmp_path: Path) -> None:
     with EmbeddedZookeeper(folder, 0, heap_mb=64):
         assert (folder / "data" / "version-2").is_dir()
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_a_server_starts_from_an_archive_of_its_classes_or_despite_a_useless_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "share" / "zookeeper.jsa"
+    monkeypatch.setattr(embedded, "class_archive", lambda: archive)
+    embedded.make_class_archive()
+    with EmbeddedZookeeper(tmp_path / "with", 0) as server:
+        assert str(archive) in Path(f"/proc/{server.pid}/maps").read_text(), "Java maps the archive"
+    archive.unlink()
+    archive.write_bytes(b"nothing of Java's" * 10_000)
+    with EmbeddedZookeeper(tmp_path / "despite", 0) as server:
+        assert server.alive()
+    assert (tmp_path / "despite" / "server.log").read_bytes() == b""
 
 
 def test_a_port_that_is_taken_is_named_in_one_clear_line(tmp_path: Path) -> None:

@@ -117,6 +117,22 @@ def test_a_full_disk_ends_neither_the_roles_nor_their_supervisor(
     assert said == ["started", "started", "stopped", "stopped"]
 
 
+def test_roles_that_wait_for_nothing_start_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "RoleSupervisor", _Role)
+    config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
+    stop = threading.Event()
+    started: list[str] = []
+
+    def say(event: RoleEvent) -> None:
+        stop.set()  # the supervisor looks no second time
+        if event.event == "started":
+            started.append(event.role)
+
+    roles = ("zookeeper", "master", "worker")
+    Supervisor(config, tmp_path / "x.toml", roles, say).run(stop, lambda: None)
+    assert started == list(roles)
+
+
 def test_a_role_that_this_host_cannot_start_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configuration.load(None, {"cluster": {"name": "east", "data_dir": str(tmp_path)}}, {})
     tries: list[str] = []
