@@ -214,7 +214,9 @@ class ReplaySection(_Section):
     driver_bytes_max: Bytes = Field(
         4 * _MIB, description="a round up to this many bytes is decoded by the driver; more is one Spark job"
     )
-    spark_idle_s: Age = Field(60.0, description="Spark ends after so long without a job; 0 keeps it, as spark_ui does")
+    spark_idle_s: float = Field(
+        60.0, ge=0, le=WAIT_MAX_S, description="Spark ends after so long without a job; 0 keeps it, as spark_ui does"
+    )
     spark_ui: bool = Field(False, description="open Spark's UI on loopback; walship status shows its address")
     spark_events: OptionalPath = Field(None, description="folder of Spark's event logs, for its history server")
     driver_memory: str = Field(

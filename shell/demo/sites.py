@@ -115,6 +115,7 @@ def _site(folder: Path, name: str, ports: Sequence[int], spark: SparkCluster | N
         replay={
             "driver_memory": "768m",
             "driver_bytes_max": _JOBS_FROM,
+            "spark_idle_s": 0.0,  # starts at once: the load would be over before Spark had started by need
             **({} if spark is None else _on_spark(name, spark)),
         },
     )

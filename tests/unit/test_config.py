@@ -72,7 +72,12 @@ def test_what_is_left_empty_is_derived(tmp_path: Path) -> None:
 
 
 def test_options_of_spark_become_its_properties(tmp_path: Path) -> None:
-    replay = {"spark_ui": True, "spark_events": str(tmp_path), "spark": {"spark.ui.killEnabled": "true"}}
+    replay = {
+        "spark_ui": True,
+        "spark_idle_s": 0.0,
+        "spark_events": str(tmp_path),
+        "spark": {"spark.ui.killEnabled": "true"},
+    }
     found = load(None, {"cluster": {"name": "east"}, "replay": replay}).replay.spark_properties
     assert found["spark.ui.enabled"] == found["spark.ui.killEnabled"] == "true"
     assert found["spark.eventLog.dir"] == tmp_path.as_uri()
