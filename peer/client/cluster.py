@@ -19,7 +19,6 @@ from peer.client.opened import OpenedParts
 from peer.client.operations import Operations
 from peer.client.peering import Peering
 from peer.client.waiting import Waiting
-from peer.status.collect import ClusterStatus, collect, durable_lengths
 from peer.status.members import Members, members_of
 from replication.config import Config
 from replication.coordination.session import Coordination
@@ -35,6 +34,7 @@ from replication.errors import CoordinationError
 from replication.ledger.base import Ledger
 
 if TYPE_CHECKING:
+    from peer.status.collect import ClusterStatus
     from peer.tables.read import Reader
     from peer.tables.trace import Trace
     from replication.writer.importing.importer import Imported
@@ -248,6 +248,8 @@ class Cluster:
         ``table`` limits this to one table. ``tell`` gets the bytes that were pending and those that are left. Raises as
         :func:`peer.client.draining.drain`.
         """
+        from peer.status.collect import durable_lengths  # deferred, as in status: few commands need it
+
         host = self.config.cluster.host
         return drain(
             self.ledger, cluster, full_name(table), lambda: durable_lengths(self.ledger, host), timeout_s, tell, host
@@ -384,6 +386,8 @@ class Cluster:
 
     def status(self) -> ClusterStatus:
         """Lag, errors and disk use, here and at each peer."""
+        from peer.status.collect import collect
+
         try:
             members = members_of(self.coordination)
         except CoordinationError as error:

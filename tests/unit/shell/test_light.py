@@ -16,7 +16,14 @@ from replication.ledger.sql.ledger import initialise, open_ledger
 
 HEAVY = (
     *("numpy", "pyarrow", "structlog", "kazoo", "grpc", "google.protobuf", "duckdb", "pyiceberg", "psutil"),
-    *("pydantic_settings", "prompt_toolkit", "rich.progress", "replication.writer.writer", "peer.tables.read"),
+    *(
+        "pydantic_settings",
+        "prompt_toolkit",
+        "rich.progress",
+        "replication.writer.writer",
+        "peer.tables.read",
+        "peer.status.collect",
+    ),
 )
 
 
