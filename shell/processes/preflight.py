@@ -20,7 +20,6 @@ from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
 from replication.errors import ConfigError, LockedFileError, NoSpaceError, SparkMissingError
 from replication.ledger.base import Ledger
-from replication.tables.pyiceberg.local_io import local_path
 from replication.tables.spark.jars import java_home_check
 
 _log = log.get(__name__)
@@ -222,6 +221,9 @@ def check_moved(config: Config) -> None:
     except sqlite3.DatabaseError:  # no table yet, or damage, which whoever opens it reports
         return
     here = config.warehouse_dir.resolve()
+    if rows:
+        from replication.tables.pyiceberg.local_io import local_path  # deferred: it loads Arrow
+
     for location in sorted(location for (location,) in rows if location):
         file = Path(local_path(location))
         if file.parts[-5:-4] == ("warehouse",) and not file.resolve().is_relative_to(here):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -19,3 +21,9 @@ def test_a_role_started_again_is_ready_once_it_is_the_member_and_not_the_one_tha
             assert not ready.wait(0.3), "what is there is of the session that is about to end"
             site.coordination.enrol(MemberKind.WORKERS, site.config.cluster.host, {})
             assert ready.wait(20)
+
+
+def test_supervisor_and_zookeeper_role_load_neither_arrow_nor_numpy() -> None:
+    code = "import sys, shell.processes.up; print({'pyarrow', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "set()\n"
