@@ -19,7 +19,7 @@ from uuid import UUID
 
 import google_crc32c
 
-from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_group, check_name
 from replication.errors import CorruptFrameError, FormatError, VersionError
 
 FORMAT_VERSION = 1
@@ -119,12 +119,12 @@ def _short(text: str, what: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _cluster(name: bytes, incarnation: bytes) -> ClusterId:
-    return ClusterId(name.decode(), UUID(bytes=incarnation))
+    return ClusterId(check_name(name.decode(), "cluster name"), UUID(bytes=incarnation))
 
 
 @lru_cache(maxsize=4096)
 def _file(name: bytes, incarnation: bytes, slot: bytes, number: int) -> FileId:
-    return FileId(_cluster(name, incarnation), slot.decode(), number)
+    return FileId(_cluster(name, incarnation), check_name(slot.decode(), "host slot"), number)
 
 
 @lru_cache(maxsize=4096)
@@ -211,7 +211,7 @@ def read_frame(buffer: Buffer, at: int = 0, base: int = 0, *, head: bool = False
     if sealed_bytes < _SEALED.size or sealed_bytes > FRAME_BYTES_MAX:
         raise CorruptFrameError(f"impossible lengths in the frame at offset {begin}", offset=begin)
     sealed_at = at + envelope_bytes
-    needed = max(2, int.from_bytes(buffer[sealed_at : sealed_at + 2], "little")) if head else sealed_bytes
+    needed = max(_SEALED.size, int.from_bytes(buffer[sealed_at : sealed_at + 2], "little")) if head else sealed_bytes
     if size - sealed_at < needed:
         return None
     header, header_bytes = _read_sealed(buffer, sealed_at, base)
@@ -231,7 +231,7 @@ def read_frame(buffer: Buffer, at: int = 0, base: int = 0, *, head: bool = False
 def _provenance(raw: bytes, hops: int, begin: int) -> tuple[ClusterId, ...]:
     try:
         return _read_provenance(raw, hops)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, FormatError):
         raise CorruptFrameError(f"provenance of the frame at offset {begin} is malformed", offset=begin) from None
 
 
@@ -249,15 +249,18 @@ def _read_provenance(raw: bytes, hops: int) -> tuple[ClusterId, ...]:
 
 
 def _read_sealed(buffer: Buffer, at: int, base: int) -> tuple[SealedHeader, int]:
-    fields = _SEALED.unpack_from(buffer, at)
-    header_bytes = fields[0]
+    header_bytes = (fields := _SEALED.unpack_from(buffer, at))[0]
     raw = bytes(buffer[at : at + header_bytes])
     if header_bytes < _SEALED.size + 4 + _CRC.size or len(raw) < header_bytes:
         raise CorruptFrameError(f"impossible header length at offset {base + at}", offset=base + at)
     if google_crc32c.value(raw[: -_CRC.size]) != _CRC.unpack_from(raw, header_bytes - _CRC.size)[0]:
         raise CorruptFrameError(f"header checksum at offset {base + at} is wrong", offset=base + at)
+    if max(fields[7], fields[8], abs(fields[9]), abs(fields[10]), fields[11]) >= COUNT_END:
+        raise CorruptFrameError(f"impossible sequence, epoch or time at offset {base + at}", offset=base + at)
     try:
         return _sealed_header(fields, _names(raw)), header_bytes
+    except (UnicodeDecodeError, IndexError, FormatError) as error:
+        raise CorruptFrameError(f"impossible names at offset {base + at}: {error}", offset=base + at) from None
     except ValueError as error:
         raise VersionError(f"unknown kind or codec in the frame header at offset {base + at}: {error}") from None
 
@@ -270,6 +273,8 @@ def _names(raw: bytes) -> list[bytes]:
         stop = cursor + 1 + raw[cursor]
         names.append(raw[cursor + 1 : stop])
         cursor = stop
+    if cursor != len(raw) - _CRC.size:
+        raise IndexError("names and length do not agree")
     return names
 
 
@@ -281,7 +286,7 @@ def _sealed_header(fields: tuple[Any, ...], names: Sequence[bytes]) -> SealedHea
         kind=FrameKind(kind),
         codec=Codec(codec),
         table=_uuid(table),
-        group=names[2].decode(),
+        group=check_group(names[2].decode()),
         wal=_file(names[0], incarnation, names[1], number),
         sequence=sequence,
         role_epoch=epoch,
@@ -349,7 +354,7 @@ def read_file_header(buffer: Buffer) -> tuple[FileId, int]:
         raise CorruptFrameError("file header checksum is wrong", offset=0)
     if version != FORMAT_VERSION:
         raise VersionError(f"the file has format version {version}", "Upgrade walship here first")
-    return FileId.parse(raw[_FILE.size : _FILE.size + name_bytes].decode()), created
+    return FileId.parse(raw[_FILE.size : _FILE.size + name_bytes].decode(errors="replace")), created
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +392,9 @@ def read_end_record(buffer: Buffer) -> EndRecord:
         or _END_TRAILER.unpack(raw[-_END_TRAILER.size :])[0] != google_crc32c.value(raw[: -_END_TRAILER.size])
     ):
         raise CorruptFrameError("end record is damaged")
-    content = json.loads(body)
-    streams = {StreamId.parse(text): (int(seq), bytes.fromhex(digest)) for text, seq, digest in content["streams"]}
-    return EndRecord(streams, tuple(content["index"]))
+    try:
+        content = json.loads(body)
+        streams = {StreamId.parse(text): (int(seq), bytes.fromhex(digest)) for text, seq, digest in content["streams"]}
+        return EndRecord(streams, tuple(map(int, content["index"])))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, FormatError) as error:
+        raise CorruptFrameError(f"end record cannot be read: {error}") from None

@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from uuid import UUID
 
 from replication.errors import FormatError
 
 NIL_UUID = UUID(int=0)
+COUNT_END = 1 << 62  # offsets, sequences, terms and numbers are below: every ledger can hold and add them
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+_NUMBER = re.compile(r"[0-9]{1,19}\Z")
 
 
 def check_name(name: str, what: str) -> str:
     """Return ``name`` if it has 1 to 63 letters, digits, ``_ . -``; else raise FormatError that mentions ``what``."""
     if not _NAME.match(name) or ".." in name:
         raise FormatError(
-            f"{name!r} cannot be a {what}",
+            f"{name[:300]!r} cannot be a {what}",
             "Use 1 to 63 letters, digits, '_', '.' or '-', starting with a letter or digit",
         )
     return name
+
+
+@lru_cache(maxsize=4096)
+def check_group(name: str) -> str:
+    """Return ``name`` if it can be a group's: "" for frames of no table, else as ``check_name``."""
+    return check_name(name, "group name") if name else name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,7 +52,7 @@ class ClusterId:
         try:
             return ClusterId(check_name(name, "cluster name"), UUID(incarnation))
         except ValueError:
-            raise FormatError(f"{text!r} is not a cluster id (name:uuid)") from None
+            raise FormatError(f"{text[:300]!r} is not a cluster id (name:uuid)") from None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,8 +76,8 @@ class FileId:
     def parse(text: str) -> FileId:
         """Parse the text form. Raises FormatError."""
         parts = text.split("/")
-        if len(parts) != 3 or not parts[2].isdigit():
-            raise FormatError(f"{text!r} is not a file id (cluster/slot/number)")
+        if len(parts) != 3 or not _NUMBER.match(parts[2]) or int(parts[2]) >= COUNT_END:
+            raise FormatError(f"{text[:300]!r} is not a file id (cluster/slot/number)")
         return FileId(ClusterId.parse(parts[0]), check_name(parts[1], "host slot"), int(parts[2]))
 
 
@@ -88,6 +97,8 @@ class StreamId:
     def parse(text: str) -> StreamId:
         """Parse the text form. Raises FormatError."""
         parts = text.split("|")
-        if len(parts) != 3:
-            raise FormatError(f"{text!r} is not a stream id (wal|table|group)")
-        return StreamId(FileId.parse(parts[0]), UUID(parts[1]), parts[2])
+        try:
+            wal, table, group = parts
+            return StreamId(FileId.parse(wal), UUID(table), check_group(group))
+        except ValueError:
+            raise FormatError(f"{text[:300]!r} is not a stream id (wal|table|group)") from None

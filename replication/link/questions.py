@@ -12,6 +12,7 @@ from uuid import UUID
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import TableSpec
 from replication.errors import FormatError, PeerRefusedError
 from replication.link import wire
@@ -142,7 +143,7 @@ def decode_question(raw: bytes) -> Question:
             return AskTable(UUID(bytes=message.table.table), message.table.name)
         if kind == "read":
             read = message.read
-            return AskRead(TableSpec.from_json(read.table), tuple(read.groups), read.as_of)
+            return AskRead(foreign_table(read.table), tuple(read.groups), read.as_of)
         if kind == "buckets":
             return AskBuckets()
         if kind == "keys":
@@ -199,7 +200,7 @@ def decode_answer(raw: bytes) -> Answer:
             return TablesAnswer(frozenset(UUID(bytes=uuid) for uuid in message.tables.tables))
         if kind == "table":
             about = message.table
-            spec = TableSpec.from_json(about.table) if about.table else None
+            spec = foreign_table(about.table) if about.table else None
             earliest = None if about.earliest == NOW else about.earliest
             return About(spec, tuple(about.groups), about.replicated, earliest, about.taken)
         if kind == "digest":

@@ -12,6 +12,7 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from replication.core.coverage import Ranges
+from replication.core.definition.foreign import foreign_table
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
@@ -62,7 +63,7 @@ def decode_request(raw: bytes) -> Request:
             )
         if request.HasField("open"):
             return _read_hello(request.open)
-        tables = [TableSpec.from_json(table) for table in request.schemas.tables]
+        tables = [foreign_table(table) for table in request.schemas.tables]
         return (*tables, *(_read_schema(s) for s in request.schemas.schemas))
     except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
         raise FormatError(f"a message of the link cannot be read: {error}") from None
@@ -217,7 +218,7 @@ def decode_route(message: pb.Route) -> Route:
     """Read one; FormatError when it is none."""
     try:
         return Route(
-            TableSpec.from_json(message.table),
+            foreign_table(message.table),
             message.group,
             message.remote_table,
             message.generation,
@@ -325,7 +326,7 @@ def decode_table(raw: bytes) -> TableSpec | None:
     """Read a TableReply; FormatError when it is none."""
     try:
         text = pb.TableReply.FromString(raw).table
-        return TableSpec.from_json(text) if text else None
+        return foreign_table(text) if text else None
     except (DecodeError, ValueError, KeyError, TypeError, OSError) as error:
         raise FormatError(f"a table's definition cannot be read: {error}") from None
 

@@ -99,7 +99,7 @@ def test_answers_what_was_lost_when_asked_and_when_a_stream_opens(link: PeerLink
 
 
 def test_answers_what_is_reached_of_streams(link: PeerLink) -> None:
-    near, far = StreamId(FILE, SPEC.uuid, "default"), StreamId(FILE, SPEC.uuid, "späti")
+    near, far = StreamId(FILE, SPEC.uuid, "default"), StreamId(FILE, SPEC.uuid, "late.rows-2")
     assert link.reached({near: 1 << 40, far: 0}) == {near: REACH, far: Reach(False, False, False)}
 
 

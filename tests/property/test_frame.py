@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from uuid import UUID
 
+import google_crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,12 +22,12 @@ from replication.core.frame import (
     scan,
     stream_hash,
 )
-from replication.core.ids import ClusterId, FileId
-from replication.errors import FormatError
+from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId
+from replication.errors import CorruptFrameError, FormatError, VersionError
 from tests.budget import examples
 
-I64 = st.integers(-(1 << 63), (1 << 63) - 1)
-U64 = st.integers(0, (1 << 64) - 1)
+TIME = st.integers(1 - COUNT_END, COUNT_END - 1)
+COUNT = st.integers(0, COUNT_END - 1)
 U32 = st.integers(0, (1 << 32) - 1)
 TEXT = st.text(max_size=60).filter(lambda t: len(t.encode(errors="replace")) <= 255 and _encodes(t))
 NAME = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}", fullmatch=True)
@@ -50,12 +51,12 @@ def header_and_payload(draw: st.DrawFn) -> tuple[SealedHeader, bytes]:
         kind=draw(st.sampled_from(FrameKind)),
         codec=draw(st.sampled_from(Codec)),
         table=draw(st.uuids() | st.just(UUID(int=0))),
-        group=draw(TEXT),
+        group=draw(NAME | st.just("")),
         wal=draw(FILE),
-        sequence=draw(U64),
-        role_epoch=draw(U64),
-        commit_lo=draw(I64),
-        commit_hi=draw(I64),
+        sequence=draw(COUNT),
+        role_epoch=draw(COUNT),
+        commit_lo=draw(TIME),
+        commit_hi=draw(TIME),
         row_count=draw(U32),
         schema=draw(HASH),
         previous=draw(HASH),
@@ -133,8 +134,24 @@ def _read_or_none(raw: bytes) -> FrameView | None:
         return None
 
 
-@given(FILE, I64)
+@given(FILE, st.integers(-(1 << 63), (1 << 63) - 1))
 def test_file_header_round_trip(file: FileId, created: int) -> None:
     raw = encode_file_header(file, created)
     assert read_file_header(raw) == (file, created)
     assert read_file_header(raw + b"more") == (file, created)
+
+
+@examples(300)
+@given(made=header_and_payload(), at=st.integers(2, 400), value=st.binary(min_size=1, max_size=16))
+def test_a_forged_header_is_refused_or_can_be_stored(made: tuple[SealedHeader, bytes], at: int, value: bytes) -> None:
+    header, payload = made
+    sealed = bytearray(encode_sealed_header(header)[:-4])
+    sealed[at : at + len(value)] = value[: max(0, len(sealed) - at)]
+    sealed += google_crc32c.value(bytes(sealed)).to_bytes(4, "little")
+    try:
+        frame = read_frame(encode_envelope([], len(sealed) + len(payload)) + bytes(sealed) + payload)
+    except (CorruptFrameError, VersionError):
+        return
+    assert frame is not None
+    assert StreamId.parse(str(frame.header.stream)) == frame.header.stream
+    assert max(frame.header.sequence, frame.header.wal.number, abs(frame.header.commit_hi)) < 1 << 62

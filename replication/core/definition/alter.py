@@ -155,13 +155,14 @@ def set_properties(spec: TableSpec, given: Mapping[str, str], now: int) -> Table
         if name == HISTORY and name not in settings:
             first = Setting(str(spec.history_s), 0)
             settings[kept_as(name, first)] = first
-        settings[name] = Setting(_checked(spec, name, value.strip()), at)
+        settings[name] = Setting(checked_setting(spec, name, value.strip()), at)
         if name in (HISTORY, MAX_AGE):
             settings[kept_as(name, settings[name])] = settings[name]
     return rebuilt(spec, spec.columns, places_of(spec), spec.dropped, settings)
 
 
-def _checked(spec: TableSpec, name: str, value: str) -> str:
+def checked_setting(spec: TableSpec, name: str, value: str) -> str:
+    """Return the value of a property as it is stored. Raises SchemaError when it cannot be set."""
     if name not in PROPERTIES:
         if "." not in name or name.startswith("walship."):
             known = "; ".join(f"{known}: {what}" for known, what in PROPERTIES.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -27,7 +29,7 @@ from replication.core.frame import (
     scan,
     stream_hash,
 )
-from replication.core.ids import NIL_UUID, StreamId
+from replication.core.ids import COUNT_END, NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.rows.batch import decode_payload
 from replication.errors import CorruptFrameError, FormatError, VersionError
 from tests.unit.golden.make import CREATED, EAST, FILE, PATH, ROWS, WEST, table
@@ -166,3 +168,60 @@ def test_names_and_hops_are_bounded() -> None:
 def test_a_frame_that_nobody_could_read_is_not_written() -> None:
     with pytest.raises(FormatError, match=str(FRAME_BYTES_MAX)):
         encode_envelope([EAST], FRAME_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"sequence": COUNT_END},
+        {"role_epoch": 2**64 - 1},
+        {"commit_lo": -(2**63)},
+        {"commit_hi": 2**63 - 1},
+        {"group": "g'); drop table t; --"},
+        {"group": "../g"},
+        {"wal": FileId(FILE.cluster, FILE.slot, 2**64 - 1)},
+        {"wal": FileId(FILE.cluster, "../../etc/x", 0)},
+        {"wal": FileId(ClusterId("east/../x", FILE.cluster.incarnation), FILE.slot, 0)},
+    ],
+)
+def test_a_header_whose_checksum_is_right_may_not_say_what_no_cluster_could_store(forged: dict[str, Any]) -> None:
+    sealed = encode_sealed_header(replace(frames()[1].header, payload_bytes=0, **forged))
+    with pytest.raises(CorruptFrameError, match="impossible"):
+        read_frame(encode_envelope([EAST], len(sealed)) + sealed)
+
+
+def test_a_provenance_names_clusters_only() -> None:
+    sealed = encode_sealed_header(replace(frames()[1].header, payload_bytes=0))
+    with pytest.raises(CorruptFrameError, match="provenance"):
+        read_frame(encode_envelope([ClusterId("../west", EAST.incarnation)], len(sealed)) + sealed)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"streams": [["x", 1, "00"]], "index": []}',
+        b'{"streams": [], "index": ["x"]}',
+        b'{"streams": [], "index": 7}',
+        b'{"streams": [[1, 1, "00"]], "index": []}',
+        b'{"streams": [], "index": [1e999]}',
+        b"\xff",
+    ],
+)
+def test_an_end_record_with_any_content_is_read_or_refused(body: bytes) -> None:
+    record = b"WSE1" + len(body).to_bytes(4, "little") + body
+    crc, length = google_crc32c.value(record), len(record) + 12
+    with pytest.raises(CorruptFrameError, match="end record"):
+        read_end_record(record + crc.to_bytes(4, "little") + length.to_bytes(4, "little") + b"WSE1")
+
+
+@pytest.mark.parametrize(
+    "text", ["east|x|g", "a|b", "x" * 10_000, "east:00000000-0000-0000-0000-000000000001/h/" + "9" * 30]
+)
+def test_ids_are_parsed_or_refused_with_a_short_text(text: str) -> None:
+    for parse in (StreamId.parse, FileId.parse):
+        with pytest.raises(FormatError) as caught:
+            parse(text)
+        assert len(str(caught.value)) < 600

@@ -1,0 +1,106 @@
+"""Reads definitions that another cluster sent. They pass the same rules as those made here, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from replication.core.definition.alter import PROPERTIES, checked_setting
+from replication.core.definition.define import check_column_name, unusable_name
+from replication.core.definition.schema import TableSpec
+from replication.core.definition.types import storable_type
+from replication.core.ids import COUNT_END, check_name
+from replication.errors import FormatError, SchemaError, one_line
+
+_KINDS = ("typed", "cell")
+#: Iceberg's properties that a peer may set here. Others may name code or places, which this cluster's users choose.
+_PROPERTIES = (
+    "commit.",
+    "history.expire.",
+    "read.split.",
+    "write.delete.",
+    "write.distribution-mode",
+    "write.format.default",
+    "write.merge.",
+    "write.metadata.compression-codec",
+    "write.metadata.delete-after-commit.",
+    "write.metadata.metrics.",
+    "write.metadata.previous-versions-max",
+    "write.parquet.",
+    "write.target-file-size-bytes",
+    "write.update.",
+)
+
+
+def foreign_table(text: str) -> TableSpec:
+    """Read the JSON of ``TableSpec.to_json`` from another cluster.
+
+    Raises:
+        FormatError: it cannot be read, or breaks a rule of ``createtable`` and ``settable``; names all such rules.
+    """
+    try:
+        spec = TableSpec.from_json(text)
+        problems = list(_problems(spec))
+    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+        raise FormatError(f"a table's definition cannot be read: {one_line(error)[:200]}") from None
+    except pa.ArrowException as error:
+        raise FormatError(f"a table's definition cannot be read: {one_line(error)[:200]}") from None
+    if problems:
+        raise FormatError(
+            f"the definition of table {spec.name[:200]!r} cannot be taken: {'; '.join(problems)[:1000]}",
+            "Change the table on the cluster that sends it: walship altertable or settable",
+        )
+    return spec
+
+
+def _problems(spec: TableSpec) -> Iterator[str]:
+    """Yield which rules a definition breaks."""
+    if misnamed := unusable_name(spec.name):
+        yield misnamed
+    if spec.kind not in _KINDS:
+        yield f"{str(spec.kind)[:40]!r} is no kind of table"
+    if not 1 <= spec.history_s < COUNT_END:
+        yield f"history_s is {spec.history_s}"
+    for column in spec.columns:
+        yield from _column_problems(column.name, column.type)
+    yield from (f"key column {name!r} is missing" for name in spec.key if name not in spec.by_name)
+    for group in spec.groups:
+        yield from _name_problems(group.name, "group name")
+        if spec.kind == "typed":
+            yield from (f"column {name!r} of a group is missing" for name in group.members if name not in spec.by_name)
+    if spec.derived:
+        yield from _name_problems(spec.derived, "cluster name")
+    for name in spec.properties:
+        yield from _property_problems(spec, name, "")
+    for name, setting in spec.settings.items():
+        yield from _property_problems(spec, name.partition("@")[0], setting.value)
+        if not 0 <= setting.at < COUNT_END:
+            yield f"property {name[:80]!r} was set at {str(setting.at)[:40]}"
+
+
+def _property_problems(spec: TableSpec, name: str, value: str) -> Iterator[str]:
+    if name not in PROPERTIES and not name.startswith(_PROPERTIES):
+        yield f"property {name[:80]!r} cannot be set by another cluster"
+    elif name != "sort":  # its columns may have been renamed since
+        try:
+            checked_setting(spec, name, value)
+        except SchemaError as error:
+            yield error.what
+
+
+def _column_problems(name: str, kind: pa.DataType) -> Iterator[str]:
+    if misnamed := check_column_name(name):
+        yield misnamed
+    try:
+        if storable_type(kind, name) != kind:
+            yield f"column {name!r} has type {kind}, which is not stored so"
+    except SchemaError as error:
+        yield error.what
+
+
+def _name_problems(name: str, what: str) -> Iterator[str]:
+    try:
+        check_name(name, what)
+    except FormatError as error:
+        yield error.what

@@ -1,0 +1,122 @@
+"""A definition from another cluster passes the rules of createtable and settable, or is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from replication.core.definition.alter import add_column, rename_column, set_properties
+from replication.core.definition.define import cell_table, typed_table
+from replication.core.definition.foreign import foreign_table
+from replication.core.definition.schema import TableSpec
+from replication.errors import FormatError
+from replication.link._pb import walship_pb2 as pb
+from replication.link.wire import decode_table
+
+NESTED = pa.struct([pa.field("a", pa.list_(pa.int32())), pa.field("_b", pa.map_(pa.string(), pa.decimal128(9, 2)))])
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("w", NESTED), ("at", pa.timestamp("us", tz="UTC"))])
+
+
+def typed() -> TableSpec:
+    uuids = iter(uuid4, None)
+    spec = typed_table(
+        "t.rows", SCHEMA, ["k"], uuids=uuids, groups={"g": ["v"]}, partition=["day(at)"], sort=["k desc"]
+    )
+    spec = add_column(spec, "more", pa.float32(), "g", next(uuids), 5)
+    spec = rename_column(spec, "v", "words", 6)
+    given = {"max_age_s": "60", "history_s": "70", "codec": "lz4", "sort": "k", "write.parquet.page-row-limit": "9"}
+    return set_properties(spec, given, 7)
+
+
+def forged(change: Callable[[dict[str, Any]], None]) -> str:
+    raw = json.loads(typed().to_json())
+    change(raw)
+    return json.dumps(raw)
+
+
+def columns(schema: pa.Schema) -> str:
+    with_uuids = [f.with_metadata({"walship.column": str(uuid4())}) for f in schema]
+    return base64.b64encode(pa.schema(with_uuids).serialize().to_pybytes()).decode()
+
+
+@pytest.mark.parametrize("spec", [typed(), cell_table("t.cells", uuids=iter(uuid4, None), groups={"f": ["a b'"]})])
+def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> None:
+    assert foreign_table(spec.to_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda raw: raw.update(name="t.rows; drop"), "table name"),
+        (lambda raw: raw.update(name="../../etc.x"), "table name"),
+        (lambda raw: raw.update(name="t.rows__changes"), "reserved"),
+        (lambda raw: raw.update(kind="view"), "kind"),
+        (lambda raw: raw.update(history_s=0), "history_s"),
+        (lambda raw: raw.update(history_s=1 << 63), "history_s"),
+        (lambda raw: raw.update(key=["k", "no"]), "key column 'no'"),
+        (lambda raw: raw.update(derived="x'; --"), "cluster name"),
+        (lambda raw: raw["groups"].append(["g'); copy t to '/x'; --", []]), "group name"),
+        (lambda raw: raw["groups"].append(["h", ["no"]]), "column 'no'"),
+        (lambda raw: raw["properties"].update({"py-io-impl": "os.system"}), "py-io-impl"),
+        (lambda raw: raw["properties"].update({"write.data.path": "/etc"}), "write.data.path"),
+        (lambda raw: raw["settings"].update({"write.py-location-provider.impl": ["x.Y", 1]}), "location-provider"),
+        (lambda raw: raw["settings"].update(codec=["rm", 1]), "codec"),
+        (lambda raw: raw["settings"].update(max_age_s=["1e9", 1]), "max_age_s"),
+        (lambda raw: raw["settings"].update(max_age_s=["9", 1 << 63]), "max_age_s"),
+        (lambda raw: raw.update(columns=columns(SCHEMA.set(1, pa.field('v" text', pa.string())))), "column"),
+        (lambda raw: raw.update(columns=columns(SCHEMA.set(1, pa.field("words", pa.uint8())))), "uint8"),
+        (lambda raw: raw.update(columns=columns(SCHEMA.set(1, pa.field("words", pa.duration("s"))))), "duration"),
+        (
+            lambda raw: raw.update(columns=columns(SCHEMA.set(1, pa.field("words", pa.struct([("a')", pa.int32())]))))),
+            "field",
+        ),
+    ],
+)
+def test_what_no_cluster_could_have_made_is_refused(change: Callable[[dict[str, Any]], None], why: str) -> None:
+    def change_all(raw: dict[str, Any]) -> None:
+        change(raw)
+        raw["altered"] = raw["altered"][: len(SCHEMA)]
+
+    text = forged(change if why not in ("column", "uint8", "duration", "field") else change_all)
+    with pytest.raises(FormatError, match="cannot be taken") as caught:
+        foreign_table(text)
+    assert why in str(caught.value)
+    with pytest.raises(FormatError):
+        decode_table(pb.TableReply(table=text).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "key", ["uuid", "name", "kind", "columns", "key", "groups", "settings", "properties", "altered"]
+)
+@pytest.mark.parametrize("value", [None, 7, "x", [], {}, [7], [[]], {"a": 1}, "\0", 1e308, -1])
+def test_any_other_json_is_read_or_refused(key: str, value: object) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        raw[key] = value
+
+    try:
+        foreign_table(forged(change))
+    except FormatError:
+        return
+    assert key in ("groups", "key", "settings", "properties"), "which may be empty"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "null", "[" * 100_000, '{"uuid": 1}', "\ud800"])
+def test_no_text_ends_in_another_error(text: str) -> None:
+    with pytest.raises(FormatError):
+        foreign_table(text)
+
+
+def test_the_error_stays_short_however_much_is_wrong() -> None:
+    def change(raw: dict[str, Any]) -> None:
+        raw["groups"] += [[f"{n}'", []] for n in range(10_000)]
+        raw["name"] = "n" * 10_000
+
+    with pytest.raises(FormatError) as caught:
+        foreign_table(forged(change))
+    assert len(str(caught.value)) < 2000
