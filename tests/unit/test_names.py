@@ -126,6 +126,11 @@ def test_log_events_are_constant_names() -> None:
     assert {place: bad for place, tree in trees() if (bad := bad_events(tree))} == {}
 
 
+def test_loggers_come_from_one_module_that_configures_them_first() -> None:
+    made = {place for place, tree in trees() if "structlog.get_logger" in ast.unparse(tree)}
+    assert made <= {"replication/log.py"}, "others would log to standard output with structlog's defaults"
+
+
 def test_a_log_event_that_is_a_sentence_or_is_made_up_is_found() -> None:
     for call in ("_log.info('file closed')", "_log.warning(f'{x}_failed')", "_log.error(event)", "_log.info()"):
         assert bad_events(ast.parse(call)) == [call]

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import structlog
 
+from replication import log
 from replication.errors import ConfigError, ReplicationError, SparkMissingError, one_line
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _RETRY_S = 30.0
 _POLL_S = 0.2
 _WATCH_S = 1.0
 _LEAVE_S = 10.0
-_log = structlog.get_logger(__name__)
+_log = log.get(__name__)
 
 
 class Application:

@@ -386,9 +386,9 @@ class IcebergTables:
         except EngineLostError:
             chain = [snapshot.id for snapshot in self._catalog.history(name).chain()]
             last = next((snapshot for snapshot in chain if snapshot in known), next(iter(chain), 0))
-            with contextlib.suppress(Exception):  # the process ends in any case
-                if UNSYNCED_TAG not in self._catalog.history(name).tags:
-                    self.tag(name, UNSYNCED_TAG, last)
+            tag = f"create tag if not exists {UNSYNCED_TAG} as of version {last}"
+            with contextlib.suppress(Exception), self._spark.use() as spark:  # the process ends in any case
+                spark.sql(f"alter table {self.ref(name)} {tag}")  # from now on this process itself writes no metadata
             raise
 
     def _frame(self, spark: SparkSession, name: str, rows: Rows) -> DataFrame:
