@@ -1,8 +1,12 @@
-"""Reads definitions that another cluster sent. They pass the same rules as those made here, or are refused."""
+"""Reads definitions that another cluster sent. They pass the same rules as those made here, or are refused.
+
+Properties of Iceberg that may name code or places are left out: each cluster's own users set them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,7 +18,7 @@ from replication.core.ids import COUNT_END, check_name
 from replication.errors import FormatError, SchemaError, one_line
 
 _KINDS = ("typed", "cell")
-#: Iceberg's properties that a peer may set here. Others may name code or places, which this cluster's users choose.
+#: Iceberg's properties that a peer may set here.
 _PROPERTIES = (
     "commit.",
     "history.expire.",
@@ -40,7 +44,7 @@ def foreign_table(text: str) -> TableSpec:
         FormatError: it cannot be read, or breaks a rule of ``createtable`` and ``settable``; names all such rules.
     """
     try:
-        spec = TableSpec.from_json(text)
+        spec = _with_allowed_properties(TableSpec.from_json(text))
         problems = list(_problems(spec))
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise FormatError(f"a table's definition cannot be read: {one_line(error)[:200]}") from None
@@ -71,22 +75,30 @@ def _problems(spec: TableSpec) -> Iterator[str]:
             yield from (f"column {name!r} of a group is missing" for name in group.members if name not in spec.by_name)
     if spec.derived:
         yield from _name_problems(spec.derived, "cluster name")
-    for name in spec.properties:
-        yield from _property_problems(spec, name, "")
     for name, setting in spec.settings.items():
-        yield from _property_problems(spec, name.partition("@")[0], setting.value)
+        yield from _setting_problems(spec, name.partition("@")[0], setting.value)
         if not 0 <= setting.at < COUNT_END:
             yield f"property {name[:80]!r} was set at {str(setting.at)[:40]}"
 
 
-def _property_problems(spec: TableSpec, name: str, value: str) -> Iterator[str]:
-    if name not in PROPERTIES and not name.startswith(_PROPERTIES):
-        yield f"property {name[:80]!r} cannot be set by another cluster"
-    elif name != "sort":  # its columns may have been renamed since
-        try:
-            checked_setting(spec, name, value)
-        except SchemaError as error:
-            yield error.what
+def _with_allowed_properties(spec: TableSpec) -> TableSpec:
+    def allowed(name: str) -> bool:
+        return name.partition("@")[0] in PROPERTIES or name.startswith(_PROPERTIES)
+
+    return replace(
+        spec,
+        properties={name: value for name, value in spec.properties.items() if allowed(name)},
+        settings={name: setting for name, setting in spec.settings.items() if allowed(name)},
+    )
+
+
+def _setting_problems(spec: TableSpec, name: str, value: str) -> Iterator[str]:
+    if name == "sort":  # its columns may have been renamed since
+        return
+    try:
+        checked_setting(spec, name, value)
+    except SchemaError as error:
+        yield error.what
 
 
 def _column_problems(name: str, kind: pa.DataType) -> Iterator[str]:

@@ -63,9 +63,6 @@ def test_what_this_cluster_could_have_made_is_taken_exactly(spec: TableSpec) -> 
         (lambda raw: raw.update(derived="x'; --"), "cluster name"),
         (lambda raw: raw["groups"].append(["g'); copy t to '/x'; --", []]), "group name"),
         (lambda raw: raw["groups"].append(["h", ["no"]]), "column 'no'"),
-        (lambda raw: raw["properties"].update({"py-io-impl": "os.system"}), "py-io-impl"),
-        (lambda raw: raw["properties"].update({"write.data.path": "/etc"}), "write.data.path"),
-        (lambda raw: raw["settings"].update({"write.py-location-provider.impl": ["x.Y", 1]}), "location-provider"),
         (lambda raw: raw["settings"].update(codec=["rm", 1]), "codec"),
         (lambda raw: raw["settings"].update(max_age_s=["1e9", 1]), "max_age_s"),
         (lambda raw: raw["settings"].update(max_age_s=["9", 1 << 63]), "max_age_s"),
@@ -89,6 +86,17 @@ def test_what_no_cluster_could_have_made_is_refused(change: Callable[[dict[str, 
     assert why in str(caught.value)
     with pytest.raises(FormatError):
         decode_table(pb.TableReply(table=text).SerializeToString())
+
+
+@pytest.mark.parametrize("name", ["py-io-impl", "write.data.path", "write.py-location-provider.impl", "walship.spec"])
+def test_properties_that_name_code_or_places_are_left_out(name: str) -> None:
+    def change(raw: dict[str, Any]) -> None:
+        raw["properties"][name] = "os.system"
+        raw["settings"][name] = ["os.system", 1]
+
+    taken = foreign_table(forged(change))
+    assert name not in taken.properties and name not in taken.settings
+    assert taken.settings.keys() == typed().settings.keys()
 
 
 @pytest.mark.parametrize(
