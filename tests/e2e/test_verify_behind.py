@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 from replication.tables.catalog.catalog import catalog_properties
 from tests.e2e.commands import ROOT
 from tests.e2e.conftest import Site
+from tests.waiting import wait_until
 
 ROWS = 2000
 
@@ -51,7 +52,13 @@ def test_rows_changed_removed_and_added_behind_the_peers_back_are_listed_without
     east.shell("enablereplication", "-t", name, "west")
     text = "\n".join(map(json.dumps, rows))
     east.shell("write", name, "-", "--format", "json", "--wait", "west", "--timeout-s", "90", stdin=text)
-    west.shell("fold", name)
+    catalog = load_catalog("walship", **catalog_properties(west.config.data_dir).pyiceberg)
+
+    def is_folded() -> bool:  # a fold takes what lies before the replicated time, which follows within seconds
+        west.shell("fold", name)
+        return bool(catalog.load_table(name).scan().count() == ROWS)
+
+    wait_until(is_folded, what="the fold of all rows")
     (before,) = verify(east, west, "west", name, code=0)
     assert (before["left"]["rows"], before["right"]["rows"], before["differing"], before["moving"]) == (
         ROWS,
@@ -60,7 +67,7 @@ def test_rows_changed_removed_and_added_behind_the_peers_back_are_listed_without
         0,
     )
 
-    table = load_catalog("walship", **catalog_properties(west.config.data_dir).pyiceberg).load_table(name)
+    table = catalog.load_table(name)
     kept = table.scan(row_filter=f"id in (0, 777, {ROWS - 1})").to_arrow().to_pylist()
     with warnings.catch_warnings(action="ignore"):
         table.delete(f"id in (0, 777, {ROWS - 1}, 1, 1000, {ROWS - 2})")
