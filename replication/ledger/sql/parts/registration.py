@@ -16,7 +16,7 @@ from replication.errors import ClosedFileError, GapError
 from replication.ledger.base import Claim, Divergence, Landed
 from replication.ledger.decisions.claiming import Held, Run, by_stream, judge
 from replication.ledger.sql.queries.claims import Coalescer, nearby
-from replication.ledger.sql.queries.freshness import keep_notice
+from replication.ledger.sql.queries.notices import keep_notice
 from replication.ledger.sql.queries.replay import advance
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, KeysInTransaction, file_id, missing

@@ -14,11 +14,11 @@ from replication.ledger.base import AheadClock, FileKind, Grown, WriterEntry, Wr
 from replication.ledger.sql.queries.freshness import (
     RouteSnapshot,
     forget,
-    keep_notice,
     origins,
     origins_of_tables,
     reached,
 )
+from replication.ledger.sql.queries.notices import keep_notice
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
 from replication.ledger.sql.store.store import SqlStore, counter, greatest, insert_into, raise_counter

@@ -21,17 +21,14 @@ from replication.core.routes.freshness import (
     Reach,
     Replicated,
     RouteCoverage,
-    accumulate,
     reach,
     replicated_time,
 )
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import file_id, stream_id
-from replication.ledger.sql.store.store import chunked, insert_into
+from replication.ledger.sql.store.store import chunked
 
-NOTICES_MAX = 256
-NOTICES_FRESH = 128
-NOTICE_LARGE_BYTES = 1 << 18
+NOTICES_MAX = 256  # of an origin
 _Sequences = dict[StreamId, Ranges]
 
 _n, _s, _c, _f, _p = (t.c for t in (schema.notices, schema.streams, schema.claims, schema.files, schema.positions))
@@ -54,47 +51,6 @@ def is_applied() -> sa.ColumnElement[bool]:
 _WAITING = sa.select(_c.id).select_from(_APPLICABLE).where(~_c.divergent, ~is_applied())
 
 
-def keep_notice(connection: Connection, origin: str, notice: ClosedNotice) -> None:
-    """Store a notice of ``origin``; join it with one of the same time, and thin the notices when there are many."""
-    same = connection.scalar(sa.select(_n.payload).where(_n.origin == origin, _n.closed == notice.t))
-    if same is not None:
-        notice = accumulate(_decode(same), notice)
-    insert = insert_into(connection, schema.notices).values(origin=origin, closed=notice.t, payload=notice.encode())
-    connection.execute(
-        insert.on_conflict_do_update(index_elements=["origin", "closed"], set_={"payload": insert.excluded.payload})
-    )
-    kept = sa.select(sa.func.count(), sa.func.max(sa.func.length(_n.payload))).where(_n.origin == origin)
-    count, largest = connection.execute(kept).one()
-    # A worker's first notice lists every stream its cluster ever wrote, and every read of replicated time decodes it.
-    is_turn = count >= 4 and count & (count - 1) == 0
-    if count > NOTICES_MAX or is_turn and largest > NOTICE_LARGE_BYTES:
-        thin(connection, ClusterId.parse(origin))
-
-
-def thin(connection: Connection, origin: ClusterId) -> None:
-    """Drop notices older than what every table has reached; join the older of the rest two by two.
-
-    A notice that a table has reached is not joined with a later one: replicated time would go back until the table
-    reaches the later one.
-    """
-    here = _n.origin == str(origin)
-    snapshot = RouteSnapshot.load(connection, origin, None)
-    reached = snapshot.replicated().t
-    connection.execute(schema.notices.delete().where(here, _n.closed < reached))
-    rows = connection.execute(sa.select(_n.closed, _n.payload).where(here).order_by(_n.closed)).all()
-    if len(rows) <= NOTICES_MAX:
-        return
-    reached_by_tables = {reached, *(snapshot.of(table).replicated().t for table in snapshot.live)}
-    older = iter(rows[:-NOTICES_FRESH])
-    for one in older:
-        two = None if one.closed in reached_by_tables else next(older, None)
-        if two is None:
-            continue
-        joined = accumulate(_decode(one.payload), _decode(two.payload))
-        connection.execute(schema.notices.delete().where(here, _n.closed == one.closed))
-        connection.execute(schema.notices.update().where(here, _n.closed == two.closed).values(payload=joined.encode()))
-
-
 @dataclass(frozen=True, slots=True)
 class RouteSnapshot:
     """Everything that one origin's replicated time depends on, for one table or for all."""
@@ -114,7 +70,7 @@ class RouteSnapshot:
     def load(connection: Connection, origin: ClusterId, table: UUID | None) -> RouteSnapshot:
         """Read it within the connection's transaction."""
         payloads = connection.scalars(sa.select(_n.payload).where(_n.origin == str(origin)).order_by(_n.closed)).all()
-        notices = [_decode(payload) for payload in payloads]
+        notices = [decode_notice(payload) for payload in payloads]
         live = {UUID(text) for text in connection.scalars(sa.select(_t.uuid).where(~_t.dropped))}
         if table is not None:
             live &= {table}
@@ -357,7 +313,8 @@ def _carried(text: str) -> tuple[Carried, ...]:
 
 
 @lru_cache(maxsize=2 * NOTICES_MAX)
-def _decode(payload: bytes) -> ClosedNotice:
+def decode_notice(payload: bytes) -> ClosedNotice:
+    """Decode a stored notice, cached since every read of replicated time needs it."""
     return ClosedNotice.decode(payload)
 
 

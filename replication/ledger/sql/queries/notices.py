@@ -1,0 +1,57 @@
+"""Closed notices of an origin: stored, joined and thinned."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from replication.core.ids import ClusterId
+from replication.core.routes.freshness import ClosedNotice, accumulate
+from replication.ledger.sql.queries.freshness import NOTICES_MAX, RouteSnapshot, decode_notice
+from replication.ledger.sql.schema import tables as schema
+from replication.ledger.sql.store.store import insert_into
+
+_FRESH = 128
+_LARGE_BYTES = 1 << 18
+_n = schema.notices.c
+
+
+def keep_notice(connection: Connection, origin: str, notice: ClosedNotice) -> None:
+    """Store a notice of ``origin``; join it with one of the same time, and thin the notices when there are many."""
+    same = connection.scalar(sa.select(_n.payload).where(_n.origin == origin, _n.closed == notice.t))
+    if same is not None:
+        notice = accumulate(decode_notice(same), notice)
+    insert = insert_into(connection, schema.notices).values(origin=origin, closed=notice.t, payload=notice.encode())
+    connection.execute(
+        insert.on_conflict_do_update(index_elements=["origin", "closed"], set_={"payload": insert.excluded.payload})
+    )
+    kept = sa.select(sa.func.count(), sa.func.max(sa.func.length(_n.payload))).where(_n.origin == origin)
+    count, largest = connection.execute(kept).one()
+    # A worker's first notice lists every stream its cluster ever wrote, and every read of replicated time decodes it.
+    is_turn = count >= 4 and count & (count - 1) == 0
+    if count > NOTICES_MAX or is_turn and largest > _LARGE_BYTES:
+        thin(connection, ClusterId.parse(origin))
+
+
+def thin(connection: Connection, origin: ClusterId) -> None:
+    """Drop notices older than what every table has reached; join the older of the rest two by two.
+
+    A notice that a table has reached is not joined with a later one: replicated time would go back until the table
+    reaches the later one.
+    """
+    here = _n.origin == str(origin)
+    snapshot = RouteSnapshot.load(connection, origin, None)
+    reached = snapshot.replicated().t
+    connection.execute(schema.notices.delete().where(here, _n.closed < reached))
+    rows = connection.execute(sa.select(_n.closed, _n.payload).where(here).order_by(_n.closed)).all()
+    if len(rows) <= NOTICES_MAX:
+        return
+    reached_by_tables = {reached, *(snapshot.of(table).replicated().t for table in snapshot.live)}
+    older = iter(rows[:-_FRESH])
+    for one in older:
+        two = None if one.closed in reached_by_tables else next(older, None)
+        if two is None:
+            continue
+        joined = accumulate(decode_notice(one.payload), decode_notice(two.payload))
+        connection.execute(schema.notices.delete().where(here, _n.closed == one.closed))
+        connection.execute(schema.notices.update().where(here, _n.closed == two.closed).values(payload=joined.encode()))
