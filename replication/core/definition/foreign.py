@@ -5,6 +5,7 @@ Properties of Iceberg that may name code or places are left out: each cluster's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from replication.core.ids import COUNT_END, check_name
 from replication.errors import FormatError, SchemaError, one_line
 
 _KINDS = ("typed", "cell")
+_TERM = re.compile(r"[A-Za-z0-9_(), ]{1,10000}\Z")
 #: Iceberg's properties that a peer may set here.
 _PROPERTIES = (
     "commit.",
@@ -68,6 +70,13 @@ def _problems(spec: TableSpec) -> Iterator[str]:
         yield f"history_s is {spec.history_s}"
     for column in spec.columns:
         yield from _column_problems(column.name, column.type)
+        if column.wanted and (misnamed := check_column_name(column.wanted)):
+            yield misnamed
+    stamps = [stamp for column in spec.columns for stamp in (column.added, column.named)]
+    stamps += [group.added for group in spec.groups]
+    yield from (f"a change has the time {str(stamp)[:40]}" for stamp in stamps if not 0 <= stamp < COUNT_END)
+    orders = [text for text in (*spec.partition, *spec.sort) if not _TERM.match(text)]
+    yield from (f"{text[:80]!r} is no sort order or partition" for text in orders)
     yield from (f"key column {name!r} is missing" for name in spec.key if name not in spec.by_name)
     for group in spec.groups:
         yield from _name_problems(group.name, "group name")
@@ -93,7 +102,9 @@ def _with_allowed_properties(spec: TableSpec) -> TableSpec:
 
 
 def _setting_problems(spec: TableSpec, name: str, value: str) -> Iterator[str]:
-    if name == "sort":  # its columns may have been renamed since
+    if name == "sort":
+        if value and not _TERM.match(value.replace("-", "")):  # columns by uuid
+            yield f"{value[:80]!r} is no sort order"
         return
     try:
         checked_setting(spec, name, value)

@@ -15,6 +15,7 @@ from hashlib import sha256
 from uuid import UUID
 
 from replication.core.arrow import pa
+from replication.core.ids import check_group
 from replication.errors import FormatError, SchemaError
 
 DEFAULT_GROUP = "default"
@@ -88,10 +89,18 @@ class SchemaVersion:
 
     @staticmethod
     def load(table: UUID, group: str, name: bytes, body: bytes) -> SchemaVersion:
-        """Decode a version from another cluster. Raises FormatError when ``name`` is not the hash of ``body``."""
+        """Decode a version from another cluster.
+
+        Raises:
+            FormatError: ``name`` is not the hash of ``body``, or the body or the group cannot be read.
+        """
         if sha256(body).digest() != name:
             raise FormatError(f"schema version {name.hex()[:12]} of table {table} does not match its hash")
-        return SchemaVersion(table, group, name, body, pa.ipc.read_schema(pa.py_buffer(body)))
+        try:
+            arrow = pa.ipc.read_schema(pa.py_buffer(body))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise FormatError(f"schema version {name.hex()[:12]} of table {table} cannot be read: {error}") from None
+        return SchemaVersion(table, check_group(group), name, body, arrow)
 
     @property
     def positions(self) -> Mapping[UUID, int]:
