@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -35,6 +36,17 @@ if TYPE_CHECKING:
     from replication.ledger.sql.parts.time import SqlTime
     from replication.ledger.sql.queries.rules import RuleCache
 
+    _Once = cached_property
+else:
+    _making = threading.RLock()
+
+    class _Once(cached_property):
+        """Computed once, whichever threads ask first; since Python 3.12 ``cached_property`` does not see to that."""
+
+        def __get__(self, instance, owner=None):
+            with _making:
+                return super().__get__(instance, owner)
+
 
 class SqlLedger:
     """``Ledger`` over one store. Methods may be called from any thread; writes are serialised.
@@ -49,34 +61,34 @@ class SqlLedger:
         self.cluster = cluster
         self.former = former
 
-    @cached_property
+    @_Once
     def _rules_cache(self) -> RuleCache:
         from replication.ledger.sql.queries.rules import RuleCache
 
         return RuleCache()
 
-    @cached_property
+    @_Once
     def terms(self) -> SqlTerms:
         """The master's term."""
         from replication.ledger.sql.parts.terms import SqlTerms
 
         return SqlTerms(self._store)
 
-    @cached_property
+    @_Once
     def rules(self) -> SqlRules:
         """Peers and rules."""
         from replication.ledger.sql.parts.rules import SqlRules
 
         return SqlRules(self._store, self._rules_cache)
 
-    @cached_property
+    @_Once
     def tables(self) -> SqlTableRecords:
         """Table definitions."""
         from replication.ledger.sql.parts.tables import SqlTableRecords
 
         return SqlTableRecords(self._store, self.rules.follow)
 
-    @cached_property
+    @_Once
     def files(self) -> SqlFileRecords:
         """Files, and each peer's progress on them."""
         from replication.ledger.sql.parts.files import SqlFileRecords
@@ -84,63 +96,63 @@ class SqlLedger:
 
         return SqlFileRecords(self._store, self._rules_cache, StatusCache(self._rules_cache), self.cluster)
 
-    @cached_property
+    @_Once
     def registration(self) -> SqlRegistration:
         """Registering durable bytes and claiming their sequences."""
         from replication.ledger.sql.parts.registration import SqlRegistration
 
         return SqlRegistration(self._store, self._names, self.cluster, self._last_seen)
 
-    @cached_property
+    @_Once
     def landing(self) -> SqlLandingRecords:
         """Coverage, received ranges and routes."""
         from replication.ledger.sql.parts.landing import SqlLandingRecords
 
         return SqlLandingRecords(self._store, self._names, self._last_seen)
 
-    @cached_property
+    @_Once
     def salvage(self) -> SqlSalvage:
         """Lost and damaged files."""
         from replication.ledger.sql.parts.salvage import SqlSalvage
 
         return SqlSalvage(self._store, self._names, self._rules_cache)
 
-    @cached_property
+    @_Once
     def batches(self) -> SqlBatches:
         """Batch ids."""
         from replication.ledger.sql.parts.batches import SqlBatches
 
         return SqlBatches(self._store)
 
-    @cached_property
+    @_Once
     def bootstraps(self) -> SqlBootstraps:
         """Bootstraps sent to peers and received from them."""
         from replication.ledger.sql.parts.bootstraps import SqlBootstraps
 
         return SqlBootstraps(self._store, self._names, self.cluster, self._rules_cache)
 
-    @cached_property
+    @_Once
     def derivations(self) -> SqlDerivations:
         """Derived tables."""
         from replication.ledger.sql.parts.derivations import SqlDerivations
 
         return SqlDerivations(self._store)
 
-    @cached_property
+    @_Once
     def replay(self) -> SqlReplay:
         """Progress of this cluster's replay."""
         from replication.ledger.sql.parts.replay import SqlReplay
 
         return SqlReplay(self._store, self._names)
 
-    @cached_property
+    @_Once
     def time(self) -> SqlTime:
         """Writers, closed and replicated time."""
         from replication.ledger.sql.parts.time import SqlTime
 
         return SqlTime(self._store, self.cluster)
 
-    @cached_property
+    @_Once
     def sending(self) -> SqlSending:
         """Reports of send attempts, held tables, and samples."""
         from replication.ledger.sql.parts.sending import SqlSending
