@@ -219,7 +219,7 @@ def test_detached_up_returns_when_all_are_ready_which_run_on_until_down(file):
         run_dir = configuration.load(file).run_dir
         states = [json.loads((run_dir / f"{role}.json").read_text()) for role in ROLES.split(",")]
         assert all(state["state"] == "ready" and alive(state["pid"]) for state in states)
-        assert "ready after" in Path(told["output"]).read_text()
+        wait_until(lambda: "ready after" in Path(told["output"]).read_text(), what="the supervisor's own line")
         again = walship(*up, code=LockedFileError.exit_code)
         assert f"process {told['pid']}" in again["error"] and alive(told["pid"])
     finally:
