@@ -12,13 +12,14 @@ from uuid import UUID
 from peer.receive.clock_watch import ClockWatch
 from peer.receive.definitions import Definitions
 from peer.receive.received import AcceptedTerms
-from replication.core.frame import FRAME_BYTES_MAX, FrameKind, FrameView, check_payload, scan
+from replication.core.frame import FRAME_BYTES_MAX, HOPS_MAX, FrameKind, FrameView, check_payload, scan
 from replication.core.ids import NIL_UUID, ClusterId
 from replication.core.routes.freshness import ClosedNotice
 from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, VersionError
 from replication.ledger.base import Ledger
 from replication.link.base import Data, Reason, Refusal
 
+_BOOTSTRAP = (FrameKind.BOOTSTRAP, FrameKind.COVERAGE)
 _AGAIN = "It is sent again. If the error repeats, run `walship wal verify` on the sender's file"
 
 
@@ -33,7 +34,7 @@ class Arrival:
     @property
     def is_bootstrap(self) -> bool:
         """Whether it is part of a bootstrap, which replay applies as a whole."""
-        return any(frame.header.kind in (FrameKind.BOOTSTRAP, FrameKind.COVERAGE) for frame in self.frames)
+        return any(frame.header.kind in _BOOTSTRAP for frame in self.frames)
 
 
 class RefusedData(PeerRefusedError):
@@ -104,6 +105,8 @@ class Admission:
             raise _refused(Reason.VERSION, data, error.what, "Upgrade walship on this cluster first") from None
         except (CorruptFrameError, FormatError) as error:
             raise _refused(Reason.CORRUPT, data, error.what, _AGAIN) from None
+        if len({frame.header.kind in _BOOTSTRAP for frame in frames}) > 1:
+            raise _refused(Reason.CORRUPT, data, "frames of a bootstrap come beside others", _AGAIN)
         if (frames[-1].end if frames else 0) != size:
             raise _refused(Reason.CORRUPT, data, f"the last frame of {size} bytes is cut short", _AGAIN)
         bytes_max = self._message_bytes_max
@@ -125,6 +128,13 @@ class Admission:
                 data,
                 f"a frame of {header.wal} has been through {here.name} already",
                 "The sender must leave the frame out: check that its version and its peers' ids are current",
+            )
+        if len(frame.provenance) >= HOPS_MAX:  # no room to add this cluster
+            raise _refused(
+                Reason.LOOP,
+                data,
+                f"a frame of {header.wal} has been through {len(frame.provenance)} clusters, the most that one may",
+                "Send the table to this cluster by a shorter path",
             )
         if header.table == NIL_UUID:
             return

@@ -18,12 +18,20 @@ from peer.receive.landing_queue import Item, LandingQueue
 from peer.receive.limits import LandingLimits
 from peer.receive.open_files import OpenFiles
 from peer.receive.received import Received
+from peer.receive.refused_counts import RefusedCounts
 from peer.receive.room import LandingRoom
 from replication import log
 from replication.core.coverage import Ranges
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.ids import FileId
-from replication.errors import CoordinationError, NoSpaceError, PeerRefusedError, ReplicationError, StorageError
+from replication.errors import (
+    CoordinationError,
+    FormatError,
+    NoSpaceError,
+    PeerRefusedError,
+    ReplicationError,
+    StorageError,
+)
 from replication.files.base import Files
 from replication.ledger.base import Divergence, Ledger
 from replication.link.base import Data, Reason, Refusal, Reply
@@ -100,6 +108,8 @@ class InboundStream:
         return self._landing.received.of(data.file, fresh=fresh).union(unanswered).prefix(data.chunk_begin)
 
     def _answer(self, reply: Reply) -> None:
+        if isinstance(reply, Refusal):
+            self._landing.refused.look(self._source_name, reply)
         if reply.file is not None:
             spans = ((reply.begin, reply.end),) if isinstance(reply, Refusal) else reply.spans
             with self._lock:
@@ -117,6 +127,7 @@ class Landing:
     Attributes:
         received: registered ranges, as far as they are remembered.
         room: free space on this host.
+        refused: counts of refused messages, for ``status``.
     """
 
     def __init__(self, ledger: Ledger, files: Files, limits: LandingLimits) -> None:
@@ -125,6 +136,7 @@ class Landing:
         self._quarantine_directory = limits.quarantine_directory
         self.received = Received(ledger)
         self.room = LandingRoom(ledger, limits)
+        self.refused = RefusedCounts(ledger, limits.host)
         self._queue = LandingQueue(limits.queue_bytes_max, limits.group_delay_s)
         self._open = OpenFiles(ledger, files, limits, self.received)
         self._failure: BaseException | None = None
@@ -171,17 +183,22 @@ class Landing:
             self._queue.stop()
 
     def turn(self, group: Sequence[Item]) -> None:
-        """Land one group, which may be empty, and close files that are due."""
+        """Land one group, which may be empty, and close files that are due. No error of a group ends the thread."""
         if group:
             try:
                 self._land(group)
             except ReplicationError as error:
                 _log.warning("landing_failed", error=str(error))
                 self._abandon(group, error.what, error.hint or "It is sent again")
+            except Exception as error:
+                for item in group:
+                    self._fail(item, error)
         try:
             self._sweep()
         except ReplicationError as error:
             _log.warning("landing_sweep_delayed", error=str(error))
+        except Exception as error:
+            _log.error("landing_sweep_failed", error=repr(error), exc_info=error)
 
     def _land(self, group: Sequence[Item]) -> None:
         """Write, sync, register and ack a group. Bytes that are registered already are acked without effect."""
@@ -189,7 +206,10 @@ class Landing:
         durable = self._sync([item for item in fresh if self._write(item)])
         registered = self._register(durable)
         for item, divergences in registered:
-            self._ack(item, divergences)
+            try:
+                self._ack(item, divergences)
+            except Exception as error:
+                self._fail(item, error)
         closed_lengths: dict[FileId, int] = {}
         for item, _ in registered:
             data = item.arrival.data
@@ -242,6 +262,12 @@ class Landing:
             _log.error("landing_write_failed", file=str(arrival.data.file), error=str(error))
             self._open.abandon(arrival.data.file, cut=False)
             item.refuse(Reason.NOT_READY, error.what, "Check the disk there")
+        except FormatError as error:
+            item.refuse(Reason.CORRUPT, error.what, error.hint)
+        except CoordinationError:
+            raise
+        except Exception as error:
+            self._fail(item, error)
         return False
 
     def _sync(self, items: Sequence[Item]) -> list[Item]:
@@ -254,21 +280,30 @@ class Landing:
             except StorageError as error:
                 _log.error("landing_sync_failed", file=str(landing and landing.row.file), error=str(error))
                 self._open.abandon(source, cut=False)
-        durable: list[Item] = []
-        for item in items:
-            landing = self._open.get(item.arrival.data.file)
-            if landing is not None and item.landed is not None and landing.row.file == item.landed.file:
-                durable.append(item)
-            else:
-                item.refuse(Reason.NOT_READY, "the landing file failed", "Check the disk there")
-        return durable
+        return [item for item in items if self._is_written(item)]
+
+    def _is_written(self, item: Item) -> bool:
+        """Return whether the item's landing file is still good; else refuse the item."""
+        landing = self._open.get(item.arrival.data.file)
+        if landing is not None and item.landed is not None and landing.row.file == item.landed.file:
+            return True
+        item.refuse(Reason.NOT_READY, "the landing file failed", "Check the disk there")
+        return False
 
     def _register(self, items: Sequence[Item]) -> list[tuple[Item, list[Divergence]]]:
-        """Register and claim all items in one ledger transaction. Return each item with its divergences."""
+        """Register and claim all items in one ledger transaction. Return each item with its divergences.
+
+        When the transaction fails on what it was given, each item is registered in one of its own.
+        """
         try:
             found = self._ledger.registration.register([item.landed for item in items if item.landed is not None])
         except CoordinationError as error:
             self._abandon(items, error.what, "It is sent again, and then registered")
+            return []
+        except Exception as error:
+            if len(items) > 1:
+                return [done for item in items if self._is_written(item) for done in self._register([item])]
+            self._fail(items[0], error)
             return []
         by_frame = {(divergence.file, divergence.claim.begin): divergence for divergence in found}
         registered: list[tuple[Item, list[Divergence]]] = []
@@ -319,11 +354,23 @@ class Landing:
         for item in items:
             item.refuse(Reason.NOT_READY, what, remedy)
 
+    def _fail(self, item: Item, error: Exception) -> None:
+        """Refuse one item that no check foresaw. Its landing file is closed at its registered length."""
+        data = item.arrival.data
+        at = {"file": str(data.file), "begin": data.begin, "end": data.end}
+        foreseen = isinstance(error, ReplicationError)
+        _log.error("landing_item_failed", **at, error=repr(error), exc_info=None if foreseen else error)
+        self._open.abandon(data.file, cut=True)
+        what = error.what if isinstance(error, ReplicationError) else f"{type(error).__name__} while it landed"
+        self.refused.note(data.file.cluster.name, Reason.NOT_READY, f"{data.file} at {data.begin}: {what}")
+        item.refuse(Reason.NOT_READY, what, "It is sent again; the receiver's log has the error")
+
     def _sweep(self) -> None:
         now = time.monotonic()
         if now < self._swept_s + _SWEEP_S:
             return
         self._swept_s = now
+        self.refused.save()
         self.room.shortage(between_groups=True)
         self._open.close_idle()
         self._open.close_abandoned()

@@ -24,16 +24,22 @@ class Item:
     generation: int
     reply: Callable[[Reply], None]
     landed: Landed | None = field(default=None)
+    answered: bool = False
 
     def ack(self) -> None:
-        """Ack the message: it is durable and registered."""
+        """Ack the message: it is durable and registered. Only the first answer is sent."""
         data = self.arrival.data
-        self.reply(Ack(data.file, ((data.begin, data.end),)))
+        self._answer(Ack(data.file, ((data.begin, data.end),)))
 
     def refuse(self, reason: Reason, what: str, remedy: str, table: UUID | None = None) -> None:
         """Refuse the message: it did not land. ``table`` names the only table that the reason applies to."""
         data = self.arrival.data
-        self.reply(Refusal(reason, what, remedy, data.file, data.begin, data.end, table=table))
+        self._answer(Refusal(reason, what, remedy, data.file, data.begin, data.end, table=table))
+
+    def _answer(self, reply: Reply) -> None:
+        if not self.answered:
+            self.answered = True
+            self.reply(reply)
 
 
 class LandingQueue:

@@ -15,7 +15,7 @@ from peer.receive.received import Received
 from replication import log
 from replication.core.frame import FILE_HEADER_BYTES
 from replication.core.ids import FileId
-from replication.errors import CoordinationError, ReplicationError
+from replication.errors import CoordinationError, FormatError, ReplicationError
 from replication.files.base import Files
 from replication.ledger.base import FileKind, Ledger
 
@@ -47,12 +47,17 @@ class OpenFiles:
         return self._open.get(source)
 
     def take(self, arrival: Arrival) -> LandingFile:
-        """Return the file for an arrival, created when none is open."""
+        """Return the file for an arrival, created when none is open.
+
+        Raises:
+            FormatError: the source file has frames of another kind before this one.
+        """
         source = arrival.data.file
         kind = FileKind.BOOTSTRAP if arrival.is_bootstrap else FileKind.LANDING
         landing = self._open.get(source)
         if landing is not None and arrival.frames and landing.row.kind is not kind:
-            assert landing.written == FILE_HEADER_BYTES, f"{source} has frames of two kinds"
+            if landing.written != FILE_HEADER_BYTES:
+                raise FormatError(f"{source} has frames of a bootstrap beside others", "A bootstrap has its own file")
             self._close(landing)  # it has no frames: only skipped bytes came before this one
             landing = None
         if landing is None:

@@ -19,6 +19,7 @@ from peer.status.lag import PeerLag
 from peer.status.losses import LostHere, lost_here
 from peer.status.members import Members, with_files, with_replayers
 from peer.status.paths import InboundPath, paths
+from peer.status.refused import RefusedMessages, refused_lately
 from peer.status.replay_report import ReplayReport
 from peer.status.retained import Retained, retained
 from peer.status.sending import PeerSending, sending
@@ -110,6 +111,7 @@ class ClusterStatus:
     lost: tuple[LostHere, ...]
     far_ahead: tuple[FarAhead, ...]
     batch_conflicts: tuple[BatchConflict, ...]
+    refused: tuple[RefusedMessages, ...]
 
     def of_peer(self, peer: str) -> ClusterStatus:
         """The same with one peer only; this cluster's own part stays."""
@@ -160,6 +162,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         ),
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),
+        refused=refused_lately(ledger, now),
     )
 
 

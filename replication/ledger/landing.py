@@ -74,3 +74,9 @@ class LandingRecords(Protocol):
 
     def close_route(self, source: ClusterId, table: UUID, group: str, generation: int) -> None:
         """Close a route up to ``generation``, because the sender's rule has ended; it requires nothing more."""
+
+    def keep_refused(self, host: str, report: str) -> None:
+        """Replace a host's report of refused messages."""
+
+    def refused(self) -> dict[str, str]:
+        """The hosts' reports of refused messages."""

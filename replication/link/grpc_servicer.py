@@ -222,21 +222,29 @@ def _read(
 ) -> None:
     try:
         for raw in requests:
-            message = wire.decode_request(raw)
-            if isinstance(message, Data):
-                inbound.data(message)
-            elif isinstance(message, tuple):
-                inbound.schemas(message)
-        return
-    except grpc.RpcError:
-        return
-    except FormatError as error:
-        reply(Refusal(Reason.CORRUPT, error.what, "Nothing to do: it is sent again"))
-    except ReplicationError as error:
-        _log.warning("stream_failed", error=str(error))
-        reply(Refusal(Reason.NOT_READY, error.what, error.hint))
-    except Exception as error:
-        if not isinstance(error, grpc.RpcError):  # a stream that was cancelled ends with a bare Exception
-            _log.debug("stream_ended", error=repr(error))
+            if (refusal := _taken(raw, inbound)) is not None:
+                reply(refusal)
+                return
+    except Exception as error:  # a stream that was cancelled ends with a bare Exception
+        _log.debug("stream_ended", error=repr(error))
     finally:
         reply(None)
+
+
+def _taken(raw: bytes, inbound: Inbound) -> Refusal | None:
+    """Hand over one message. Return why the stream ends, or None."""
+    try:
+        message = wire.decode_request(raw)
+        if isinstance(message, Data):
+            inbound.data(message)
+        elif isinstance(message, tuple):
+            inbound.schemas(message)
+        return None
+    except FormatError as error:
+        return Refusal(Reason.CORRUPT, error.what, "Nothing to do: it is sent again")
+    except ReplicationError as error:
+        _log.warning("stream_failed", error=str(error))
+        return Refusal(Reason.NOT_READY, error.what, error.hint)
+    except Exception as error:
+        _log.error("stream_broken", error=repr(error), exc_info=error)
+        return Refusal(Reason.NOT_READY, f"{type(error).__name__} in the receiver", "Its log has the error")

@@ -185,6 +185,11 @@ def _show_alarms(printer: Printer, found: ClusterStatus) -> None:
             f"batch id {conflict.batch_id!r} of {conflict.table} was used for other rows, too: {conflict.wal.local} has"
             f" them (seen {moment_text(conflict.at)}). Both are kept; look for duplicate rows"
         )
+    for refused in found.refused:
+        printer.note(
+            f"refused {refused.count:,} messages of {refused.source} ({refused.reason}), the last"
+            f" {moment_text(refused.at)}: {refused.what}"
+        )
     for file in found.unreadable:
         printer.note(f"file {file.file} cannot be read: {file.why}. {file.remedy}")
     for lost in found.lost:

@@ -19,10 +19,11 @@ from replication.ledger.sql.queries.replay import awaits_replay
 from replication.ledger.sql.schema import tables as schema
 from replication.ledger.sql.store.keys import KeyCache, file_row
 from replication.ledger.sql.store.last_seen import LastSeen
-from replication.ledger.sql.store.store import SqlStore, chunked, greatest, insert_into
+from replication.ledger.sql.store.store import SqlStore, chunked, greatest, insert_into, put_meta
 
 _c, _d, _f, _o = schema.claims.c, schema.duplicates.c, schema.files.c, schema.sources.c
 _r, _s, _route, _e = schema.received.c, schema.streams.c, schema.routes.c, schema.epochs.c
+_REFUSED = "refused "  # and the host, in meta
 _PHASES = (Phase.BOOTSTRAPPING, Phase.LIVE, Phase.NEEDS_BOOTSTRAP)  # in order, within one generation
 
 
@@ -190,3 +191,15 @@ class SqlLandingRecords:
                 .where(here, _route.generation <= generation)
                 .values(closed=True, generation=generation)
             )
+
+    def keep_refused(self, host: str, report: str) -> None:
+        """See ``LandingRecords``."""
+        with self._store.write() as connection:
+            put_meta(connection, {f"{_REFUSED}{host}": report})
+
+    def refused(self) -> dict[str, str]:
+        """See ``LandingRecords``."""
+        name = schema.meta.c.name
+        with self._store.read() as connection:
+            rows = connection.execute(sa.select(name, schema.meta.c.value).where(name.startswith(_REFUSED))).all()
+        return {row.name.removeprefix(_REFUSED): row.value for row in rows}

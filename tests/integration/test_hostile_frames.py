@@ -1,0 +1,155 @@
+"""Frames that no honest cluster sends: each is refused, ends nothing else, and shows in status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from peer.receive.landing_file import LandingFile
+from peer.receive.receiver import Receiver
+from peer.status.collect import collect
+from peer.status.members import Members
+from replication.core.frame import (
+    HOPS_MAX,
+    FrameKind,
+    SealedHeader,
+    encode_envelope,
+    encode_sealed_header,
+    read_frame,
+)
+from replication.core.ids import ClusterId
+from replication.ledger.base import Landed
+from replication.ledger.sql.parts.registration import SqlRegistration
+from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
+from shell.cli.render import Printer
+from shell.status.page import show_status
+from tests.integration.receiving import Pair, answer, refused
+from tests.waiting import wait_until
+
+
+def forged(pair: Pair, payload: bytes = b"", hops: Sequence[ClusterId] = (), **header: Any) -> bytes:
+    """The first frame of east's WAL with another payload, provenance or header; all its checksums are right."""
+    first = read_frame(pair.content, 256)
+    assert first is not None
+    payload = payload or pair.content[first.payload_begin : first.end]
+    changed: SealedHeader = replace(
+        first.header, payload_sha256=sha256(payload).digest(), payload_bytes=len(payload), **header
+    )
+    sealed = encode_sealed_header(changed)
+    return encode_envelope(hops or (pair.east.cluster,), len(sealed) + len(payload)) + sealed + payload
+
+
+def sent(pair: Pair, frames: bytes, number: int = 90) -> Data:
+    """As a file of its own."""
+    return Data(replace(pair.wal.file, number=number), 256, 256 + len(frames), 256, 1, frames)
+
+
+def replies(session: ShipSession, count: int) -> list[Reply]:
+    found = [session.receive(20) for _ in range(count)]
+    assert all(found)
+    return [reply for reply in found if reply is not None]
+
+
+def good(pair: Pair, receiver: Receiver) -> None:
+    """The receiver serves on: another stream's frames land, and the ledger is usable."""
+    (known,) = {stream.wal for stream in pair.west.ledger.landing.coverage()} or {pair.wal.file}
+    assert known == pair.wal.file
+    assert isinstance(answer(pair.ship(receiver), pair.data(256, pair.ends[2])), Ack)
+    receiver._landing.check()
+    assert pair.west.ledger.time.seen() > 0
+
+
+def shown(pair: Pair, capfd: pytest.CaptureFixture[str]) -> str:
+    """The notes of status."""
+    capfd.readouterr()
+    show_status(Printer(as_json=False), collect(pair.west.config, pair.west.ledger, Members()))
+    return capfd.readouterr().err
+
+
+def test_a_frame_without_room_for_another_hop_is_refused_alone(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, receiver={"group_delay_s": 0.3})
+    with pair.west.receiver() as receiver:
+        session = pair.ship(receiver)
+        hops = [ClusterId(f"c{n}", uuid4()) for n in range(HOPS_MAX)]
+        session.send(sent(pair, forged(pair, hops=hops)))
+        session.send(pair.data(256, pair.ends[0]))
+        session.send(sent(pair, forged(pair, hops=hops[1:], sequence=7), 91))
+        refusal, *landed = sorted(replies(session, 3), key=lambda reply: isinstance(reply, Ack))
+        assert isinstance(refusal, Refusal) and refusal.reason is Reason.LOOP and "64 clusters" in refusal.what
+        assert len(landed) == 2, "a frame with 63 hops lands"
+    pair.close()
+
+
+def test_frames_of_a_bootstrap_beside_others_end_no_receiver(
+    pair: Pair, receiver: Receiver, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = pair.ship(receiver)
+    bootstrap = forged(pair, kind=FrameKind.BOOTSTRAP, sequence=50)
+    first = pair.content[256 : pair.ends[0]]
+    assert refused(session, sent(pair, first + bootstrap)).reason is Reason.CORRUPT
+    assert isinstance(answer(session, pair.data(256, pair.ends[0])), Ack)
+    end = pair.ends[0] + len(bootstrap)
+    refusal = refused(session, replace(pair.data(pair.ends[0], end), frames=bootstrap))
+    assert refusal.reason is Reason.CORRUPT and "bootstrap beside others" in refusal.what
+    good(pair, receiver)
+    wait_until(lambda: "refused 2 messages of east (CORRUPT)" in shown(pair, capfd))
+
+
+@pytest.mark.parametrize("part", ["write", "register"])
+def test_an_error_that_no_check_foresaw_refuses_the_item_and_lands_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], part: str
+) -> None:
+    """As numbers past int64 once did in the ledger's transaction. Every item of the group has its own answer."""
+
+    def is_bad(landed: Landed) -> bool:
+        return landed.source.number == 90
+
+    write, register = LandingFile.write, SqlRegistration.register
+
+    def writing(self: LandingFile, *given: Any) -> Landed:
+        landed = write(self, *given)
+        if is_bad(landed):
+            raise ZeroDivisionError("nobody foresaw this")
+        return landed
+
+    def registering(self: SqlRegistration, landed: Sequence[Landed]) -> Any:
+        if any(map(is_bad, landed)):
+            raise OverflowError("nobody foresaw this")
+        return register(self, landed)
+
+    if part == "write":
+        monkeypatch.setattr(LandingFile, "write", writing)
+    else:
+        monkeypatch.setattr(SqlRegistration, "register", registering)
+    pair = Pair(tmp_path, receiver={"group_delay_s": 0.3})
+    with pair.west.receiver() as receiver:
+        session = pair.ship(receiver)
+        for _ in range(2):  # the sender sends it again
+            session.send(pair.data(256, pair.ends[0]))
+            session.send(sent(pair, forged(pair)))
+            session.send(pair.data(pair.ends[0], pair.ends[1]))
+            found = replies(session, 3)
+            assert sum(isinstance(reply, Ack) for reply in found) == 2, found
+            (refusal,) = (reply for reply in found if isinstance(reply, Refusal))
+            assert refusal.file == replace(pair.wal.file, number=90) and refusal.reason is Reason.NOT_READY
+        good(pair, receiver)
+        wait_until(lambda: "refused 2 messages of east (NOT_READY)" in shown(pair, capfd))
+        assert "Error while it landed" in shown(pair, capfd)
+        files = pair.west.ledger.files
+        wait_until(lambda: all(row.closed for row in files.all() if row.source and row.source.number == 90))
+    assert set(pair.landed) == set(pair.sealed)
+    pair.close()
+
+
+def test_the_count_of_refused_messages_outlives_the_receiver(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+    for said in ("refused 1 messages of east", "refused 2 messages of east"):
+        with pair.west.receiver() as receiver:
+            refused(pair.ship(receiver), sent(pair, b"no frame at all" * 9))
+            wait_until(partial(lambda said: said in shown(pair, capfd), said))
