@@ -24,6 +24,7 @@ FLOORS = {
     "replication.ledger": 3,
     "replication.link": 3,
     "replication.tables": 3,
+    "replication.timeline": 3,
     "replication.writer": 4,
     "replication.master": 4,
     "replication.worker": 4,

@@ -1,0 +1,219 @@
+"""The timeline over numbered records: the next number is created only if it is free, so every process agrees.
+
+A process that loses a number reads what came before it, and takes the next one. So no lock is needed, and catching up
+reads new events and lists nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from replication.core.timeline.instants import (
+    Action,
+    Changes,
+    Event,
+    FileKey,
+    Instant,
+    InstantState,
+    TimelineState,
+    advanced,
+    decode,
+    encode,
+    hash_of,
+)
+from replication.errors import CoordinationError, FormatError, RequestError
+from replication.timeline.base import Records
+
+_TRIES = 1000
+
+
+def _clock() -> int:
+    return time.time_ns() // 1000
+
+
+class RecordedTimeline:
+    """A timeline over records.
+
+    Args:
+        records: where its events are.
+        clock: microseconds since 1970.
+        known: a state that was read before, so that older events are not read again.
+    """
+
+    def __init__(self, records: Records, clock: Callable[[], int] = _clock, known: TimelineState | None = None) -> None:
+        self._records = records
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state = known or TimelineState()
+
+    def request(self, action: Action, dataset: str, *, root: str = "", key: str = "") -> Instant:
+        """See Timeline."""
+
+        def ask(state: TimelineState, now: int) -> Instant | None:
+            for instant in state.pending.values():
+                if key and (instant.key, instant.dataset) == (key, dataset):
+                    return None
+            return Instant(now, action, InstantState.REQUESTED, dataset, root, key)
+
+        made = self._write(ask)
+        if made is not None:
+            return made
+        return next(i for i in self._state.pending.values() if (i.key, i.dataset) == (key, dataset))
+
+    def start(self, instant: Instant, changes: Changes) -> Instant:
+        """See Timeline."""
+        made = self._write(lambda state, now: self._advance(state, instant, InstantState.INFLIGHT, changes, 0))
+        assert made is not None
+        return made
+
+    def complete(self, instant: Instant, changes: Changes) -> Instant:
+        """See Timeline."""
+
+        def ask(state: TimelineState, now: int) -> Instant | None:
+            if instant.time not in state.pending and self._completed(instant) is not None:
+                return None
+            return self._advance(state, instant, InstantState.COMPLETED, changes, now)
+
+        made = self._write(ask) or self._completed(instant)
+        assert made is not None
+        return made
+
+    def record(self, action: Action, dataset: str, changes: Changes, *, root: str = "") -> Instant:
+        """See Timeline."""
+        done = Instant(0, action, InstantState.COMPLETED, dataset, root, changes=changes)
+        made = self._write(lambda state, now: replace(done, time=now, completed=now))
+        assert made is not None
+        return made
+
+    def undo(self, dataset: str, times: Sequence[int], *, action: Action = Action.ROLLBACK) -> Instant:
+        """See Timeline."""
+        root = self.state().roots.get(dataset, dataset)
+        asked = self.request(action, dataset, root=root, key=f"undo {sorted(times)}")
+        if asked.state is InstantState.INFLIGHT:
+            return asked
+        try:
+            return self.start(asked, self._undoing(dataset, times))
+        except RequestError:
+            self.complete(asked, Changes())
+            raise
+
+    def since(self, number: int) -> Sequence[Event]:
+        """See Timeline."""
+        return list(self._events(number))
+
+    def state(self) -> TimelineState:
+        """See Timeline."""
+        with self._lock:
+            return self._caught_up()
+
+    def _advance(
+        self, state: TimelineState, instant: Instant, to: InstantState, changes: Changes, completed: int
+    ) -> Instant:
+        pending = state.pending.get(instant.time)
+        if pending is None:
+            raise RequestError(
+                f"Instant {instant.time} of {instant.dataset} is not pending: it is unknown, done or undone",
+                "Request the action again",
+            )
+        return advanced(pending, to, changes, completed)
+
+    def _undoing(self, dataset: str, times: Sequence[int]) -> Changes:
+        """What undoing instants does to the files, by the events since them."""
+        left = set(times)
+        gone: set[FileKey] = set()  # what later instants have removed
+        kept: set[FileKey] = set()  # what later instants have added
+        undone: set[int] = set()
+        removes: dict[FileKey, None] = {}
+        restores: dict[FileKey, None] = {}
+        for event in self._backwards():
+            instant, changes = event.instant, event.instant.changes
+            time = instant.completed or instant.time
+            if instant.dataset != dataset or time in undone:
+                continue
+            undone.update(changes.undone if instant.completed else ())
+            if instant.completed:
+                gone.update(changes.removes)
+            if time not in left:
+                kept.update(version.key for version in changes.adds)
+                continue
+            left.discard(time)
+            if instant.completed:
+                _check_whole(instant, gone)
+            for version in changes.adds:
+                if version.key not in kept:
+                    removes[version.key] = None
+                restores.pop(version.key, None)
+            restores |= dict.fromkeys(changes.replaces)
+            if not left:
+                break
+        if left:
+            raise RequestError(f"{dataset} has no instants {sorted(left)}", "See walship timeline list")
+        return Changes(
+            removes=tuple(removes),
+            restores=tuple(key for key in restores if key not in removes),
+            undone=tuple(sorted(times)),
+        )
+
+    def _completed(self, instant: Instant) -> Instant | None:
+        """The instant as it was completed; None if it was not."""
+        for event in self._backwards():
+            if event.instant.time == instant.time:
+                return None if event.instant.is_pending else event.instant
+            if not event.instant.is_pending and instant.time in event.instant.changes.undone:
+                return None
+            if max(event.instant.time, event.instant.completed) < instant.time:
+                return None
+        return None
+
+    def _write(self, ask: Callable[[TimelineState, int], Instant | None]) -> Instant | None:
+        """Write the event that ``ask`` makes of the newest state and the next time; None if it makes none."""
+        with self._lock:
+            for _ in range(_TRIES):
+                state = self._caught_up()
+                instant = ask(state, max(self._clock(), state.time + 1))
+                if instant is None:
+                    return None
+                content = encode(instant, state.hash)
+                event = Event(state.number + 1, hash_of(content), instant)
+                if self._records.create(event.number, content):
+                    self._state = state.after(event)
+                    return instant
+        raise CoordinationError(
+            f"The timeline's next event was written by others {_TRIES} times", "Try again, and check its store"
+        )
+
+    def _caught_up(self) -> TimelineState:
+        for event in self._events(self._state.number, self._state.hash):
+            self._state = self._state.after(event)
+        return self._state
+
+    def _events(self, number: int, before: str | None = None) -> Iterator[Event]:
+        while (content := self._records.read(number + 1)) is not None:
+            number += 1
+            event, named = decode(number, content)
+            if before is not None and named != before:
+                raise FormatError(
+                    f"Event {number} of the timeline does not follow event {number - 1} as it was read before",
+                    "The timeline's store was restored or changed by hand: restart what reads it",
+                )
+            before = event.hash
+            yield event
+
+    def _backwards(self) -> Iterator[Event]:
+        number = self._state.number
+        while number > 0 and (content := self._records.read(number)) is not None:
+            yield decode(number, content)[0]
+            number -= 1
+
+
+def _check_whole(instant: Instant, gone: set[FileKey]) -> None:
+    lost = [*instant.changes.removes, *(key for key in instant.changes.replaces if key in gone)]
+    if lost:
+        raise RequestError(
+            f"Instant {instant.completed} of {instant.dataset} cannot be undone: {lost[0][1]}, which it replaced, is"
+            " gone",
+            "Copy or write the files again instead",
+        )

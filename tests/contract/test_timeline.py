@@ -1,0 +1,175 @@
+"""The contract of a timeline, over records in memory, in a local folder and in an object store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from replication.core.timeline.instants import Action, Changes, FileVersion, InstantState
+from replication.errors import ConfigError, FormatError, RequestError, StorageError
+from replication.timeline.base import Records
+from replication.timeline.memory import MemoryRecords
+from replication.timeline.recorded import RecordedTimeline
+from replication.timeline.stored import open_records
+
+Open = Callable[[], Records]
+OUT = "out"
+
+
+def added(*paths: str, replaces: tuple[str, ...] = (), removes: tuple[str, ...] = ()) -> Changes:
+    return Changes(
+        tuple(FileVersion("", path, 1) for path in paths),
+        tuple(("", path) for path in replaces),
+        tuple(("", path) for path in removes),
+    )
+
+
+@pytest.fixture(params=["memory", "folder", "object store"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """How a process opens the records of one timeline."""
+    if request.param == "memory":
+        records = MemoryRecords()
+        yield lambda: records
+    elif request.param == "folder":
+        yield lambda: open_records(f"file://{tmp_path}/timeline")
+    else:
+        yield lambda: open_records(f"memory://timeline-{tmp_path.name}")
+
+
+def test_an_instant_goes_from_requested_to_inflight_to_completed(opened: Open) -> None:  # 003-4
+    timeline = RecordedTimeline(opened())
+    asked = timeline.request(Action.COPY, OUT, root="file:///out", key="monday")
+    assert timeline.request(Action.COPY, OUT, key="monday") == asked, "asked again after a crash: the same"
+    timeline.start(asked, added("a"))
+    (pending,) = timeline.state().pending.values()
+    assert (pending.state, [v.path for v in pending.changes.adds]) == (InstantState.INFLIGHT, ["a"])
+    done = timeline.complete(asked, added("a"))
+    assert timeline.complete(asked, added("a")) == done, "completed again after a crash: the same"
+    state = RecordedTimeline(opened()).state()
+    assert (state.number, state.instant, dict(state.pending)) == (3, done.completed, {})
+    assert state.roots == {OUT: "file:///out"}
+
+
+def test_times_differ_and_grow_whatever_the_clocks_say(opened: Open) -> None:
+    ahead, behind = (RecordedTimeline(opened(), clock=lambda now=now: now) for now in (1000, 5))
+    done = [timeline.record(Action.COPY, OUT, added("a")) for timeline in (ahead, behind, ahead, behind)]
+    assert [each.completed for each in done] == [1000, 1001, 1002, 1003]
+
+
+def test_processes_that_write_at_once_agree_on_one_order(opened: Open) -> None:
+    def write(thread: int) -> None:
+        timeline = RecordedTimeline(opened())
+        for count in range(10):
+            timeline.record(Action.COPY, OUT, added(f"{thread}-{count}"))
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    events = RecordedTimeline(opened()).since(0)
+    assert [event.number for event in events] == list(range(1, 41))
+    times = [event.instant.completed for event in events]
+    assert times == sorted(set(times))
+
+
+def test_a_timeline_that_read_a_state_before_reads_only_what_is_new() -> None:  # 003-14
+    records = MemoryRecords()
+    timeline = RecordedTimeline(records)
+    for count in range(20):
+        timeline.record(Action.COPY, OUT, added(str(count)))
+    known = timeline.state()
+    timeline.record(Action.COPY, OUT, added("new"))
+    records.reads = 0
+    state = RecordedTimeline(records, known=known).state()
+    assert (state.number, records.reads) == (21, 2)
+    assert state.hash == RecordedTimeline(records).state().hash, "the same hash, however it was reached"
+
+
+def test_a_timeline_of_another_history_is_refused() -> None:
+    records, other = MemoryRecords(), MemoryRecords()
+    for each, path in ((records, "a"), (other, "b")):
+        timeline = RecordedTimeline(each)
+        timeline.record(Action.COPY, OUT, added(path))
+        known = timeline.state()
+    RecordedTimeline(records).record(Action.COPY, OUT, added("c"))
+    with pytest.raises(FormatError, match="does not follow"):
+        RecordedTimeline(records, known=known).state()
+
+
+def test_an_undone_pending_instant_cannot_be_completed(opened: Open) -> None:
+    timeline = RecordedTimeline(opened())
+    asked = timeline.start(timeline.request(Action.COPY, OUT), added("a", "b"))
+    undo = timeline.undo(OUT, [asked.time])
+    assert set(undo.changes.removes) == {("", "a"), ("", "b")}, "its files are to be deleted"
+    timeline.complete(undo, undo.changes)
+    assert not timeline.state().pending
+    with pytest.raises(RequestError, match="not pending"):
+        timeline.complete(asked, added("a", "b"))
+
+
+def test_undo_names_the_files_to_delete_and_those_that_are_seen_again(opened: Open) -> None:
+    timeline = RecordedTimeline(opened())
+    timeline.record(Action.COPY, OUT, added("a1", "b1"))
+    second = timeline.record(Action.COPY, OUT, added("a2", replaces=("a1",)))
+    third = timeline.record(Action.COPY, OUT, added("a3", replaces=("a2",)))
+    timeline.record(Action.COPY, "other", added("a3"))
+    undo = timeline.undo(OUT, [second.completed, third.completed], action=Action.RESTORE)
+    assert set(undo.changes.removes) == {("", "a2"), ("", "a3")}
+    assert undo.changes.restores == (("", "a1"),)
+    assert timeline.undo(OUT, [second.completed, third.completed], action=Action.RESTORE) == undo, "planned once"
+
+
+def test_an_instant_whose_replaced_files_are_gone_cannot_be_undone(opened: Open) -> None:
+    timeline = RecordedTimeline(opened())
+    timeline.record(Action.COPY, OUT, added("a1"))
+    second = timeline.record(Action.COPY, OUT, added("a2", replaces=("a1",)))
+    timeline.record(Action.CLEAN, OUT, Changes(removes=(("", "a1"),), retained=second.completed))
+    with pytest.raises(RequestError, match="a1, which it replaced, is gone"):
+        timeline.undo(OUT, [second.completed])
+    assert not timeline.state().pending, "the refused undo is not left pending"
+    over = timeline.record(Action.COPY, OUT, added("a2", removes=("a2",)))
+    with pytest.raises(RequestError, match="gone"):
+        timeline.undo(OUT, [over.completed])
+    with pytest.raises(RequestError, match="no instants"):
+        timeline.undo(OUT, [7])
+
+
+def test_undo_deletes_no_file_that_a_later_instant_wrote_at_the_same_path(opened: Open) -> None:
+    timeline = RecordedTimeline(opened())
+    first = timeline.record(Action.COPY, OUT, added("a", "b"))
+    timeline.record(Action.COPY, OUT, added("a", removes=("a",)))
+    assert timeline.undo(OUT, [first.completed]).changes.removes == (("", "b"),)
+
+
+def test_a_write_whose_answer_is_lost_counts_once() -> None:
+    records = MemoryRecords()
+    timeline = RecordedTimeline(records)
+    asked = timeline.request(Action.COPY, OUT)
+
+    def lose(number: int) -> None:
+        raise StorageError("the answer was lost")
+
+    records.after = lose
+    with pytest.raises(StorageError):
+        timeline.complete(asked, added("a"))
+    records.after = lambda number: None
+    done = timeline.complete(asked, added("a"))
+    assert [event.instant for event in timeline.since(1)] == [done]
+
+
+def test_a_store_that_may_replace_what_another_wrote_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ftp may replace.*\[timeline\] url"):
+        open_records("ftp://host/timeline")
+
+
+def test_damage_of_a_record_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    timeline = RecordedTimeline(open_records(str(tmp_path)))
+    timeline.record(Action.COPY, OUT, added("a"))
+    (file,) = tmp_path.rglob("*.json.gz")
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(StorageError, match=file.name):
+        RecordedTimeline(open_records(str(tmp_path))).state()
