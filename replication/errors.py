@@ -14,8 +14,11 @@
         BatchConflictError          a repeated batch id with other content
         ConditionalMutationError    conditional mutations cannot be replicated
         HistoryError                a user timestamp older than the table's history_s
+        UnfinishedSequenceError     an earlier operation on the same thing has to be finished first
+        SuspendedSequenceError      an operation that failed too often; carries on after walship ops retry
       CoordinationError           ZooKeeper or the ledger could not be reached or refused
         NotLeaderError  StaleTermError  StaleEpochError  ReadOnlyClusterError  LeaseLostError  NoWorkerError
+        SequenceHeldError           another process runs this operation
         LedgerBusyError             the ledger stayed locked past the timeout
       TransferError               between clusters
         PeerUnavailableError        could not be reached; retried with backoff
@@ -24,6 +27,7 @@
       StorageError                files
         MissingFileError  NoSpaceError  PoisonedFileError  LockedFileError
         ClosedFileError             something grew after it was CLOSED
+      StepFailedError             a step of a commit sequence failed; carries the step's number and its error
       BackpressureError           a bounded queue stayed full past the timeout; part of a large append may be written
       WaitTimeoutError            the data is safe, but did not arrive in time
       ReplayError                 from landed frames to tables
@@ -147,6 +151,14 @@ class HistoryError(RequestError):
     """A user timestamp older than the table's history."""
 
 
+class UnfinishedSequenceError(RequestError):
+    """An earlier commit sequence of the same URN has to be finished or abandoned first."""
+
+
+class SuspendedSequenceError(RequestError):
+    """A commit sequence that failed too often."""
+
+
 class CoordinationError(ReplicationError):
     """ZooKeeper or the ledger could not be reached, or refused the request."""
 
@@ -184,6 +196,10 @@ class LeaseLostError(CoordinationError):
 
 class NoWorkerError(CoordinationError):
     """No worker runs on this host, so nothing that is written here would be shipped."""
+
+
+class SequenceHeldError(CoordinationError):
+    """Another process has the lease of a commit sequence."""
 
 
 class LedgerBusyError(CoordinationError):
@@ -248,6 +264,24 @@ class LockedFileError(StorageError):
 
 class ClosedFileError(StorageError):
     """A file grew, or would grow, after it was CLOSED."""
+
+
+class StepFailedError(ReplicationError):
+    """A step of a commit sequence failed; the sequence is kept and can be resumed.
+
+    Args:
+        what: what failed.
+        number: the step's place in the sequence, from 0.
+        cause: the step's own error.
+    """
+
+    exit_code = 11
+
+    def __init__(self, what: str, hint: str = "", *, number: int = 0, cause: Exception | None = None) -> None:
+        super().__init__(what, hint)
+        self.number = number
+        self.cause = cause
+        self.retryable = isinstance(cause, ReplicationError) and cause.retryable
 
 
 class BackpressureError(ReplicationError):

@@ -6,15 +6,22 @@ system an object and its name are durable when ``put`` returns. Elsewhere the st
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from shutil import copyfileobj
 from typing import Any
+from uuid import uuid4
 
-from replication.errors import MissingFileError, StorageError
+from replication.errors import LockedFileError, MissingFileError, StorageError
 
 _PIECE = 8 << 20
+_LOCK_S = 30.0
+_LOCK_ASK_S = 0.02
+_in_process = threading.Lock()  # drivers whose exclusive creation is atomic only among processes
 
 
 def is_stored(path: str) -> bool:
@@ -55,6 +62,65 @@ class RemoteStore:
             self._sync(os.path.dirname(target))
         return address
 
+    def write(self, name: str, content: bytes) -> None:
+        """Write ``content`` to ``name``, replacing any object there. The object is whole or as it was."""
+        target = f"{self._root}/{name}"
+        part = f"{target}.{uuid4().hex}.part"
+        with _store_errors(self.address(name)):
+            self._fs.makedirs(os.path.dirname(target), exist_ok=True)
+            self._fs.pipe_file(part, content)
+            self._sync(part)
+            self._fs.mv(part, target)
+            self._sync(os.path.dirname(target))
+
+    def load(self, name: str) -> bytes | None:
+        """Return an object's content; None when there is none."""
+        try:
+            with _store_errors(self.address(name)):
+                self._fs.invalidate_cache()
+                return bytes(self._fs.cat_file(f"{self._root}/{name}"))
+        except MissingFileError:
+            return None
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[None]:
+        """Hold the lock ``name`` during the block: among processes of a shared file system, or by an object elsewhere.
+
+        Raises:
+            LockedFileError: the lock's object stayed there for ``_LOCK_S``.
+        """
+        target = f"{self._root}/{name}"
+        if self._is_local:
+            with _store_errors(target):
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                lock = open(target, "ab")  # noqa: SIM115  closed below, outside the translation of its errors
+            with lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+            return
+        deadline = time.monotonic() + _LOCK_S
+        while not self._made(target):
+            if time.monotonic() >= deadline:
+                raise LockedFileError(
+                    f"{self.address(name)} stayed locked for {_LOCK_S:g} s",
+                    "Another process is writing there; if none is, one was killed while it wrote: delete that object",
+                )
+            threading.Event().wait(_LOCK_ASK_S)
+        try:
+            yield
+        finally:
+            self.remove(self.address(name))
+
+    def _made(self, target: str) -> bool:
+        """Create an object unless it exists."""
+        with _store_errors(target), _in_process:
+            try:
+                self._fs.makedirs(os.path.dirname(target), exist_ok=True)
+                self._fs.pipe_file(target, b"", mode="create")
+            except FileExistsError:
+                return False
+        return True
+
     def get(self, address: str, path: str, sync: Callable[[int], None] = os.fsync) -> None:
         """Copy an object to a file of this host. Its content is durable on return; its name is not."""
         with _store_errors(address), self._fs.open(self._path(address), "rb") as source, open(path, "wb") as copy:
@@ -94,6 +160,7 @@ class RemoteStore:
                 self._fs.rm_file(self._path(address))
             except FileNotFoundError:
                 return
+            self._sync(os.path.dirname(self._path(address)))
 
     def address(self, name: str) -> str:
         """Return the address of the object ``name``."""

@@ -14,6 +14,7 @@ from replication.core.ids import ClusterId
 from replication.core.phase import Phase
 from replication.ledger.batches import Batches, BatchPart
 from replication.ledger.bootstraps import Bootstrap, Bootstraps, PassedOn
+from replication.ledger.commit_steps import CommitStepStore, NewSequence, SequenceId, StoredSequence
 from replication.ledger.derivations import Derivation, Derivations
 from replication.ledger.files import KEEP, Backlog, FileKind, FileRecords, FileRow, PeerProgress, Released
 from replication.ledger.landing import LandingRecords
@@ -36,6 +37,7 @@ __all__ = [
     "Bootstrap",
     "Bootstraps",
     "Claim",
+    "CommitStepStore",
     "Derivation",
     "Derivations",
     "Divergence",
@@ -56,6 +58,9 @@ __all__ = [
     "Peer",
     "Pending",
     "Phase",
+    "NewSequence",
+    "SequenceId",
+    "StoredSequence",
     "PeerProgress",
     "Quarantined",
     "Readable",
@@ -120,6 +125,10 @@ class Ledger(Protocol):
     @property
     def derivations(self) -> Derivations:
         """Derived tables."""
+
+    @property
+    def steps(self) -> CommitStepStore:
+        """Commit sequences."""
 
     @property
     def replay(self) -> Replay:

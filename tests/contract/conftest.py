@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from replication.commit.file_store import FileCommitSteps
 from replication.ledger.base import Ledger
+from replication.ledger.commit_steps import CommitStepStore
 from tests.contract.ledger_stores import FLIGHTS, WEATHER, Stores, at, memory, peer, postgresql_database
 
 
@@ -36,3 +39,20 @@ def sending(ledger: Ledger) -> Ledger:
     ledger.tables.create(WEATHER)
     ledger.rules.define(peer(), 0)
     return ledger
+
+
+@pytest.fixture(params=["sqlite", "memory", "file", "objects", pytest.param("postgresql", marks=pytest.mark.slow)])
+def steps(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CommitStepStore]:
+    if request.param == "sqlite":
+        with at(f"sqlite:///{tmp_path}/ledger.db") as made:
+            yield made.ledger.steps
+    elif request.param == "memory":
+        with memory() as made:
+            yield made.ledger.steps
+    elif request.param == "postgresql":
+        with postgresql_database(request.getfixturevalue("postgresql")) as made:
+            yield made.ledger.steps
+    elif request.param == "file":
+        yield FileCommitSteps(f"file://{tmp_path}/commits")
+    else:
+        yield FileCommitSteps(f"memory://commits{uuid4().hex}")

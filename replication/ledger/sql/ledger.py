@@ -23,6 +23,7 @@ from replication.ledger.sql.store.store import BUSY_TIMEOUT_S, SqlStore
 if TYPE_CHECKING:
     from replication.ledger.sql.parts.batches import SqlBatches
     from replication.ledger.sql.parts.bootstraps import SqlBootstraps
+    from replication.ledger.sql.parts.commits import SqlCommitSteps
     from replication.ledger.sql.parts.derivations import SqlDerivations
     from replication.ledger.sql.parts.files import SqlFileRecords
     from replication.ledger.sql.parts.landing import SqlLandingRecords
@@ -139,6 +140,13 @@ class SqlLedger:
         return SqlDerivations(self._store)
 
     @_Once
+    def steps(self) -> SqlCommitSteps:
+        """Commit sequences."""
+        from replication.ledger.sql.parts.commits import SqlCommitSteps
+
+        return SqlCommitSteps(self._store)
+
+    @_Once
     def replay(self) -> SqlReplay:
         """Progress of this cluster's replay."""
         from replication.ledger.sql.parts.replay import SqlReplay
@@ -180,6 +188,7 @@ def initialise(url: str, cluster: ClusterId) -> None:
 
 def prepare(store: SqlStore, cluster: ClusterId) -> None:
     """Do what ``initialise`` does, on an open store."""
+    import replication.ledger.sql.schema.commits  # noqa: F401  its tables are created, too
     from replication.ledger.sql.schema.touched import install
 
     with store.write() as connection:

@@ -14,6 +14,7 @@ from replication.core.ids import ClusterId
 from replication.ledger.base import (
     Batches,
     Bootstraps,
+    CommitStepStore,
     Derivations,
     FileRecords,
     LandingRecords,
@@ -103,6 +104,11 @@ class MemoryLedger:
     def derivations(self) -> Derivations:
         """See ``Ledger``."""
         return cast(Derivations, _Part(self, "derivations", self._real.derivations))
+
+    @property
+    def steps(self) -> CommitStepStore:
+        """See ``Ledger``."""
+        return cast(CommitStepStore, _Part(self, "steps", self._real.steps))
 
     @property
     def replay(self) -> Replay:

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 class Prepared:
     """A statement with named parameters; parameters and columns are integers, flags, text and bytes."""
 
-    def __init__(self, statement: sa.Select[Any] | sa.Insert | sa.Update) -> None:
+    def __init__(self, statement: sa.Select[Any] | sa.Insert | sa.Update | sa.Delete) -> None:
         """Hold the statement; it is compiled on first use."""
         self._statement = statement
         self._text = ""
