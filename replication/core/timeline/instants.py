@@ -42,6 +42,7 @@ class InstantState(StrEnum):
 
 
 UNDOING = frozenset({Action.ROLLBACK, Action.RESTORE})
+DELETING = UNDOING | {Action.CLEAN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,11 @@ class Instant:
         """Whether it is not completed."""
         return self.state is not InstantState.COMPLETED
 
+    @property
+    def is_effective(self) -> bool:
+        """Whether views show it. What deletes files has effect from the moment that it begins: nothing brings them back."""
+        return not self.is_pending or (self.state is InstantState.INFLIGHT and self.action in DELETING)
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -169,7 +175,7 @@ class TimelineState:
         floors, roots = self.floors, self.roots
         if instant.is_pending:
             pending[instant.time] = instant
-        else:
+        if instant.is_effective:
             for time in changes.undone:
                 pending.pop(time, None)
             if (floor := floor_after(instant)) > floors.get(instant.dataset, 0):
@@ -192,12 +198,17 @@ class TimelineState:
 
 
 def floor_after(instant: Instant) -> int:
-    """The oldest instant as of which a dataset can be read after a completed instant; 0 if it changes nothing there."""
+    """The oldest instant as of which a dataset can be read after an instant has effect; 0 if it changes nothing there."""
     if instant.action is Action.CLEAN:
         return instant.changes.retained
     if instant.action in UNDOING or not instant.changes.removes:
         return 0
     return instant.completed
+
+
+def partition_of(path: str) -> str:
+    """The partition of a file in a dataset that is a folder: the folder that the file is in, "" for the root."""
+    return path.rpartition("/")[0]
 
 
 def advanced(instant: Instant, state: InstantState, changes: Changes, completed: int = 0) -> Instant:
@@ -267,6 +278,26 @@ def decode(number: int, content: bytes) -> tuple[Event, str]:
         return Event(number, hash_of(content), instant), str(head["before"])
     except (ValueError, KeyError, TypeError, IndexError):
         raise FormatError(f"event {number} of the timeline cannot be read", "Restore it from a backup") from None
+
+
+def state_to_json(state: TimelineState) -> str:
+    """The state as one line of JSON; ``state_from_json`` reads it."""
+    pending = [encode(instant, "").decode() for instant in state.pending.values()]
+    return json.dumps(
+        [state.number, state.hash, state.time, state.instant, pending, state.floors, state.roots],
+        separators=(",", ":"),
+        default=dict,
+    )
+
+
+def state_from_json(text: str) -> TimelineState:
+    """Read the JSON of ``state_to_json``. Raises FormatError for other text."""
+    try:
+        number, hash_, time, instant, pending, floors, roots = json.loads(text)
+        instants = (decode(0, content.encode())[0].instant for content in pending)
+        return TimelineState(number, hash_, time, instant, {each.time: each for each in instants}, floors, roots)
+    except (ValueError, TypeError, AttributeError):
+        raise FormatError("the state of a timeline cannot be read", "Delete the file; it is made anew") from None
 
 
 def hash_of(content: bytes) -> str:

@@ -8,10 +8,11 @@ there, so those of an undone fold merge with the slices before by themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from replication.core.timeline.instants import Action, FileKey, FileVersion, Instant
 
+_UNKNOWN = -1  # the size of a file that was replaced before its partition was listed
 Find = Callable[[FileKey], FileVersion | None]
 
 
@@ -38,8 +39,11 @@ class FileSlice:
     deltas: tuple[FileVersion, ...] = ()
 
 
-def effects(instant: Instant, find: Find) -> Effects:
-    """Return what a completed instant changes, given the versions before it."""
+def effects(instant: Instant, find: Find, is_listed: Callable[[str], bool]) -> Effects:
+    """Return what an instant changes once it has effect, given the versions before it.
+
+    A replaced file of a partition that ``is_listed`` denies may exist: it is put without its size, for ``merged``.
+    """
     changes, at = instant.changes, instant.completed
     drops = set(changes.removes)
     puts: dict[FileKey, FileVersion] = {}
@@ -48,7 +52,8 @@ def effects(instant: Instant, find: Find) -> Effects:
         if (version := find(key)) is not None and version.removed in undone:
             puts[key] = _stamped(version, version.added, version.requested, 0)
     for key in changes.replaces:
-        if (version := find(key)) is not None and not version.removed:
+        version = find(key) or (None if is_listed(key[0]) else FileVersion(*key, _UNKNOWN))
+        if version is not None and not version.removed:
             puts[key] = _stamped(version, version.added, version.requested, at)
     for version in changes.adds:
         puts[version.key] = _stamped(version, at, instant.time, 0)
@@ -56,7 +61,7 @@ def effects(instant: Instant, find: Find) -> Effects:
 
 
 def merged(
-    known: Iterable[FileVersion], listed: Collection[FileVersion], upto: int, unseen: Collection[str]
+    known: Iterable[FileVersion], listed: Collection[FileVersion], upto: int, hidden: Collection[FileKey]
 ) -> dict[str, FileVersion]:
     """Return a partition's versions by path: what instants have told, and what a listing has found.
 
@@ -64,12 +69,18 @@ def merged(
         known: by the instants, some of them completed after the listing began.
         listed: found by the listing.
         upto: when the latest instant before the listing was completed.
-        unseen: paths of instants that were not completed, or were undone, since the listing began.
+        hidden: files that the listing found, but that are not to be seen: ``unseen``.
     """
     found = {version.path: version for version in listed}
-    kept = {version.path: version for version in known if version.path in found or version.added > upto}
+    kept: dict[str, FileVersion] = {}
+    for version in known:
+        there = found.get(version.path)
+        if version.size == _UNKNOWN:
+            version = _stamped(there, 0, 0, version.removed) if there is not None else version
+        if version.size != _UNKNOWN and (there is not None or version.added > upto):
+            kept[version.path] = version
     for path, version in found.items():
-        if path not in kept and path not in unseen:
+        if path not in kept and version.key not in hidden:
             kept[path] = version
     return kept
 
@@ -117,11 +128,21 @@ def _slices_of(file: str, versions: list[FileVersion], folds: Iterable[int]) -> 
     ]
 
 
-def shown(version: FileVersion, known_since: int) -> FileVersion:
-    """The version as every view shows it: an instant from before ``known_since`` counts as before the timeline."""
-    if version.added >= known_since:
-        return version
-    return replace(version, added=0, requested=0)
+def unseen(pending: Iterable[Instant], since: Iterable[Instant]) -> set[FileKey]:
+    """Return the files that a listing may have found although no view has them.
+
+    Args:
+        pending: instants that were pending when the listing began.
+        since: the instants of the events since then.
+    """
+    found: set[FileKey] = set()
+    for instant in (*pending, *since):
+        changes = instant.changes
+        if instant.is_pending:
+            found |= {version.key for version in changes.adds} - set(changes.removes)
+        if instant.is_effective:
+            found.update(changes.removes)
+    return found
 
 
 def _stamped(v: FileVersion, added: int, requested: int, removed: int) -> FileVersion:

@@ -1,0 +1,88 @@
+"""Listings: the partitions of a dataset, and the files of a partition, as its store has them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from replication.core.timeline.instants import FileVersion
+from replication.errors import RequestError, StorageError
+
+#: Names that begin so are walship's own: staged files, and its notes.
+STAGING_PREFIX = ".walship"
+
+
+class Listings(Protocol):
+    """Lists datasets."""
+
+    def partitions(self, dataset: str, root: str) -> list[str]:
+        """Return the names of the partitions of a dataset."""
+
+    def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
+        """Return the files of a partition; empty if it does not exist.
+
+        Raises:
+            StorageError: the store failed.
+        """
+
+
+class FolderListings:
+    """Lists datasets that are folders of a store that fsspec supports; each folder below the root is a partition.
+
+    ``calls`` counts the folders that it listed.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def partitions(self, dataset: str, root: str) -> list[str]:
+        """See Listings."""
+        found, left = [], [""]
+        while left:
+            partition = left.pop()
+            entries = self._entries(root, partition)
+            if any(entry["type"] != "directory" for entry in entries):
+                found.append(partition)
+            left += [_below(partition, entry) for entry in entries if entry["type"] == "directory"]
+        return sorted(found)
+
+    def files(self, dataset: str, root: str, partition: str) -> list[FileVersion]:
+        """See Listings."""
+        return [
+            FileVersion(partition, _below(partition, entry), int(entry["size"] or 0))
+            for entry in self._entries(root, partition)
+            if entry["type"] != "directory"
+        ]
+
+    def _entries(self, root: str, partition: str) -> list[dict[str, Any]]:
+        import fsspec
+
+        if partition and any(part in ("", ".", "..") for part in partition.split("/")):
+            raise RequestError(
+                f"{partition!r} is not a partition: it leaves the dataset", "Name a folder below its root"
+            )
+        folder = f"{root.rstrip('/')}/{partition}".rstrip("/")
+        self.calls += 1
+        try:
+            fs, path = fsspec.core.url_to_fs(folder)
+            entries = fs.ls(path, detail=True, refresh=True) if _caches(fs) else fs.ls(path, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except Exception as error:  # each driver has its own errors
+            raise StorageError(
+                f"{folder} cannot be listed: {type(error).__name__}: {error}"[:500],
+                "Check the store and the credentials",
+            ) from error
+        return [entry for entry in entries if not _name(entry).startswith(STAGING_PREFIX) and _name(entry)]
+
+
+def _caches(fs: Any) -> bool:
+    """Whether a driver remembers listings unless it is told not to."""
+    return any(scheme in ("s3", "s3a") for scheme in ([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol))
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return str(entry["name"]).rstrip("/").rpartition("/")[2]
+
+
+def _below(partition: str, entry: dict[str, Any]) -> str:
+    return f"{partition}/{_name(entry)}" if partition else _name(entry)

@@ -1,0 +1,180 @@
+"""Views in memory: all of them, or as much as fits a bound.
+
+With a file every change is written there, too: it is the checkpoint of the first, and where the second finds again what
+it has dropped from memory. Whatever was not used for the longest time is dropped first, and comes back when it is asked
+for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from peer.timeline.stores.partition_file import PartitionFile, PartitionFiles
+from replication.core.timeline.instants import FileKey, FileVersion, TimelineState
+from replication.core.timeline.view import Effects
+
+_VERSION_BYTES = 420  # measured: a version with its path and its place in a dictionary, less the path's letters
+_PARTITION_BYTES = 400
+
+
+class MemoryViews:
+    """Views in memory. With a ``checkpoint`` a process that starts again has them again."""
+
+    def __init__(self, checkpoint: Path | None = None) -> None:
+        self._file = PartitionFile(checkpoint) if checkpoint is not None else None
+        self._state = self._file.state() if self._file is not None else TimelineState()
+        self._datasets: dict[str, dict[str, PartitionFiles]] = {}
+        for dataset, name, files in self._file.read_all() if self._file is not None else ():
+            self._datasets.setdefault(dataset, {})[name] = files
+
+    def state(self) -> TimelineState:
+        """See ViewStore."""
+        return self._state
+
+    def find(self, dataset: str, key: FileKey) -> FileVersion | None:
+        """See ViewStore."""
+        files = self._datasets.get(dataset, {}).get(key[0])
+        return files.versions.get(key[1]) if files is not None else None
+
+    def versions(self, dataset: str, partition: str) -> Collection[FileVersion]:
+        """See ViewStore."""
+        files = self._datasets.get(dataset, {}).get(partition)
+        return files.versions.values() if files is not None else ()
+
+    def partitions(self, dataset: str) -> list[str]:
+        """See ViewStore."""
+        return sorted(self._datasets.get(dataset, ()))
+
+    def is_listed(self, dataset: str, partition: str) -> bool:
+        """See ViewStore."""
+        files = self._datasets.get(dataset, {}).get(partition)
+        return files is not None and files.listed
+
+    def apply(self, state: TimelineState, dataset: str, effects: Effects) -> None:
+        """See ViewStore."""
+        partitions = self._datasets.setdefault(dataset, {})
+        touched: dict[str, PartitionFiles] = {}
+        for (partition, path), version in effects.puts.items():
+            touched[partition] = files = partitions.setdefault(partition, PartitionFiles())
+            files.versions[path] = version
+        for partition, path in effects.drops:
+            if (at := partitions.get(partition)) is not None and at.versions.pop(path, None) is not None:
+                touched[partition] = at
+        self._state = state
+        if self._file is not None:
+            self._file.write(state, dataset, touched)
+
+    def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
+        """See ViewStore."""
+        files = PartitionFiles({version.path: version for version in versions}, listed)
+        self._datasets.setdefault(dataset, {})[partition] = files
+        if self._file is not None:
+            self._file.write(None, dataset, {partition: files})
+
+    def close(self) -> None:
+        """See ViewStore."""
+        if self._file is not None:
+            self._file.close()
+
+
+class SpillableViews:
+    """Views on disk, of which the last used are in memory.
+
+    Args:
+        path: the file.
+        memory_bytes_max: about how much memory partitions may take. A partition that is larger by itself is in memory
+            only while it is read.
+    """
+
+    def __init__(self, path: Path, memory_bytes_max: int) -> None:
+        self._file = PartitionFile(path)
+        self._state = self._file.state()
+        self._max = memory_bytes_max
+        self._cached: OrderedDict[FileKey, tuple[PartitionFiles, int]] = OrderedDict()
+        self.memory_bytes = 0
+
+    def state(self) -> TimelineState:
+        """See ViewStore."""
+        return self._state
+
+    def find(self, dataset: str, key: FileKey) -> FileVersion | None:
+        """See ViewStore."""
+        files = self._read(dataset, key[0])
+        return files.versions.get(key[1]) if files is not None else None
+
+    def versions(self, dataset: str, partition: str) -> Collection[FileVersion]:
+        """See ViewStore."""
+        files = self._read(dataset, partition)
+        return files.versions.values() if files is not None else ()
+
+    def partitions(self, dataset: str) -> list[str]:
+        """See ViewStore."""
+        return self._file.names(dataset)
+
+    def is_listed(self, dataset: str, partition: str) -> bool:
+        """See ViewStore."""
+        files = self._read(dataset, partition)
+        return files is not None and files.listed
+
+    def apply(self, state: TimelineState, dataset: str, effects: Effects) -> None:
+        """See ViewStore."""
+        puts: dict[str, list[FileVersion]] = {}
+        for (partition, _), version in effects.puts.items():
+            puts.setdefault(partition, []).append(version)
+        drops: dict[str, list[str]] = {}
+        for partition, path in effects.drops:
+            drops.setdefault(partition, []).append(path)
+        touched: dict[str, PartitionFiles] = {}
+        for partition in puts.keys() | drops.keys():
+            files = self._read(dataset, partition) or PartitionFiles()
+            kept = dict(files.versions)
+            kept |= {version.path: version for version in puts.get(partition, ())}
+            for path in drops.get(partition, ()):
+                kept.pop(path, None)
+            touched[partition] = PartitionFiles(kept, files.listed)
+            if len(touched) == 64:  # partitions of a large instant are written in parts, so that they fit memory
+                self._write(None, dataset, touched)
+                touched.clear()
+        self._write(state, dataset, touched)
+        self._state = state
+
+    def put(self, dataset: str, partition: str, versions: Iterable[FileVersion], *, listed: bool) -> None:
+        """See ViewStore."""
+        files = PartitionFiles({version.path: version for version in versions}, listed)
+        self._write(None, dataset, {partition: files})
+
+    def close(self) -> None:
+        """See ViewStore."""
+        self._cached.clear()
+        self._file.close()
+
+    def _write(self, state: TimelineState | None, dataset: str, partitions: dict[str, PartitionFiles]) -> None:
+        self._file.write(state, dataset, partitions)
+        for partition, files in partitions.items():
+            self._keep((dataset, partition), files)
+
+    def _read(self, dataset: str, partition: str) -> PartitionFiles | None:
+        key = (dataset, partition)
+        if (found := self._cached.get(key)) is not None:
+            self._cached.move_to_end(key)
+            return found[0]
+        files = self._file.read(dataset, partition)
+        if files is not None:
+            self._keep(key, files)
+        return files
+
+    def _keep(self, key: FileKey, files: PartitionFiles) -> None:
+        self._drop(key)
+        size = _PARTITION_BYTES + sum(_VERSION_BYTES + len(path) for path in files.versions)
+        if size > self._max:
+            return
+        self._cached[key] = (files, size)
+        self.memory_bytes += size
+        while self.memory_bytes > self._max:
+            self._drop(next(iter(self._cached)))
+
+    def _drop(self, key: FileKey) -> None:
+        if (found := self._cached.pop(key, None)) is not None:
+            self.memory_bytes -= found[1]

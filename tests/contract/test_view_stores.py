@@ -1,0 +1,158 @@
+"""The contract of stores of views: in memory, spillable to disk, and embedded."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peer.timeline.stores.base import ViewStore
+from peer.timeline.stores.embedded import EmbeddedViews
+from peer.timeline.stores.memory import MemoryViews, SpillableViews
+from replication.core.timeline.instants import Action, FileVersion, Instant, InstantState, TimelineState
+from replication.core.timeline.view import Effects
+from tests.datasets_made import versions
+
+Open = Callable[[], ViewStore]
+STATE = TimelineState(
+    7, "h7", 90, 80, {85: Instant(85, Action.COPY, InstantState.REQUESTED, "out")}, {"out": 40}, {"out": "file:///out"}
+)
+
+
+def put(*paths: str) -> Effects:
+    return Effects({version.key: version for version in versions(*paths)}, frozenset())
+
+
+def dropped(*keys: tuple[str, str]) -> Effects:
+    return Effects({}, frozenset(keys))
+
+
+def paths(found: object) -> list[str]:
+    return sorted(version.path for version in found)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(params=["memory", "spillable", "embedded"])  # 003-10, 003-11, 003-12
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    """Opens the store, again after it was closed."""
+    made: list[ViewStore] = []
+
+    def start() -> ViewStore:
+        if made:
+            made[-1].close()
+        made.append(
+            MemoryViews(tmp_path / "view")
+            if request.param == "memory"
+            else SpillableViews(tmp_path / "view", 2000)
+            if request.param == "spillable"
+            else EmbeddedViews(tmp_path / "view")
+        )
+        return made[-1]
+
+    yield start
+    if made:
+        made[-1].close()
+
+
+def test_versions_are_found_by_partition_and_by_key(opened: Open) -> None:
+    store = opened()
+    store.apply(STATE, "out", put("a", "p/a", "p/b", "pp/a"))
+    store.apply(STATE, "outer", put("p/other"))
+    assert paths(store.versions("out", "p")) == ["p/a", "p/b"], "neither of pp, nor of another dataset"
+    assert store.find("out", ("p", "p/a")) == versions("p/a")[0]
+    assert store.find("out", ("p", "p/c")) is store.find("none", ("p", "p/a")) is None
+    assert store.partitions("out") == ["", "p", "pp"]
+    assert store.partitions("none") == []
+
+
+def test_applying_drops_and_replaces_versions(opened: Open) -> None:
+    store = opened()
+    store.apply(STATE, "out", put("p/a", "p/b", "q/a"))
+    later = replace(versions("p/a")[0], removed=70)
+    store.apply(STATE, "out", Effects({later.key: later}, frozenset({("p", "p/b"), ("q", "q/none"), ("none", "x")})))
+    assert list(store.versions("out", "p")) == [later]
+    assert paths(store.versions("out", "q")) == ["q/a"]
+
+
+def test_a_listed_partition_has_what_was_put_last(opened: Open) -> None:
+    store = opened()
+    store.apply(STATE, "out", put("p/a", "p/b"))
+    assert not store.is_listed("out", "p")
+    store.put("out", "p", versions("p/b", "p/c"), listed=True)
+    assert store.is_listed("out", "p")
+    assert paths(store.versions("out", "p")) == ["p/b", "p/c"]
+    store.apply(STATE, "out", put("p/d"))
+    assert store.is_listed("out", "p")
+    store.put("out", "p", store.versions("out", "p"), listed=False)
+    assert not store.is_listed("out", "p")
+    assert paths(store.versions("out", "p")) == ["p/b", "p/c", "p/d"]
+
+
+def test_a_store_that_is_opened_again_has_everything_and_its_state(opened: Open) -> None:  # 003-18
+    store = opened()
+    store.put("out", "p", versions("p/a"), listed=True)
+    full = FileVersion("p", "p/x.delta", 1 << 40, "x", True, "sha256:00", 80, 70, 90)
+    store.apply(STATE, "out", Effects({full.key: full}, frozenset()))
+    store = opened()
+    assert store.state() == STATE
+    assert store.is_listed("out", "p")
+    assert store.find("out", full.key) == full
+    assert paths(store.versions("out", "p")) == ["p/a", "p/x.delta"]
+
+
+def test_names_of_any_bytes_are_kept(opened: Open) -> None:
+    odd = ["no utf-8 \udce9/\udcff", "p\n/\t'\"", "日本/é\x01"]
+    store = opened()
+    store.apply(STATE, "out", put(*odd))
+    store = opened()
+    assert set(store.partitions("out")) == {path.rpartition("/")[0] for path in odd}
+    for path in odd:
+        assert paths(store.versions("out", path.rpartition("/")[0])) == [path]
+
+
+def test_an_instant_of_many_partitions_is_applied_whole(opened: Open) -> None:
+    store = opened()
+    store.apply(STATE, "out", put(*(f"{n % 300:03}/{n}" for n in range(3000))))
+    assert len(store.partitions("out")) == 300
+    assert sum(len(store.versions("out", name)) for name in store.partitions("out")) == 3000
+
+
+def test_memory_of_the_spillable_store_stays_within_its_bound(tmp_path: Path) -> None:  # 003-6, 003-11
+    bound = 2 << 20
+    store = SpillableViews(tmp_path / "view", bound)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for part in range(40):
+            store.apply(STATE, "out", put(*(f"{part * 20 + n % 20:04}/file-{n:07}.parquet" for n in range(1000))))
+        for part in range(0, 800, 7):
+            assert len(store.versions("out", f"{part:04}")) == 50
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert store.memory_bytes <= bound
+    assert held < 1.3 * bound, "40,000 versions would take ten times as much"
+    store.close()
+
+
+def test_a_partition_larger_than_the_bound_is_read_from_disk(tmp_path: Path) -> None:
+    store = SpillableViews(tmp_path / "view", 500)
+    store.apply(STATE, "out", put("a", "b", "c", "d"))
+    assert paths(store.versions("out", "")) == ["a", "b", "c", "d"]
+    assert store.memory_bytes == 0
+    store.close()
+
+
+def test_an_unreadable_checkpoint_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "view").write_bytes(b"no database" * 1000)
+    store = MemoryViews(tmp_path / "view")
+    assert store.state() == TimelineState()
+    store.apply(STATE, "out", put("a"))
+    store.close()
+    again = MemoryViews(tmp_path / "view")
+    assert again.state() == STATE
+    again.close()
