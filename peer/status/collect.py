@@ -18,6 +18,7 @@ from peer.status.forecasts import DiskForecast, PeerForecast, disk_forecast, pee
 from peer.status.lag import PeerLag
 from peer.status.losses import LostHere, lost_here
 from peer.status.members import Members, with_files, with_replayers
+from peer.status.operations import UnfinishedOperation, operations
 from peer.status.paths import InboundPath, paths
 from peer.status.refused import RefusedMessages, refused_lately
 from peer.status.replay_report import ReplayReport
@@ -112,6 +113,7 @@ class ClusterStatus:
     far_ahead: tuple[FarAhead, ...]
     batch_conflicts: tuple[BatchConflict, ...]
     refused: tuple[RefusedMessages, ...]
+    operations: tuple[UnfinishedOperation, ...]
 
     def of_peer(self, peer: str) -> ClusterStatus:
         """The same with one peer only; this cluster's own part stays."""
@@ -163,6 +165,7 @@ def collect(config: Config, ledger: Ledger, members: Members) -> ClusterStatus:
         far_ahead=tuple(_far_ahead(ledger, now)),
         batch_conflicts=tuple(ledger.batches.conflicts()),
         refused=refused_lately(ledger, now),
+        operations=operations(ledger.steps, now),
     )
 
 

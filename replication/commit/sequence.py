@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
 from replication.commit.leases import Leases
@@ -12,8 +12,14 @@ from replication.ledger.commit_steps import CommitStepStore, NewSequence, Sequen
 from replication.log import get
 
 FAILURES_MAX = 5
+OnStep = Callable[[int, CommitStep[Any]], None]
 
 _log = get(__name__)
+
+
+def ignore_step(_number: int, _step: CommitStep[Any]) -> None:
+    """Tell nobody of a step."""
+    return
 
 
 class CommitSequence(Generic[C]):
@@ -60,12 +66,13 @@ class CommitSequence(Generic[C]):
             return False
         return True
 
-    def run(self, context: C, leases: Leases | None = None) -> None:
+    def run(self, context: C, leases: Leases | None = None, on_step: OnStep = ignore_step) -> None:
         """Store all steps, durably; then verify each, else execute it; then remove them.
 
         Args:
             context: what the steps work on.
             leases: of a process that runs many sequences; this one's own by default.
+            on_step: called before each step that is executed.
 
         Raises:
             UnfinishedSequenceError: the URN has a sequence already, to be redone first. Nothing was done.
@@ -74,10 +81,10 @@ class CommitSequence(Generic[C]):
         """
         if leases is None:
             with Leases(self._store) as own:
-                return self.run(context, own)
+                return self.run(context, own, on_step)
         leases.put([self.stored_form()])
         with leases.held_while([self.id]):
-            self.execute(context, leases)
+            self.execute(context, leases, on_step)
         leases.finish([self.id])
         _log.info("sequence_committed", sequence=str(self.id), steps=len(self.steps))
 
@@ -85,13 +92,14 @@ class CommitSequence(Generic[C]):
         """The sequence as a store takes it."""
         return NewSequence(self.id, tuple(step_to_json(step) for step in self.steps))
 
-    def execute(self, context: C, leases: Leases) -> None:
+    def execute(self, context: C, leases: Leases, on_step: OnStep = ignore_step) -> None:
         """Verify each step, else execute it; the sequence is stored and leased, and stays. Raises as ``run``."""
         for number, step in enumerate(self.steps):
             leases.check(self.id, number)
             try:
                 if not step.verify(context):
                     leases.check(self.id, number)
+                    on_step(number, step)
                     step.execute(context)
                     if not step.verify(context):
                         raise StepFailedError("it was executed, but what is there is not what it makes")

@@ -22,6 +22,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "role": ("readonly",),
         "bootstrap": ("bootstrap",),
         "operate": ("pause", "resume", "throttle", "drain", "removehost"),
+        "ops": ("ops",),
     },
     "Rows": {
         "data": ("write", "read", "sql"),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from peer.derive.progress import DerivedHere
     from peer.status.collect import ClusterStatus
     from peer.status.members import Members
+    from peer.status.operations import UnfinishedOperation
+
+_OPERATIONS_MAX = 10
 
 
 def show_status(printer: Printer, found: ClusterStatus) -> None:
@@ -39,6 +42,7 @@ def show_status(printer: Printer, found: ClusterStatus) -> None:
     _show_disk_use(printer, found)
     show_retained(printer, found)
     show_forecasts(printer, found.peer_forecasts, found.disk)
+    show_operations(printer, found.operations)
     _show_alarms(printer, found)
 
 
@@ -167,6 +171,19 @@ def _show_disk_use(printer: Printer, found: ClusterStatus) -> None:
         f"disk use: WAL {bytes_text(used.wal)}, landing {bytes_text(used.landing)}, changes {_size(used.changes)}, "
         f"tables {_size(used.tables)}{ratio}"
     )
+
+
+def show_operations(printer: Printer, found: Sequence[UnfinishedOperation]) -> None:
+    """Operations that nobody runs; the first of many."""
+    resting = [each for each in found if each.state != "running"]
+    for each in resting[:_OPERATIONS_MAX]:
+        suspended = each.state == "suspended"
+        verb = "retry" if suspended else "resume"
+        told = f"failed {each.failures} times and is suspended" if suspended else "is unfinished and nobody runs it"
+        why = f": {each.error}" if each.error else ""
+        printer.note(f"{each.store}/{each.operation} {told}{why}. See walship ops show, then walship ops {verb}")
+    if len(resting) > _OPERATIONS_MAX:
+        printer.note(f"{len(resting) - _OPERATIONS_MAX} more operations are unfinished: walship ops list")
 
 
 def _show_alarms(printer: Printer, found: ClusterStatus) -> None:

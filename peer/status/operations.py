@@ -1,0 +1,57 @@
+"""Unfinished operations: commit sequences in the ledger, and who runs them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from replication.files.owner import is_gone, shown_owner
+from replication.ledger.commit_steps import CommitStepStore, StoredSequence
+from replication.ledger.decisions.leasing import is_held
+
+RUNNING, WAITING, SUSPENDED, INCOMPLETE = "running", "waiting", "suspended", "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedOperation:
+    """A stored commit sequence.
+
+    ``store`` is the cluster's name for operations by verbs. ``state`` is running, waiting (nobody runs it), suspended
+    (it failed too often) or incomplete (its steps were never all stored, and none was executed). ``done`` of ``steps``
+    steps are done, as last recorded. ``by`` is the process that runs it. Times are microseconds since 1970.
+    """
+
+    store: str
+    operation: str
+    state: str
+    steps: int
+    done: int
+    failures: int
+    error: str
+    by: str
+    since: int
+    changed: int
+
+
+def operations(store: CommitStepStore, now: int = 0) -> tuple[UnfinishedOperation, ...]:
+    """Every unfinished operation, by store and name."""
+    at = now or time.time_ns() // 1000
+    return tuple(operation(stored, at) for stored in store.sequences())
+
+
+def operation(stored: StoredSequence, now: int) -> UnfinishedOperation:
+    """One stored sequence as it is at ``now``."""
+    running = is_held(stored, "", now, is_gone)
+    resting = SUSPENDED if stored.suspended else WAITING if stored.complete else INCOMPLETE
+    return UnfinishedOperation(
+        stored.id.store,
+        stored.id.urn,
+        RUNNING if running else resting,
+        len(stored.steps),
+        stored.done,
+        stored.failures,
+        stored.error,
+        shown_owner(stored.owner) if running else "",
+        stored.created,
+        stored.changed,
+    )

@@ -1,0 +1,171 @@
+"""ops list, ops show, ops resume, ops retry, ops abandon: operations of several steps that are not finished."""
+
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from replication.errors import RequestError, VersionError
+from shell.cli.help import Sections
+from shell.cli.invocation import Invocation, add_verb, timeout_option
+from shell.cli.render import Printer, moment_text
+
+if TYPE_CHECKING:
+    from peer.client.cluster import Cluster
+    from peer.status.operations import UnfinishedOperation
+    from replication.ledger.commit_steps import StoredSequence
+
+#: The modules that define the steps of verbs' operations; their context is the cluster's handle.
+STEP_MODULES: tuple[str, ...] = ()
+
+OperationArgument = Annotated[str, typer.Argument(metavar="OPERATION", help="As walship ops list shows it.")]
+StoreOption = Annotated[
+    str, typer.Option("--store", metavar="NAME", help="Whose it is, if not this cluster's; see walship ops list.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these verbs to ``app``."""
+    noun = typer.Typer(cls=Sections, no_args_is_help=True, help="Unfinished operations.", rich_markup_mode=None)
+    add_verb(noun, "list", ops_list)
+    add_verb(noun, "show", ops_show)
+    add_verb(noun, "resume", ops_resume)
+    add_verb(noun, "retry", ops_retry)
+    add_verb(noun, "abandon", ops_abandon)
+    app.add_typer(noun, name="ops")
+
+
+def ops_list(invocation: Invocation) -> None:
+    """List unfinished operations: their progress, last error, and the process that runs each."""
+    from peer.status.operations import operations
+
+    with invocation.connect() as (cluster, printer):
+        rows = [_row(found, cluster.name) for found in operations(cluster.ledger.steps)]
+        columns = ("operation", "store", "state", "done", "failures", "by", "since", "error")
+        printer.rows(rows, columns, "no operation is unfinished")
+
+
+def ops_show(invocation: Invocation, operation: OperationArgument, store: StoreOption = "") -> None:
+    """Show the steps of an unfinished operation, and which of them are done."""
+    with invocation.connect() as (cluster, printer):
+        stored = _stored(cluster, operation, store)
+        row = _row(_now(stored), cluster.name)
+        steps = [
+            {"step": number + 1, "state": "done" if number < stored.done else "", "what": _described(step)}
+            for number, step in enumerate(stored.steps)
+        ]
+        if printer.as_json:
+            printer.value(row | {"steps": steps})
+            return
+        by = f" by {row['by']}" if row["by"] else ""
+        printer.line(f"{stored.id} is {row['state']}{by}, since {row['since']}; {row['done']} steps are done")
+        printer.rows(steps, ("step", "state", "what"), "no steps")
+        if stored.error:
+            printer.note(f"failed {stored.failures} times, last {moment_text(stored.changed)}: {stored.error}")
+
+
+def ops_resume(
+    invocation: Invocation,
+    operation: OperationArgument,
+    wait_s: Annotated[float, timeout_option("Wait so long for a process that runs it.", "--wait-s")] = 0.0,
+) -> None:
+    """Finish an operation of this cluster that was interrupted, from the first step that is not done."""
+    with invocation.connect() as (cluster, printer):
+        stored = _stored(cluster, operation, "")
+        _run(cluster, printer, stored, wait_s)
+
+
+def ops_retry(invocation: Invocation, operation: OperationArgument, store: StoreOption = "") -> None:
+    """Let an operation that was suspended after too many failures run again; run it if it is this cluster's."""
+    with invocation.connect() as (cluster, printer):
+        stored = _stored(cluster, operation, store)
+        cluster.ledger.steps.retry(stored.id.store, stored.id.urn)
+        if stored.id.store == cluster.name:
+            _run(cluster, printer, stored, 0.0)
+        else:
+            printer.value(
+                {"operation": operation, "store": store, "state": "waiting"}, f"the next run of {store} goes on with it"
+            )
+
+
+def ops_abandon(
+    invocation: Invocation,
+    operation: OperationArgument,
+    store: StoreOption = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm that it stays half done.")] = False,
+) -> None:
+    """Forget an unfinished operation; what its steps have done stays."""
+    from peer.status.operations import RUNNING
+
+    with invocation.connect() as (cluster, printer):
+        stored = _stored(cluster, operation, store)
+        found = _now(stored)
+        if found.state == RUNNING:
+            raise RequestError(f"{found.by} runs {stored.id}", "Stop that process first")
+        if not yes:
+            raise RequestError(
+                f"{stored.id} would stay half done: {found.done} of {found.steps} steps are done",
+                "See walship ops show; confirm with --yes",
+            )
+        cluster.ledger.steps.remove(stored.id.store, stored.id.urn)
+        printer.value(_row(found, cluster.name) | {"state": "abandoned"}, f"{stored.id} is abandoned")
+
+
+def _run(cluster: Cluster, printer: Printer, stored: StoredSequence, wait_s: float) -> None:
+    from replication.commit.leases import Leases
+    from replication.commit.redo import Redo
+
+    _load_steps()
+
+    def show(number: int, step: Any) -> None:
+        printer.line(f"step {number + 1} of {len(stored.steps)}: {step.describe()}")
+
+    with Leases(cluster.ledger.steps) as leases:
+        Redo(leases, cluster, on_step=show).run(stored.id.store, stored.id.urn, wait_s)
+    printer.value({"operation": stored.id.urn, "state": "done"}, f"{stored.id.urn} is done")
+
+
+def _stored(cluster: Cluster, operation: str, store: str) -> StoredSequence:
+    found = cluster.ledger.steps.sequences(store or cluster.name, operation)
+    if not found:
+        raise RequestError(
+            f"{store or cluster.name} has no unfinished operation {operation}", "See walship ops list for all there are"
+        )
+    return found[0]
+
+
+def _now(stored: StoredSequence) -> UnfinishedOperation:
+    from peer.status.operations import operation
+
+    return operation(stored, time.time_ns() // 1000)
+
+
+def _row(found: UnfinishedOperation, cluster: str) -> dict[str, Any]:
+    return {
+        "operation": found.operation,
+        "store": "" if found.store == cluster else found.store,
+        "state": found.state,
+        "done": f"{found.done} of {found.steps}",
+        "failures": found.failures or "",
+        "by": found.by,
+        "since": moment_text(found.since),
+        "error": found.error,
+    }
+
+
+def _described(step: str) -> str:
+    from replication.commit.step import step_from_json
+
+    _load_steps()
+    try:
+        return step_from_json(step).describe()
+    except VersionError:  # of a newer version, or of a program beside walship
+        return step
+
+
+def _load_steps() -> None:
+    for module in STEP_MODULES:
+        import_module(module)
