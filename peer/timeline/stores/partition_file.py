@@ -1,4 +1,4 @@
-"""A file of partitions, each one row, with the state up to which they are: a checkpoint, and where a bounded store spills.
+"""A file of partitions, each one row, and the state that they are of: a checkpoint, and where a bounded store spills.
 
 SQLite's write-ahead log keeps it whole after a kill; after a power cut it may be older than it was, never torn. What
 cannot be read is deleted, since views are made anew from the timeline and listings.

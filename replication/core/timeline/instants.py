@@ -137,7 +137,7 @@ class Instant:
 
     @property
     def is_effective(self) -> bool:
-        """Whether views show it. What deletes files has effect from the moment that it begins: nothing brings them back."""
+        """Whether views show it. What deletes files has effect from the moment that it is inflight."""
         return not self.is_pending or (self.state is InstantState.INFLIGHT and self.action in DELETING)
 
 
@@ -198,7 +198,7 @@ class TimelineState:
 
 
 def floor_after(instant: Instant) -> int:
-    """The oldest instant as of which a dataset can be read after an instant has effect; 0 if it changes nothing there."""
+    """The oldest instant as of which a dataset can be read once an instant has effect; 0 if that changes nothing."""
     if instant.action is Action.CLEAN:
         return instant.changes.retained
     if instant.action in UNDOING or not instant.changes.removes:
