@@ -126,7 +126,7 @@ class Decoder:
     def _guarded(self, path: str, raw: Buffer, begin: int) -> pa.RecordBatch:
         try:
             return self.rows(raw, begin)
-        except (ReplicationError, pa.ArrowException, KeyError, ValueError) as error:
+        except Exception as error:  # whatever is wrong with a frame, only its table waits
             what = error.what if isinstance(error, ReplicationError) else f"{type(error).__name__}: {error}"
             raise PoisonFrameError(path, begin, what) from None
 
@@ -259,7 +259,7 @@ def find_poison(decode: Decode, frames: Sequence[FrameRef]) -> list[Poison]:
                 raise
             except ReplicationError as error:
                 found.append(Poison(frame, error.what, isinstance(error, CorruptFrameError)))
-            except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+            except Exception as error:
                 found.append(Poison(frame, f"{type(error).__name__}: {error}"))
     return found
 

@@ -14,7 +14,7 @@ from peer.receive.definitions import Definitions
 from peer.receive.received import AcceptedTerms
 from replication.core.frame import FRAME_BYTES_MAX, HOPS_MAX, FrameKind, FrameView, check_payload, scan
 from replication.core.ids import NIL_UUID, ClusterId
-from replication.core.routes.freshness import ClosedNotice
+from replication.core.routes.freshness import FOREIGN_STREAMS_MAX, ClosedNotice
 from replication.errors import CorruptFrameError, FormatError, PeerRefusedError, VersionError
 from replication.ledger.base import Ledger
 from replication.link.base import Data, Reason, Refusal
@@ -98,7 +98,7 @@ class Admission:
                 check_payload(frame, view[frame.payload_begin : frame.end])
                 self._check_known(frame, data)
                 if frame.header.kind is FrameKind.CLOSED:
-                    notice = ClosedNotice.decode(view[frame.payload_begin : frame.end])
+                    notice = ClosedNotice.decode(view[frame.payload_begin : frame.end], FOREIGN_STREAMS_MAX)
                     notices.append((frame.header.wal.cluster, notice))
                 frames.append(frame)
         except VersionError as error:

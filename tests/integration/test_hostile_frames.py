@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 from peer.receive.landing_file import LandingFile
@@ -18,19 +21,24 @@ from peer.status.collect import collect
 from peer.status.members import Members
 from replication.core.frame import (
     HOPS_MAX,
+    Codec,
     FrameKind,
     SealedHeader,
     encode_envelope,
     encode_sealed_header,
     read_frame,
 )
-from replication.core.ids import ClusterId
+from replication.core.ids import NIL_UUID, ClusterId
+from replication.core.rows.batch import encode_payload
 from replication.ledger.base import Landed
 from replication.ledger.sql.parts.registration import SqlRegistration
 from replication.link.base import Ack, Data, Reason, Refusal, Reply, ShipSession
+from replication.tables.memory import MemoryTables
 from shell.cli.render import Printer
 from shell.status.page import show_status
+from tests.integration.conftest import Warehouse
 from tests.integration.receiving import Pair, answer, refused
+from tests.integration.replay_site import Site, settle
 from tests.waiting import wait_until
 
 
@@ -153,3 +161,30 @@ def test_the_count_of_refused_messages_outlives_the_receiver(pair: Pair, capfd: 
         with pair.west.receiver() as receiver:
             refused(pair.ship(receiver), sent(pair, b"no frame at all" * 9))
             wait_until(partial(lambda said: said in shown(pair, capfd), said))
+
+
+def test_a_closed_notice_that_unpacks_to_more_than_it_may_is_corrupt(pair: Pair, receiver: Receiver) -> None:
+    bomb = b"\x02" + zlib.compress(struct.pack("<qIII", 1, 0, 0, 1 << 26) + bytes(100 << 20))
+    closed = {"kind": FrameKind.CLOSED, "table": NIL_UUID, "group": "", "codec": Codec.NONE}
+    session = pair.ship(receiver)
+    assert refused(session, sent(pair, forged(pair, bomb, **closed))).reason is Reason.CORRUPT
+    good(pair, receiver)
+
+
+def test_a_frame_that_unpacks_to_more_than_it_may_is_quarantined_and_others_are_applied(tmp_path: Path) -> None:
+    tables = MemoryTables()
+    site = Site(tmp_path, Warehouse(tables, tables.rollback, "ops"))
+    site.put(("a", 1))
+    version = site.spec.versions[site.spec.groups[0].name]
+    keys = pa.array(["0" * (20 << 20)] * 2)
+    batch = pa.RecordBatch.from_arrays(
+        [keys if f.name == "k" else pa.array([0, 0], f.type) for f in version.arrow], schema=version.arrow
+    )
+    payload = encode_payload(batch, Codec.ZSTD).to_pybytes()
+    site.wal.frame(site.spec.uuid, version.group, version.hash, payload, 2)
+    site.put(("b", 2))
+    settle(site.replayer())
+    (kept,) = site.ledger.replay.quarantined()
+    assert "unpacks to 2 rows" in kept.reason and "at most" in kept.reason
+    assert site.rows() == {"a": 1, "b": 2} and site.applied()
+    site.ledger.close()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -13,6 +17,7 @@ from replication.core.coverage import Ranges
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.freshness import (
     EVERYTHING,
+    FOREIGN_STREAMS_MAX,
     ClosedNotice,
     Replicated,
     RouteCoverage,
@@ -25,7 +30,7 @@ EAST = ClusterId("east", UUID(int=7))
 FLIGHTS, WEATHER = UUID(int=1), UUID(int=2)
 
 files = st.builds(FileId, st.just(EAST), st.sampled_from(["h0", "h1"]), st.integers(0, 3))
-streams = st.builds(StreamId, files, st.sampled_from([FLIGHTS, WEATHER]), st.sampled_from(["default", "späti", ""]))
+streams = st.builds(StreamId, files, st.sampled_from([FLIGHTS, WEATHER]), st.sampled_from(["default", "g-1", ""]))
 notices = st.builds(
     ClosedNotice,
     st.integers(1, 50),
@@ -68,6 +73,40 @@ def test_a_notice_lists_any_number_of_wals_and_many_of_them_take_little_room(cou
         for cut in (raw[:1], raw[:-1], raw + b"\0"):
             with pytest.raises(FormatError):
                 ClosedNotice.decode(cut)
+
+
+def test_streams_that_shrink_more_than_a_reader_takes_are_not_packed() -> None:
+    group = "g" * 63
+    many = ClosedNotice(1, tuple((StreamId(wal(0), UUID(int=t), group), 9) for t in range(65_536)))
+    assert ClosedNotice.decode(many.encode()) == many
+
+
+@pytest.mark.parametrize(
+    "counts", [(0, 0, 1 << 31), (1 << 30, 0, 0), (0, 1 << 31, 0), (0, 1 << 20, 0), (0, 0, 0), (1, 1, 1 << 20)]
+)
+def test_a_bomb_takes_no_more_room_than_it_has_bytes(counts: tuple[int, int, int]) -> None:
+    bomb = b"\x02" + zlib.compress(struct.pack("<qIII", 1, *counts) + bytes(64 << 20))
+    tracemalloc.start()
+    with pytest.raises(FormatError):
+        ClosedNotice.decode(bomb, FOREIGN_STREAMS_MAX)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * len(bomb) + (1 << 20) < 8 << 20
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda notice: ClosedNotice(1 << 62, notice.streams),
+        lambda notice: ClosedNotice(-(1 << 62), notice.streams),
+        lambda notice: ClosedNotice(1, ((stream(), 1 << 62),)),
+        lambda notice: ClosedNotice(1, ((StreamId(wal(1), FLIGHTS, "g'; --"), 1),)),
+        lambda notice: ClosedNotice(1, ((StreamId(FileId(EAST, "../h", 1), FLIGHTS, ""), 1),)),
+    ],
+)
+def test_a_notice_says_nothing_that_no_cluster_could_store(change: Callable[[ClosedNotice], ClosedNotice]) -> None:
+    with pytest.raises(FormatError):
+        ClosedNotice.decode(change(ClosedNotice(1, ())).encode())
 
 
 def test_a_notice_of_a_thousand_streams_is_compact() -> None:

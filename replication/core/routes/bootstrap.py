@@ -16,7 +16,8 @@ from replication.core.arrow import pa
 from replication.core.coverage import Interval, Ranges
 from replication.core.definition.schema import TS, SchemaVersion
 from replication.core.frame import Buffer
-from replication.core.ids import FileId, StreamId
+from replication.core.ids import COUNT_END, FileId, StreamId
+from replication.core.rows.batch import check_unpacked
 from replication.errors import FormatError, SchemaError
 
 #: The place of a version in the order: ``_at`` is the origin WAL as an index into ``Coverage.wals``.
@@ -25,6 +26,7 @@ PLACE = (("_at", "int32"), ("_commit", "int64"), ("_seq", "int64"), ("_row", "in
 #: this offset. No frame has so many rows.
 FORGOTTEN_ROW = 1 << 30
 _PART_MAX = 100_000  # WALs and intervals in one frame, of about 100 bytes each
+_PART_BYTES_MAX = 32 << 20
 
 
 def bootstrap_schema(version: SchemaVersion) -> pa.Schema:
@@ -35,9 +37,10 @@ def bootstrap_schema(version: SchemaVersion) -> pa.Schema:
 
 def decode_rows(payload: Buffer, version: SchemaVersion) -> pa.RecordBatch:
     """Decode the rows of a BOOTSTRAP frame. Raises SchemaError when the payload does not fit the schema version."""
+    check_unpacked(payload)
     try:
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), bootstrap_schema(version))
-        batch.validate()
+        batch.validate(full=True)
     except (pa.ArrowException, OSError, EOFError) as error:
         raise SchemaError(f"payload is not a bootstrap of schema {version.hash.hex()[:12]}: {error}") from None
     return batch
@@ -135,8 +138,11 @@ class Coverage:
     @staticmethod
     def decode(payload: Buffer, table: UUID, group: str) -> Coverage:
         """Decode the payload of a COVERAGE frame. Raises FormatError."""
+        raw = bytes(payload)
+        if len(raw) > _PART_BYTES_MAX or raw.count(b"[") > _PART_BYTES_MAX >> 6:
+            raise FormatError(f"the payload of a COVERAGE frame, of {len(raw)} bytes, is too large")
         try:
-            content = json.loads(bytes(payload))
+            content = json.loads(raw)
             continues = isinstance(content, dict) and "more" in content
             if continues:
                 content = content["more"]
@@ -146,12 +152,22 @@ class Coverage:
                 table,
                 group,
                 tuple(FileId.parse(wal) for wal, _ in rows),
-                tuple(
-                    tuple(Interval(int(b), int(e), bytes.fromhex(p), bytes.fromhex(q)) for b, e, p, q in of_wal)
-                    for _, of_wal in rows
-                ),
-                Forgotten(int(since), int(before)),
+                tuple(tuple(_interval(*fields) for fields in of_wal) for _, of_wal in rows),
+                Forgotten(_int64(since), _int64(before)),
                 continues,
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise FormatError(f"the payload of a COVERAGE frame cannot be read: {error}") from None
+
+
+def _interval(begin: int, end: int, previous: str, last: str) -> Interval:
+    hashes = bytes.fromhex(previous), bytes.fromhex(last)
+    if not 0 <= int(begin) < int(end) < COUNT_END or {*map(len, hashes)} - {0, 32}:
+        raise ValueError(f"{begin!r}, {end!r} and their hashes are no interval")
+    return Interval(int(begin), int(end), *hashes)
+
+
+def _int64(value: int) -> int:
+    if not -(1 << 63) <= int(value) < 1 << 63:
+        raise ValueError(f"{value} is no timestamp")
+    return int(value)

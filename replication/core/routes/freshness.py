@@ -9,15 +9,16 @@ Pure.
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
 from replication.core.coverage import Ranges
 from replication.core.frame import Buffer
-from replication.core.ids import FileId, StreamId
+from replication.core.ids import COUNT_END, ClusterId, FileId, StreamId, check_group
 from replication.errors import FormatError, VersionError
 
 NO_ROUTE = "comes by no open route"
@@ -29,6 +30,9 @@ _PLAIN_BYTES_MAX = 32 << 20
 _WIDE_HEAD = struct.Struct("<qIII")  # of version 2, compressed with all that follows
 _WIDE_STREAM = struct.Struct("<IIQ")
 _WIDE_BYTES_MAX = 2 << 30
+_PACKED_FACTOR = 32  # unpacked bytes per packed byte, at most
+#: What a notice from another cluster may list: files, tables and streams. Decoding as many takes about 400 MiB.
+FOREIGN_STREAMS_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,10 @@ class ClosedNotice:
             if len(plain) <= _PLAIN_BYTES_MAX:
                 return plain
         wide = _WIDE_HEAD.pack(self.t, *counts) + self._body(files, tables, _WIDE_STREAM)
-        return bytes((NOTICE_VERSION,)) + zlib.compress(wide, 1)
+        packed = zlib.compress(wide, 1)
+        if len(wide) > _PACKED_FACTOR * len(packed):
+            packed = zlib.compress(wide, 0)
+        return bytes((NOTICE_VERSION,)) + packed
 
     def _body(self, files: Iterable[FileId], tables: Iterable[UUID], layout: struct.Struct) -> bytes:
         file_at = {file: at for at, file in enumerate(files)}
@@ -66,11 +73,15 @@ class ClosedNotice:
         return b"".join(parts)
 
     @staticmethod
-    def decode(payload: Buffer) -> ClosedNotice:
-        """Decode a payload.
+    def decode(payload: Buffer, streams_max: int = 1 << 32) -> ClosedNotice:
+        """Decode a payload. Its declared counts and unpacked size are checked before it is unpacked.
+
+        Args:
+            payload: what ``encode`` returns.
+            streams_max: the maximum number of files, tables and streams.
 
         Raises:
-            FormatError: it is not a closed notice.
+            FormatError: it is not a closed notice, or too large.
             VersionError: it has a newer version.
         """
         raw = bytes(payload)
@@ -78,35 +89,59 @@ class ClosedNotice:
             raise VersionError(f"a closed notice has version {raw[0]}", "Upgrade walship here first")
         try:
             if raw and raw[0] == NOTICE_VERSION:
-                raw = _unpacked(raw[1:])
+                raw = _unpacked(raw[1:], streams_max)
                 at, layout = _WIDE_HEAD.size, _WIDE_STREAM
-                t, file_count, table_count, stream_count = _WIDE_HEAD.unpack_from(raw)
+                t, *counts = _WIDE_HEAD.unpack_from(raw)
             else:
                 at, layout = _HEAD.size, _STREAM
-                _, t, file_count, table_count, stream_count = _HEAD.unpack_from(raw)
-            files: list[FileId] = []
-            for _ in range(file_count):
-                text, at = _read_short(raw, at)
-                files.append(FileId.parse(text))
-            tables = [UUID(bytes=raw[at + 16 * i : at + 16 * (i + 1)]) for i in range(table_count)]
-            at += 16 * table_count
-            streams: list[tuple[StreamId, int]] = []
-            for _ in range(stream_count):
-                file, table, last = layout.unpack_from(raw, at)
-                group, at = _read_short(raw, at + layout.size)
-                streams.append((StreamId(files[file], tables[table], group), last))
+                _, t, *counts = _HEAD.unpack_from(raw)
+            _check_counts(counts, streams_max)
+            streams, at = _streams(raw, at, counts, layout)
         except (struct.error, zlib.error, IndexError, ValueError) as error:
             raise FormatError(f"the payload of a CLOSED frame cannot be read: {error}") from None
         if at != len(raw):
             raise FormatError(f"the payload of a CLOSED frame has {len(raw) - at} bytes too many")
-        return ClosedNotice(t, tuple(streams))
+        if abs(t) >= COUNT_END or any(last >= COUNT_END for _, last in streams):
+            raise FormatError("the payload of a CLOSED frame has an impossible time or sequence")
+        return ClosedNotice(t, streams)
 
 
-def _unpacked(packed: bytes) -> bytes:
+def _check_counts(counts: Sequence[int], streams_max: int) -> None:
+    if max(counts) > streams_max:
+        raise FormatError(
+            f"a closed notice lists {max(counts):,} files, tables or streams; the maximum is {streams_max:,}"
+        )
+
+
+def _streams(
+    raw: bytes, at: int, counts: Sequence[int], layout: struct.Struct
+) -> tuple[tuple[tuple[StreamId, int], ...], int]:
+    """Return the streams of a body of ``counts`` files, tables and streams, and where it ends."""
+    file_count, table_count, stream_count = counts
+    files: list[FileId] = []
+    clusters: dict[str, ClusterId] = {}
+    for _ in range(file_count):
+        text, at = _read_short(raw, at)
+        file = FileId.parse(text)
+        files.append(replace(file, cluster=clusters.setdefault(text.partition("/")[0], file.cluster)))
+    tables = [UUID(bytes=raw[at + 16 * i : at + 16 * (i + 1)]) for i in range(table_count)]
+    at += 16 * table_count
+    streams: list[tuple[StreamId, int]] = []
+    for _ in range(stream_count):
+        index, table, last = layout.unpack_from(raw, at)
+        group, at = _read_short(raw, at + layout.size)
+        streams.append((StreamId(files[index], tables[table], sys.intern(check_group(group))), last))
+    return tuple(streams), at
+
+
+def _unpacked(packed: bytes, streams_max: int) -> bytes:
     stream = zlib.decompressobj()
-    raw = stream.decompress(packed, _WIDE_BYTES_MAX)
+    head = stream.decompress(packed, _WIDE_HEAD.size)
+    _check_counts(_WIDE_HEAD.unpack(head)[1:], streams_max)
+    limit = min(_WIDE_BYTES_MAX, _PACKED_FACTOR * len(packed) + (1 << 16))
+    raw = head + stream.decompress(stream.unconsumed_tail, limit)
     if not stream.eof or stream.unused_data:
-        raise FormatError("the payload of a CLOSED frame is cut short, or has bytes too many")
+        raise FormatError("the payload of a CLOSED frame is cut short, too large, or has bytes too many")
     return raw
 
 

@@ -15,12 +15,15 @@ import pyarrow as pa
 from replication.core.definition.schema import SchemaVersion
 from replication.core.frame import Buffer, Codec, FrameKind, SealedHeader, encode_sealed_header
 from replication.core.ids import FileId
+from replication.core.rows.unpacked import unpacked
 from replication.core.rows.years import check_years
 from replication.errors import SchemaError
 
 FRAME_ROWS_MAX = 65_536
 FRAME_PAYLOAD_BYTES = 8 << 20
 ROW_BYTES_MAX = 32 << 20
+_ROWS_READ_MAX = 8 * FRAME_ROWS_MAX  # bootstraps have frames of many narrow rows
+_UNPACKED_FACTOR = 2  # padding, and validity bitmaps
 _COMPRESSION: dict[Codec, str | None] = {Codec.NONE: None, Codec.LZ4: "lz4", Codec.ZSTD: "zstd"}
 
 
@@ -132,8 +135,9 @@ def decode_payload(payload: Buffer | pa.Buffer, version: SchemaVersion) -> pa.Re
     """Decode the log batch in ``payload``. Uncompressed buffers are not copied.
 
     Raises:
-        SchemaError: the payload is not a record batch of this schema version.
+        SchemaError: the payload is not a record batch of this schema version, or is larger than ``split`` makes any.
     """
+    check_unpacked(payload)
     try:
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(pa.py_buffer(payload)), version.arrow)
         batch.validate(full=True)
@@ -141,3 +145,17 @@ def decode_payload(payload: Buffer | pa.Buffer, version: SchemaVersion) -> pa.Re
     except (pa.ArrowInvalid, pa.ArrowException, OSError, EOFError) as error:
         raise SchemaError(f"payload is not a record batch of schema {version.hash.hex()[:12]}: {error}") from None
     return batch
+
+
+def check_unpacked(payload: Buffer | pa.Buffer) -> None:
+    """Raise SchemaError when a payload unpacks to more rows or bytes than ``split`` allows, before it is unpacked.
+
+    Several rows may take ``2 * FRAME_PAYLOAD_BYTES``, one row ``2 * ROW_BYTES_MAX``.
+    """
+    rows, size = unpacked(memoryview(payload))
+    size_max = _UNPACKED_FACTOR * (FRAME_PAYLOAD_BYTES if rows > 1 else ROW_BYTES_MAX)
+    if size > size_max or not 0 <= rows <= _ROWS_READ_MAX:
+        raise SchemaError(
+            f"a payload of {memoryview(payload).nbytes} bytes unpacks to {rows} rows of {size} bytes; a frame has at"
+            f" most {_ROWS_READ_MAX} rows and {size_max} bytes"
+        )
