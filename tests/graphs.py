@@ -160,7 +160,7 @@ class _Contacts(Contacts):
         node = self.nodes[peer.name]
         if not node.port:
             raise PeerUnavailableError(f"{peer.name} is down")
-        made = connect(f"127.0.0.1:{node.port}", peer.name)
+        made = connect(f"127.0.0.1:{node.port}", peer.name, self.ledger.cluster)
         try:
             yield made
         finally:

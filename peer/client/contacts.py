@@ -149,7 +149,13 @@ class Contacts:
         credentials = tls.load(self.link_tls)
         last = PeerUnavailableError(f"no receiver of {name} answers")
         for address in addresses:
-            link = grpc_client.connect(address, name, tls=credentials, allow_plaintext=self.link_tls.allow_plaintext)
+            link = grpc_client.connect(
+                address,
+                name,
+                self.ledger.cluster,
+                tls=credentials,
+                allow_plaintext=self.link_tls.allow_plaintext,
+            )
             try:
                 link.describe()
             except PeerUnavailableError as error:

@@ -72,7 +72,12 @@ class Hosts:
         from replication.link.grpc_client import connect
 
         return connect(
-            address, self.cluster.name, tls=tls.load(self.tls), allow_plaintext=self.tls.allow_plaintext, timeout_s=5.0
+            address,
+            self.cluster.name,
+            self.cluster,
+            tls=tls.load(self.tls),
+            allow_plaintext=self.tls.allow_plaintext,
+            timeout_s=5.0,
         )
 
 

@@ -34,21 +34,21 @@ class RangeReads:
         self._host = host
         self._open = threading.BoundedSemaphore(OPEN_MAX)
 
-    def read(self, raw: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
-        """Yield the ReadReplies to a ReadRequest. ``caller`` has the caller's certificate names; None without TLS."""
+    def read(self, raw: bytes) -> Iterator[bytes]:
+        """Yield the ReadReplies to a ReadRequest of another host."""
         if not self._open.acquire(blocking=False):
             refusal = Refusal(Reason.NOT_READY, f"host {self._host} serves {OPEN_MAX} reads already", "Try again later")
             yield from ranges.encode_pieces(lambda: _refuse(refusal))
             return
         try:
-            yield from ranges.encode_pieces(lambda: self._contents(raw, caller))
+            yield from ranges.encode_pieces(lambda: self._contents(raw))
         finally:
             self._open.release()
 
-    def _contents(self, raw: bytes, caller: frozenset[str] | None) -> Iterator[Buffer]:
+    def _contents(self, raw: bytes) -> Iterator[Buffer]:
         try:
             ask = ranges.decode_ask(raw)
-            row = self._row(ask, caller)
+            row = self._row(ask)
             if ask.heads:
                 for begin, end in ask.spans:
                     yield from _heads(row.path, begin, end)
@@ -64,17 +64,11 @@ class RangeReads:
                 raise
             raise Refusal(Reason.NOT_READY, error.what, error.hint).error() from None
 
-    def _row(self, ask: ranges.ReadAsk, caller: frozenset[str] | None) -> FileRow:
+    def _row(self, ask: ranges.ReadAsk) -> FileRow:
         own = self._ledger.cluster
         if ask.cluster != own:
             raise Refusal(
                 Reason.WRONG_CLUSTER, f"this is {own}, not {ask.cluster}", "Only hosts of one cluster share files"
-            ).error()
-        if caller is not None and own.name not in caller:
-            raise Refusal(
-                Reason.WRONG_CLUSTER,
-                f"the certificate is for {', '.join(sorted(caller)) or 'nobody'}, not for {own.name}",
-                "Give every host of the cluster a certificate whose subject alternative name is the cluster's name",
             ).error()
         row = self._ledger.files.get(ask.file)
         if row is None or row.host != self._host:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
+from peer.grants.rights import CallerRights
 from peer.receive.landing import Landing
 from peer.receive.limits import LandingLimits
 from peer.receive.range_reads import RangeReads
@@ -67,6 +68,7 @@ class Receiver:
             lambda: self._keeps_tables,
             self._conversations.begin,
             RangeReads(ledger, config.cluster.host),
+            CallerRights(ledger, allow_plaintext=config.tls.allow_plaintext),
         )
         try:
             self._server = LinkServer(

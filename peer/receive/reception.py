@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
+from peer.grants.rights import CallerRights, check_own
 from peer.receive.admission import Admission
 from peer.receive.definitions import Definitions
 from peer.receive.landing import InboundStream, Landing
@@ -19,6 +20,7 @@ from replication.core.coverage import Ranges
 from replication.core.definition.define import unusable_name
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import FILE_HEADER_BYTES
+from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.roles import RoleState
 from replication.core.routes.carried import InboundRoute
@@ -56,6 +58,7 @@ class Reception:
         keeps_tables: Callable[[], bool] = lambda: True,
         answer: Callable[[ClusterId], Conversation] | None = None,
         reads: RangeReads | None = None,
+        rights: CallerRights | None = None,
     ) -> None:
         self._ledger = ledger
         self._landing = landing
@@ -63,6 +66,7 @@ class Reception:
         self._keeps_tables = keeps_tables
         self._answer = answer
         self._reads = reads or RangeReads(ledger, "")
+        self._rights = rights or CallerRights(ledger)
         self._definitions = Definitions(ledger)
         self._admission = Admission(ledger, self._definitions, message_bytes_max)
 
@@ -70,26 +74,39 @@ class Reception:
         """Read the live tables again; called every few seconds."""
         self._definitions.refresh()
 
-    def describe(self) -> Description:
-        """Describe this cluster: id, version, role, replicated times and peers."""
+    def admit(self, call: str, caller: Caller) -> None:
+        """Raise PeerRefusedError unless ``caller`` may make that call."""
+        self._rights.admit(call, caller)
+
+    def describe(self, caller: Caller) -> Description:
+        """Describe this cluster: id, version and role; also replicated times and peers, to callers with a grant."""
         role = self._role()
+        if caller.cluster != self._ledger.cluster and self._rights.find(caller) is None:
+            return Description(self._ledger.cluster, __version__, role.role.value, role.epoch)
         replicated = {origin: found.t for origin, found in self._ledger.time.replicated().items()}
         peers = {peer.name: peer.zookeepers for peer in self._ledger.rules.peers()}
         return Description(self._ledger.cluster, __version__, role.role.value, role.epoch, replicated, peers=peers)
 
-    def get_schema(self, name: bytes) -> SchemaVersion | None:
-        """Return the schema version of this hash, or None."""
-        return self._ledger.tables.schema(name)
+    def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
+        """Return the schema version of this hash, or None. PeerRefusedError when its table is not the caller's."""
+        found = self._ledger.tables.schema(name)
+        spec = None if found is None else self._ledger.tables.by_uuid(found.table)
+        if spec is not None:
+            self._rights.check_sees(caller, spec)
+        return found
 
-    def get_table(self, name: str) -> TableSpec | None:
-        """Return the definition of the table with this name, or None."""
+    def get_table(self, name: str, caller: Caller) -> TableSpec | None:
+        """Return the definition of the table with this name, or None. PeerRefusedError when it is not the caller's."""
         try:
-            return self._ledger.tables.get(name)
+            spec = self._ledger.tables.get(name)
         except UnknownTableError:
             return None
+        self._rights.check_sees(caller, spec)
+        return spec
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
-        """Return how far each source file is applied here, and the remaining ranges of files that lost bytes."""
+    def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
+        """Return how far each of the caller's files is applied here, and what is left of files that lost bytes."""
+        check_own(caller, [file.cluster for file in files])
         lost = self._ledger.salvage.losses(files)  # read first: a loss in between may shorten the applied prefix
         applied = self._ledger.landing.applied_prefix(files, keeps_tables=self._keeps_tables())
         found = {}
@@ -98,8 +115,10 @@ class Reception:
             found[file] = FileStatus(reported(there, end), losses)
         return found
 
-    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+    def reached(self, sequences: Mapping[StreamId, int], caller: Caller) -> dict[StreamId, Reach]:
         """Return whether this cluster has everything up to these sequences, and what holds up the rest."""
+        if self._rights.find(caller) is None:
+            check_own(caller, [stream.wal.cluster for stream in sequences])
         found = self._ledger.time.reached(sequences)
         if all(each.applied or not each.durable for each in found.values()):
             return found
@@ -111,7 +130,7 @@ class Reception:
             for stream, each in found.items()
         }
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         """Open a route: create the table when missing, with the sender's uuid, and store its schemas and the route."""
         self._check_caller(source, expected, caller)
         full = self._landing.room.shortage_for(route.bootstrap_bytes)
@@ -125,9 +144,7 @@ class Reception:
         self._definitions.refresh()
         self._open_route(source, route, self._declared(source))
 
-    def ship(
-        self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
-    ) -> tuple[OpenReply, InboundStream]:
+    def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, InboundStream]:
         """Open a stream. The reply lists routes that could not be opened; the other routes go on."""
         self._check_caller(hello.source, hello.expected, caller)
         self._check_hello(hello)
@@ -145,7 +162,7 @@ class Reception:
         term_history, newest = self._ledger.terms.term_history(), self._ledger.landing.newest(hello.source)
         return OpenReply(self._ledger.cluster, __version__, files, refused, lost, term_history, newest), inbound
 
-    def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:
+    def compare(self, source: ClusterId, expected: ClusterId, caller: Caller) -> Conversation:
         """Begin a comparison of tables with the caller."""
         self._check_caller(source, expected, caller)
         if self._answer is None or not self._keeps_tables():
@@ -156,11 +173,11 @@ class Reception:
             ).error()
         return self._answer(source)
 
-    def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
+    def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         """Yield registered bytes of this host's files to another host of the cluster."""
-        return self._reads.read(ask, caller)
+        return self._reads.read(ask)
 
-    def _check_caller(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> None:
+    def _check_caller(self, source: ClusterId, expected: ClusterId, caller: Caller) -> None:
         own = self._ledger.cluster
         if expected != own:
             raise Refusal(
@@ -179,11 +196,9 @@ class Reception:
                 f"another cluster is named {own.name} too ({source})",
                 "Give each cluster its own name",
             ).error()
-        if caller is not None and source.name not in caller:
+        if source != caller.cluster:
             raise Refusal(
-                Reason.WRONG_CLUSTER,
-                f"the certificate is for {', '.join(sorted(caller)) or 'nobody'}, not for {source.name}",
-                "Give the cluster a certificate whose subject alternative name is its own name",
+                Reason.WRONG_CLUSTER, f"{caller.cluster} calls in the name of {source}", "A cluster calls for itself"
             ).error()
 
     def _check_hello(self, hello: Hello) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from replication.core.coverage import Ranges, Span
 from replication.core.definition.schema import SchemaVersion, TableSpec
 from replication.core.frame import Buffer
+from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.phase import Phase
 from replication.core.routes.carried import Carried
@@ -46,6 +47,7 @@ class Reason(StrEnum):
     UNKNOWN_SCHEMA = "UNKNOWN_SCHEMA"
     TABLE_CONFLICT = "TABLE_CONFLICT"
     ID_CLASH = "ID_CLASH"
+    NOT_GRANTED = "NOT_GRANTED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,33 +302,34 @@ class Inbound(Protocol):
 
 
 class ReceiverService(Protocol):
-    """What a cluster answers. ``caller`` holds the cluster names of the caller's certificate; None without TLS."""
+    """What a cluster answers. PeerRefusedError when the caller may not ask for it."""
 
-    def describe(self) -> Description:
-        """Who this is."""
+    def admit(self, call: str, caller: Caller) -> None:
+        """Check that a caller may make a call of that name (as in ``walship.proto``). PeerRefusedError otherwise."""
 
-    def get_schema(self, name: bytes) -> SchemaVersion | None:
+    def describe(self, caller: Caller) -> Description:
+        """Who this is; to strangers no more than that."""
+
+    def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
         """The schema version of that hash."""
 
-    def get_table(self, name: str) -> TableSpec | None:
+    def get_table(self, name: str, caller: Caller) -> TableSpec | None:
         """The definition of the table of that name; None when there is none."""
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
-        """How far each source file is applied here, and what was lost of it."""
+    def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
+        """How far each of the caller's files is applied here, and what was lost of it."""
 
-    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+    def reached(self, sequences: Mapping[StreamId, int], caller: Caller) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is here, by whatever route it came."""
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         """Make a table ready. PeerRefusedError otherwise."""
 
-    def ship(
-        self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
-    ) -> tuple[OpenReply, Inbound]:
+    def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, Inbound]:
         """Open a stream. PeerRefusedError otherwise."""
 
-    def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Conversation:
+    def compare(self, source: ClusterId, expected: ClusterId, caller: Caller) -> Conversation:
         """Begin to answer about tables. PeerRefusedError otherwise."""
 
-    def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
+    def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         """Answer a ReadRequest of ``link/ranges.py`` with ReadReplies."""

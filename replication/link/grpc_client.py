@@ -35,6 +35,7 @@ from replication.link.base import (
     Reply,
     Route,
 )
+from replication.link.callers import refused
 from replication.link.statuses import decode_progress
 from replication.link.tls import LinkTls, check_plaintext
 
@@ -44,20 +45,23 @@ _ENDED_S = 0.5
 _ROUTE_S = 0.05  # what a peer may take to make a table of each route that is new to it
 _SEND_QUEUE = 64  # messages; the sender's window bounds their bytes
 
+Metadata = tuple[tuple[str, str], ...]
+
 
 def connect(
     address: str,
     peer: str,
+    caller: ClusterId,
     *,
     tls: LinkTls | None = None,
     allow_plaintext: bool = False,
     message_bytes_max: int = 8 << 20,
     timeout_s: float = 5.0,
 ) -> GrpcLink:
-    """A link to the receiver at ``address`` (host:port) of the cluster named ``peer``. Connects when first used.
+    """A link of ``caller`` to the receiver at ``address`` (host:port) of the cluster named ``peer``.
 
-    Without ``tls`` it is plain text. ``timeout_s`` is the deadline of every call. Opening a stream may take a little
-    longer for each of its routes.
+    It connects when it is first used. Without ``tls`` it is plain text. ``timeout_s`` is the deadline of every call.
+    Opening a stream may take a little longer for each of its routes.
 
     Raises:
         ConfigError: plain text to another host, and the configuration does not allow it.
@@ -67,15 +71,16 @@ def connect(
         made = grpc.insecure_channel(address, options=channel.client_options(message_bytes_max, None))
     else:
         made = grpc.secure_channel(address, tls.client(), options=channel.client_options(message_bytes_max, peer))
-    return GrpcLink(made, address, timeout_s)
+    return GrpcLink(made, address, caller, timeout_s)
 
 
 class GrpcLink:
     """``PeerLink`` over one gRPC channel."""
 
-    def __init__(self, made: grpc.Channel, address: str, timeout_s: float) -> None:
+    def __init__(self, made: grpc.Channel, address: str, caller: ClusterId, timeout_s: float) -> None:
         self._channel = made
         self._address = address
+        self._metadata = ((channel.CALLER_KEY, str(caller)),)
         self._timeout_s = timeout_s
 
     def describe(self) -> Description:
@@ -108,11 +113,11 @@ class GrpcLink:
 
     def ship(self, hello: Hello) -> GrpcShipSession:
         """Open a stream."""
-        return GrpcShipSession(self._channel, self._address, hello, self._timeout_s)
+        return GrpcShipSession(self._channel, self._address, hello, self._timeout_s, self._metadata)
 
     def compare(self, source: ClusterId, expected: ClusterId) -> GrpcConversation:
         """Begin to ask about tables there."""
-        return GrpcConversation(self._channel, self._address, source, expected)
+        return GrpcConversation(self._channel, self._address, source, expected, self._metadata)
 
     def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
         """Registered bytes of a file on that host of the caller's own cluster, span by span."""
@@ -127,7 +132,7 @@ class GrpcLink:
     def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
         """Pieces of one call, which is cancelled when nobody takes them any more."""
         try:
-            call = self._channel.unary_stream(channel.READ)(ranges.encode_ask(ask), timeout=READ_S_MAX)
+            call = self._channel.unary_stream(channel.READ)(ranges.encode_ask(ask), READ_S_MAX, self._metadata)
         except ValueError:
             raise PeerUnavailableError(f"the link to {self._address} was closed") from None
         first = threading.Timer(self._timeout_s, call.cancel)  # a host that is gone is noticed sooner than a slow one
@@ -147,7 +152,7 @@ class GrpcLink:
     def _call(self, method: str, request: bytes) -> bytes:
         try:
             call = self._channel.unary_unary(method)
-            return cast(bytes, call(request, timeout=self._timeout_s))
+            return cast(bytes, call(request, self._timeout_s, self._metadata))
         except grpc.RpcError as error:
             raise _unavailable(self._address, error) from None
         except ValueError:
@@ -157,7 +162,7 @@ class GrpcLink:
 class GrpcShipSession:
     """``ShipSession`` over one bidirectional call."""
 
-    def __init__(self, made: grpc.Channel, address: str, hello: Hello, timeout_s: float) -> None:
+    def __init__(self, made: grpc.Channel, address: str, hello: Hello, timeout_s: float, metadata: Metadata) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(_SEND_QUEUE)
@@ -167,7 +172,7 @@ class GrpcShipSession:
         self._closed = False
         self._outgoing.put(wire.encode_request(hello))
         try:
-            self._call: Any = made.stream_stream(channel.SHIP)(self._requests())
+            self._call: Any = made.stream_stream(channel.SHIP)(self._requests(), None, metadata)
         except ValueError:
             raise PeerUnavailableError(f"the link to {address} was closed") from None
         self._reader = threading.Thread(target=self._collect, name=f"replies {address}", daemon=True)
@@ -253,14 +258,16 @@ class GrpcShipSession:
 class GrpcConversation:
     """``Conversation`` over one bidirectional call, of an hour at most."""
 
-    def __init__(self, made: grpc.Channel, address: str, source: ClusterId, expected: ClusterId) -> None:
+    def __init__(
+        self, made: grpc.Channel, address: str, source: ClusterId, expected: ClusterId, metadata: Metadata
+    ) -> None:
         self._address = address
         self._outgoing: queue.Queue[bytes | None] = queue.Queue(2)
         opening = pb.CompareOpen(protocol=PROTOCOL, source=str(source), expected=str(expected), version=__version__)
         self._outgoing.put(pb.CompareRequest(open=opening).SerializeToString())
         self._closed = threading.Event()
         try:
-            self._call: Any = made.stream_stream(channel.COMPARE)(self._requests(), timeout=COMPARE_S_MAX)
+            self._call: Any = made.stream_stream(channel.COMPARE)(self._requests(), COMPARE_S_MAX, metadata)
         except ValueError:
             raise PeerUnavailableError(f"the link to {address} was closed") from None
         try:
@@ -319,6 +326,8 @@ def _unavailable(address: str, error: grpc.RpcError) -> TransferError:
         return PeerRefusedError(
             f"{address} is no walship receiver of this version", "Upgrade walship there", reason="VERSION"
         )
+    if code is grpc.StatusCode.PERMISSION_DENIED:
+        return refused(details)
     if code is grpc.StatusCode.ABORTED:  # a conversation that ended there
         what, _, hint = details.partition("\n")
         return PeerUnavailableError(what, hint)

@@ -9,8 +9,9 @@ import grpc
 from replication.errors import ConfigError
 from replication.link import channel
 from replication.link.base import ReceiverService
+from replication.link.callers import CallerCheck
 from replication.link.grpc_servicer import LinkServicer
-from replication.link.tls import LinkTls, caller_names, check_plaintext
+from replication.link.tls import LinkTls, check_plaintext
 
 _CALLS_MAX = 32  # at once, beside streams
 
@@ -38,13 +39,15 @@ class LinkServer:
         streams_max: int = 64,
     ) -> None:
         check_plaintext(listen, tls, allow_plaintext)
-        servicer = LinkServicer(service, _plain if tls is None else _certified, streams_max)
+        check = CallerCheck(service.admit, tls is not None)
+        servicer = LinkServicer(service, check.caller, streams_max)
         calls_max = streams_max + _CALLS_MAX
         self._threads = ThreadPoolExecutor(calls_max, thread_name_prefix="link")
         self._server = grpc.server(
             self._threads,
             options=channel.server_options(message_bytes_max, calls_max),
             maximum_concurrent_rpcs=calls_max,
+            interceptors=(check,),
         )
         unary, both = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         handlers = {
@@ -66,6 +69,7 @@ class LinkServer:
                 self.port = self._server.add_secure_port(listen, tls.server())
         except RuntimeError:
             self.port = 0
+        check.port = self.port
         if not self.port:
             self._threads.shutdown()
             raise ConfigError(
@@ -80,11 +84,3 @@ class LinkServer:
         """End all streams and join the threads."""
         self._server.stop(grace_s).wait()
         self._threads.shutdown()
-
-
-def _plain(_: grpc.ServicerContext) -> None:
-    return None
-
-
-def _certified(context: grpc.ServicerContext) -> frozenset[str]:
-    return caller_names(context.auth_context())

@@ -9,11 +9,13 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc
 
 from replication import log
+from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId
 from replication.errors import FormatError, PeerRefusedError, PeerUnavailableError, ReplicationError
 from replication.link import wire
@@ -30,9 +32,8 @@ from replication.link.base import (
     Refusal,
     Reply,
 )
+from replication.link.callers import refuse
 from replication.link.statuses import encode_progress
-
-Caller = Callable[[grpc.ServicerContext], frozenset[str] | None]
 
 _log = log.get(__name__)
 
@@ -42,11 +43,13 @@ class LinkServicer:
 
     Args:
         service: what answers.
-        caller: the cluster names that a caller's certificate carries; None in plain text.
+        caller: who makes a call, which was admitted.
         streams_max: streams open at once; more are refused.
     """
 
-    def __init__(self, service: ReceiverService, caller: Caller, streams_max: int) -> None:
+    def __init__(
+        self, service: ReceiverService, caller: Callable[[grpc.ServicerContext], Caller], streams_max: int
+    ) -> None:
         self._service = service
         self._caller = caller
         self._streams_max = streams_max
@@ -59,22 +62,22 @@ class LinkServicer:
     def GetSchema(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """The schema version of a hash; empty when it is not known here."""
         name = pb.GetSchemaRequest.FromString(raw).hash
-        return wire.encode_schema(self._answer(context, lambda: self._service.get_schema(name)))
+        return wire.encode_schema(self._answer(context, partial(self._service.get_schema, name)))
 
     def GetTable(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """A table's definition by name; empty when there is none."""
         name = pb.GetTableRequest.FromString(raw).name
-        return wire.encode_table(self._answer(context, lambda: self._service.get_table(name)))
+        return wire.encode_table(self._answer(context, partial(self._service.get_table, name)))
 
     def Progress(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """How far files of the caller are applied here, and what was lost of them."""
         files = [FileId.parse(text) for text in pb.ProgressRequest.FromString(raw).files]
-        return encode_progress(self._answer(context, lambda: self._service.progress(files)))
+        return encode_progress(self._answer(context, partial(self._service.progress, files)))
 
     def Reached(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Whether sequences of streams are here."""
         sequences = wire.decode_sequences(raw)
-        return wire.encode_reached(self._answer(context, lambda: self._service.reached(sequences)))
+        return wire.encode_reached(self._answer(context, partial(self._service.reached, sequences)))
 
     def OpenRoute(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         """Make a table ready; what goes wrong is a refusal."""
@@ -90,9 +93,11 @@ class LinkServicer:
             return bytes(pb.RouteReply(refusal=wire.encode_refusal(_refusal(error))).SerializeToString())
         return bytes(pb.RouteReply().SerializeToString())
 
-    def _answer(self, context: grpc.ServicerContext, ask: Callable[[], Any]) -> Any:
+    def _answer(self, context: grpc.ServicerContext, ask: Callable[[Caller], Any]) -> Any:
         try:
-            return ask()
+            return ask(self._caller(context))
+        except PeerRefusedError as error:
+            refuse(context, error)
         except ReplicationError as error:
             context.abort(grpc.StatusCode.ABORTED, f"{_there(error)}\n{error.hint}")
 

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from replication.core.coverage import Span
 from replication.core.definition.schema import SchemaVersion, TableSpec
-from replication.core.ids import ClusterId, FileId, StreamId
+from replication.core.grants import Caller
+from replication.core.ids import NIL_UUID, ClusterId, FileId, StreamId
 from replication.core.routes.freshness import Reach
 from replication.errors import PeerUnavailableError
 from replication.link import ranges, wire
@@ -30,6 +31,8 @@ from replication.link.base import (
     Route,
 )
 from replication.link.statuses import decode_progress, encode_progress
+
+_NOBODY = ClusterId("nobody", NIL_UUID)
 
 
 @dataclass
@@ -51,57 +54,59 @@ class LinkFaults:
 
 
 class MemoryLink:
-    """``PeerLink`` straight to a service; messages pass through their wire form all the same."""
+    """``PeerLink`` straight to a service; messages pass through their wire form all the same.
+
+    Without ``caller`` every call is by the cluster that it names, and by the receiver's own user.
+    """
 
     def __init__(
-        self, service: ReceiverService, faults: LinkFaults | None = None, caller: frozenset[str] | None = None
+        self, service: ReceiverService, faults: LinkFaults | None = None, caller: Caller | None = None
     ) -> None:
         self._service = service
-        self._caller = caller
+        self._given = caller
         self.faults = faults or LinkFaults()
         self._random = random.Random(self.faults.seed)
         self._closed = False
 
     def describe(self) -> Description:
         """Who is there."""
-        self._check()
-        return wire.decode_description(wire.encode_description(self._service.describe()))
+        caller = self._admitted("Describe")
+        return wire.decode_description(wire.encode_description(self._service.describe(caller)))
 
     def get_schema(self, name: bytes, table: UUID, group: str) -> SchemaVersion | None:
         """The schema version of that hash, when the peer knows it."""
-        self._check()
-        return wire.decode_schema(wire.encode_schema(self._service.get_schema(name)))
+        caller = self._admitted("GetSchema")
+        return wire.decode_schema(wire.encode_schema(self._service.get_schema(name, caller)))
 
     def get_table(self, name: str) -> TableSpec | None:
         """The definition of the table of that name there, when there is one."""
-        self._check()
-        return wire.decode_table(wire.encode_table(self._service.get_table(name)))
+        caller = self._admitted("GetTable")
+        return wire.decode_table(wire.encode_table(self._service.get_table(name, caller)))
 
     def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
         """How far each of the caller's files is applied there, and what was lost of it."""
-        self._check()
-        return decode_progress(encode_progress(self._service.progress(files)))
+        caller = self._admitted("Progress", next((file.cluster for file in files), _NOBODY))
+        return decode_progress(encode_progress(self._service.progress(files, caller)))
 
     def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
         """Whether everything up to these sequences is there."""
-        self._check()
+        caller = self._admitted("Reached")
         asked = wire.decode_sequences(wire.encode_sequences(sequences))
-        return wire.decode_reached(wire.encode_reached(self._service.reached(asked)))
+        return wire.decode_reached(wire.encode_reached(self._service.reached(asked, caller)))
 
     def open_route(self, source: ClusterId, expected: ClusterId, route: Route) -> None:
         """Make a table ready there."""
-        self._check()
-        self._service.open_route(source, expected, wire.decode_route(wire.encode_route(route)), self._caller)
+        caller = self._admitted("OpenRoute", source)
+        self._service.open_route(source, expected, wire.decode_route(wire.encode_route(route)), caller)
 
     def ship(self, hello: Hello) -> MemoryShipSession:
         """Open a stream."""
-        self._check()
-        return MemoryShipSession(self, hello, self._service, self._random, self._caller)
+        caller = self._admitted("Ship", hello.source)
+        return MemoryShipSession(self, hello, self._service, self._random, caller)
 
     def compare(self, source: ClusterId, expected: ClusterId) -> Conversation:
         """Begin to ask about tables there."""
-        self._check()
-        return self._service.compare(source, expected, self._caller)
+        return self._service.compare(source, expected, self._admitted("Compare", source))
 
     def read(self, cluster: ClusterId, file: FileId, spans: Sequence[Span]) -> Iterator[bytes]:
         """Registered bytes of a file there, span by span."""
@@ -114,14 +119,20 @@ class MemoryLink:
         return self._pieces(ranges.ReadAsk(cluster, file, ((begin, end),), heads=True))
 
     def _pieces(self, ask: ranges.ReadAsk) -> Iterator[bytes]:
-        self._check()
-        for piece in ranges.decode_pieces(self._service.read(ranges.encode_ask(ask), self._caller), "memory"):
+        caller = self._admitted("Read", ask.cluster)
+        for piece in ranges.decode_pieces(self._service.read(ranges.encode_ask(ask), caller), "memory"):
             self._check()
             yield piece
 
     def close(self) -> None:
         """Open streams fail from now on."""
         self._closed = True
+
+    def _admitted(self, call: str, source: ClusterId | None = None) -> Caller:
+        self._check()
+        caller = self._given or Caller(source or _NOBODY, is_same_user=True)
+        self._service.admit(call, caller)
+        return caller
 
     def _check(self) -> None:
         if self.faults.down or self._closed:
@@ -137,7 +148,7 @@ class MemoryShipSession:
         hello: Hello,
         service: ReceiverService,
         chance: random.Random,
-        caller: frozenset[str] | None,
+        caller: Caller,
     ) -> None:
         self._link = link
         self._random = chance

@@ -52,6 +52,7 @@ class Worker:
         self._announced = 0
         self._changed = threading.Event()
         self._enrolment = Enrolment(config, coordination)
+        self._cluster = ledger.cluster
         self._rules = RulesCache(ledger, coordination)
         self._progress = ProgressLog(ledger)
         self._attempts = AttemptLog(ledger, config.cluster.host)
@@ -162,6 +163,7 @@ class Worker:
         return connect(
             address,
             peer,
+            self._cluster,
             tls=self._tls,
             allow_plaintext=self._config.tls.allow_plaintext,
             message_bytes_max=self._config.worker.message_bytes_max,

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -113,7 +114,7 @@ def ship_once(site: Site, wal: Wal, length: int, west: ClusterId, port: int) -> 
         (ChunkAssignment(wal.file, 0, length, name),),
         site.term,
         Sender(site.ledger, ProgressLog(site.ledger), ShippingLimits.of(site.config.worker), Throttle()),
-        Uplink(connect, lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0),
+        Uplink(partial(connect, caller=site.cluster), lambda: 1, AttemptLog(site.ledger, "h0"), 0.1, 1.0),
     )
     try:
         wait_until(lambda: chunks.is_done, timeout_s=120, what="the WAL to be shipped")

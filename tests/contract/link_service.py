@@ -14,6 +14,7 @@ import pyarrow as pa
 from replication.core.coverage import Ranges
 from replication.core.definition.define import typed_table
 from replication.core.definition.schema import SchemaVersion
+from replication.core.grants import Caller
 from replication.core.ids import ClusterId, FileId, StreamId
 from replication.core.routes.carried import Carried
 from replication.core.routes.freshness import Reach
@@ -72,27 +73,32 @@ class Service:
         self.echo: Echo | None = None
         self.damage = self.cut = False
         self.opens_after_s = 0.0
+        self.callers: list[tuple[str, Caller]] = []
+        self.refuse_call: Refusal | None = None
 
-    def describe(self) -> Description:
+    def admit(self, call: str, caller: Caller) -> None:
+        self.callers.append((call, caller))
+        if self.refuse_call is not None:
+            raise self.refuse_call.error()
+
+    def describe(self, caller: Caller | None = None) -> Description:
         return Description(WEST, "1.0", "STANDBY", 3, {EAST: -5, WEST: 1 << 60}, peers={"north": "zk:1/n"})
 
-    def get_schema(self, name: bytes) -> SchemaVersion | None:
+    def get_schema(self, name: bytes, caller: Caller) -> SchemaVersion | None:
         return VERSION if name == VERSION.hash else None
 
-    def progress(self, files: Sequence[FileId]) -> dict[FileId, FileStatus]:
+    def progress(self, files: Sequence[FileId], caller: Caller) -> dict[FileId, FileStatus]:
         return dict.fromkeys(files, THERE)
 
-    def reached(self, sequences: Mapping[StreamId, int]) -> dict[StreamId, Reach]:
+    def reached(self, sequences: Mapping[StreamId, int], caller: Caller) -> dict[StreamId, Reach]:
         return {stream: REACH if last == 1 << 40 else Reach(False, False, False) for stream, last in sequences.items()}
 
-    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: frozenset[str] | None) -> None:
+    def open_route(self, source: ClusterId, expected: ClusterId, route: Route, caller: Caller) -> None:
         if self.refuse_open is not None:
             raise self.refuse_open.error()
         self.routes.append(route)
 
-    def ship(
-        self, hello: Hello, reply: Callable[[Reply], None], caller: frozenset[str] | None
-    ) -> tuple[OpenReply, Inbound]:
+    def ship(self, hello: Hello, reply: Callable[[Reply], None], caller: Caller) -> tuple[OpenReply, Inbound]:
         if self.refuse_open is not None:
             raise self.refuse_open.error()
         self.opened.append(hello)
@@ -101,7 +107,7 @@ class Service:
         files = {FILE: FileStatus(reported(Ranges.of((256, 300), (400, 500))))}
         return OpenReply(WEST, "1.0", files, refused, {FILE: THERE}), Inbound(self, reply)
 
-    def read(self, ask: bytes, caller: frozenset[str] | None) -> Iterator[bytes]:
+    def read(self, ask: bytes, caller: Caller) -> Iterator[bytes]:
         def contents() -> Iterator[bytes]:
             asked = ranges.decode_ask(ask)
             assert asked.cluster == WEST and asked.file == FILE
@@ -117,7 +123,7 @@ class Service:
             if self.cut:
                 return
 
-    def compare(self, source: ClusterId, expected: ClusterId, caller: frozenset[str] | None) -> Echo:
+    def compare(self, source: ClusterId, expected: ClusterId, caller: Caller) -> Echo:
         if self.refuse_open is not None:
             raise self.refuse_open.error()
         self.echo = Echo(source, expected)

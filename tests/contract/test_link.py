@@ -63,7 +63,7 @@ def link(request: pytest.FixtureRequest, service: Service) -> Iterator[PeerLink]
         return
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
-    made = connect(f"127.0.0.1:{server.port}", "west", timeout_s=10)
+    made = connect(f"127.0.0.1:{server.port}", "west", EAST, timeout_s=10)
     yield made
     made.close()
     server.stop()
@@ -85,7 +85,7 @@ def test_a_peer_far_away_is_reached_at_the_first_attempt(service: Service) -> No
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
     with slow_route(server.port, 1e9, delay_s=0.3) as port:
-        link = connect(f"127.0.0.1:{port}", "west", timeout_s=10)
+        link = connect(f"127.0.0.1:{port}", "west", EAST, timeout_s=10)
         assert link.describe() == service.describe()
         session = link.ship(HELLO)
         session.close()
@@ -189,7 +189,7 @@ def test_the_receiver_learns_that_a_stream_ended(session: ShipSession, service: 
 
 
 def test_nobody_there_is_an_error_that_may_be_retried() -> None:
-    for link in (connect("127.0.0.1:9", "west", timeout_s=5), MemoryLink(Service(), LinkFaults(down=True))):
+    for link in (connect("127.0.0.1:9", "west", EAST, timeout_s=5), MemoryLink(Service(), LinkFaults(down=True))):
         with pytest.raises(PeerUnavailableError) as caught:
             link.ship(HELLO)
         assert caught.value.retryable
@@ -199,7 +199,7 @@ def test_nobody_there_is_an_error_that_may_be_retried() -> None:
 def test_a_server_that_stops_ends_the_stream(service: Service) -> None:
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
-    link = connect(f"127.0.0.1:{server.port}", "west")
+    link = connect(f"127.0.0.1:{server.port}", "west", EAST)
     session = link.ship(HELLO)
     server.stop(0.0)
 
@@ -226,10 +226,10 @@ def test_two_servers_cannot_share_a_port(service: Service) -> None:
 
 def test_plain_text_stays_on_this_machine(service: Service) -> None:
     with pytest.raises(ConfigError, match="not loopback"):
-        connect("192.0.2.1:7000", "west")
+        connect("192.0.2.1:7000", "west", EAST)
     with pytest.raises(ConfigError, match="not loopback"):
         LinkServer(service, "0.0.0.0:0")
-    connect("192.0.2.1:7000", "west", allow_plaintext=True).close()
+    connect("192.0.2.1:7000", "west", EAST, allow_plaintext=True).close()
 
 
 def test_the_memory_link_loses_repeats_and_reorders_by_its_faults(service: Service) -> None:
@@ -316,7 +316,7 @@ def test_a_peer_that_makes_many_tables_is_given_the_time_for_it(service: Service
     service.opens_after_s = 0.6
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
-    link = connect(f"127.0.0.1:{server.port}", "west", timeout_s=0.3)
+    link = connect(f"127.0.0.1:{server.port}", "west", EAST, timeout_s=0.3)
     try:
         with pytest.raises(PeerUnavailableError, match=r"did not answer within 0\.35 s"):
             link.ship(HELLO)
@@ -329,7 +329,7 @@ def test_a_peer_that_makes_many_tables_is_given_the_time_for_it(service: Service
 def test_streams_leave_room_for_other_calls_and_one_too_many_is_refused(service: Service) -> None:
     server = LinkServer(service, "127.0.0.1:0", streams_max=2)
     server.start()
-    link = connect(f"127.0.0.1:{server.port}", "west", timeout_s=10)
+    link = connect(f"127.0.0.1:{server.port}", "west", EAST, timeout_s=10)
     try:
         first, second = (link.ship(HELLO) for _ in range(2))
         assert link.describe() == service.describe()
@@ -361,7 +361,7 @@ def test_a_receiver_whose_ledger_fails_answers_with_its_error_whatever_is_asked(
         monkeypatch.setattr(service, name, failing)
     server = LinkServer(service, "127.0.0.1:0")
     server.start()
-    link = connect(f"127.0.0.1:{server.port}", "west", timeout_s=10)
+    link = connect(f"127.0.0.1:{server.port}", "west", EAST, timeout_s=10)
     calls: list[Callable[[], object]] = [
         lambda: link.ship(HELLO),
         lambda: link.open_route(EAST, WEST, ROUTE),

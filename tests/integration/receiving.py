@@ -46,7 +46,7 @@ class Pair:
         )
 
     def link(self, receiver: Receiver) -> PeerLink:
-        self.links.append(connect(f"127.0.0.1:{receiver.port}", "west", timeout_s=20.0))
+        self.links.append(connect(f"127.0.0.1:{receiver.port}", "west", self.east.cluster, timeout_s=20.0))
         return self.links[-1]
 
     def ship(self, receiver: Receiver, hello: Hello | None = None) -> ShipSession:

@@ -137,7 +137,7 @@ def test_a_version_whose_columns_are_unknown_is_not_taken(world: World) -> None:
     spec = table()
     west.ledger.tables.create(spec)
     ahead = add_column(spec, "seats", pa.int32(), "", uuid4(), 1)
-    link = connect(f"127.0.0.1:{world.ports['west']}", "west")
+    link = connect(f"127.0.0.1:{world.ports['west']}", "west", east.cluster)
     world.stack.callback(link.close)
     route = Route(spec, "default", spec.name, 1, {}, tuple(ahead.versions.values()))
     link.open_route(east.cluster, west.cluster, route)
@@ -234,7 +234,7 @@ def test_a_table_is_told_by_name_and_another_one_of_that_name_is_refused_with_th
     east, west = world.site("east"), world.site("west")
     spec = table()
     west.ledger.tables.create(spec)
-    link = connect(f"127.0.0.1:{world.ports['west']}", "west")
+    link = connect(f"127.0.0.1:{world.ports['west']}", "west", east.cluster)
     world.stack.callback(link.close)
     assert link.get_table(spec.name) == spec
     assert link.get_table("ops.nothing") is None

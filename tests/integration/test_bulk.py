@@ -151,7 +151,13 @@ def shipped(world: World, row: FileRow, port: int, chunks: Sequence[ChunkAssignm
     make = partial(
         ChunkStep,
         sender=Sender(world.east.ledger, ProgressLog(world.east.ledger), limits, Throttle()),
-        uplink=Uplink(connect, lambda: 1, AttemptLog(world.east.ledger, "h0"), limits.retry_min_s, limits.retry_max_s),
+        uplink=Uplink(
+            partial(connect, caller=world.east.cluster),
+            lambda: 1,
+            AttemptLog(world.east.ledger, "h0"),
+            limits.retry_min_s,
+            limits.retry_max_s,
+        ),
     )
     tail = Tail("west", world.west.cluster, (f"127.0.0.1:{port}",))
     made = ChunkStreams(tail, tuple(chunks), 1, make, 3, **streams)

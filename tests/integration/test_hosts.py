@@ -256,7 +256,7 @@ def test_only_hosts_of_the_cluster_are_given_registered_bytes_and_no_others(west
         section = west.one.config.tls
 
         def asked(of: ClusterId, file: object, spans: list[tuple[int, int]], by: TlsSection = section) -> list[bytes]:
-            link = connect(f"127.0.0.1:{receiver.port}", "west", tls=tls.load(by))
+            link = connect(f"127.0.0.1:{receiver.port}", "west", of, tls=tls.load(by))
             try:
                 return list(link.read(of, file, spans))  # type: ignore[arg-type]
             finally:

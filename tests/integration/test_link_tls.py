@@ -60,7 +60,8 @@ class Authority:
 
 
 AUTHORITY, STRANGERS = Authority(), Authority()
-Connect = Callable[[LinkTls | None, str], PeerLink]
+EAST = ClusterId("east", uuid4())
+Connect = Callable[..., PeerLink]
 
 
 @pytest.fixture
@@ -80,8 +81,8 @@ def reach(west: Site) -> Iterator[Connect]:
     links: list[PeerLink] = []
     with west.receiver() as receiver:
 
-        def to(tls: LinkTls | None, name: str) -> PeerLink:
-            links.append(connect(f"127.0.0.1:{receiver.port}", name, tls=tls))
+        def to(tls: LinkTls | None, name: str, caller: ClusterId = EAST) -> PeerLink:
+            links.append(connect(f"127.0.0.1:{receiver.port}", name, caller, tls=tls))
             return links[-1]
 
         yield to
@@ -89,14 +90,14 @@ def reach(west: Site) -> Iterator[Connect]:
             link.close()
 
 
-def hello(west: Site, source: str) -> Hello:
-    return Hello(ClusterId(source, uuid4()), west.cluster, 1, "test")
+def hello(west: Site) -> Hello:
+    return Hello(EAST, west.cluster, 1, "test")
 
 
 def test_a_cluster_with_its_own_certificate_gets_in(west: Site, reach: Connect) -> None:
     link = reach(AUTHORITY.issue("east"), "west")
     assert link.describe().cluster == west.cluster
-    session = link.ship(hello(west, "east"))
+    session = link.ship(hello(west))
     assert session.opened.cluster == west.cluster
     session.close()
 
@@ -115,10 +116,10 @@ def test_a_strangers_certificate_under_our_authority_gets_nobody_in(reach: Conne
 
 def test_a_certificate_speaks_for_its_own_cluster_only(west: Site, reach: Connect) -> None:
     with pytest.raises(PeerRefusedError, match="is for north, not for east") as caught:
-        reach(AUTHORITY.issue("north"), "west").ship(hello(west, "east"))
+        reach(AUTHORITY.issue("north"), "west").ship(hello(west))
     assert caught.value.reason == "WRONG_CLUSTER"
     with pytest.raises(PeerRefusedError, match="is for north, not for east"):
-        reach(AUTHORITY.issue("north"), "west").compare(ClusterId("east", uuid4()), west.cluster)
+        reach(AUTHORITY.issue("north"), "west").compare(EAST, west.cluster)
 
 
 def test_a_receiver_that_is_another_cluster_is_not_talked_to(reach: Connect) -> None:

@@ -27,7 +27,7 @@ class Sender:
     """A cluster's end of one stream to one receiver, with the bytes of one of its files."""
 
     def __init__(self, site: Site, to: Site, port: int, route: Route, file: FileId, content: bytes) -> None:
-        self._link = connect(f"127.0.0.1:{port}", to.cluster.name, timeout_s=20.0)
+        self._link = connect(f"127.0.0.1:{port}", to.cluster.name, site.cluster, timeout_s=20.0)
         hello = Hello(site.cluster, to.cluster, 1, "test", (route,), ((file, 1),))
         self._session: ShipSession = self._link.ship(hello)
         self._file, self._content = file, content

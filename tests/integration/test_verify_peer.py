@@ -182,7 +182,7 @@ def test_a_peer_whose_zookeeper_cannot_be_reached_is_found_through_what_the_work
 
 
 def test_the_process_ends_with_the_conversation_and_leaves_nothing(pair: Pair) -> None:
-    link = connect(pair.address, "west", timeout_s=10)
+    link = connect(pair.address, "west", pair.east.cluster, timeout_s=10)
     with peer_side(link, pair.east.cluster, pair.west.cluster) as there:
         assert there.tables() == frozenset()
         (open_one,) = pair.receiver._conversations._open

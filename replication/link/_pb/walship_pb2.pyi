@@ -25,6 +25,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_SCHEMA: _ClassVar[Reason]
     TABLE_CONFLICT: _ClassVar[Reason]
     ID_CLASH: _ClassVar[Reason]
+    NOT_GRANTED: _ClassVar[Reason]
 UNSPECIFIED: Reason
 CORRUPT: Reason
 WRONG_CLUSTER: Reason
@@ -41,6 +42,7 @@ NOT_READY: Reason
 UNKNOWN_SCHEMA: Reason
 TABLE_CONFLICT: Reason
 ID_CLASH: Reason
+NOT_GRANTED: Reason
 
 class Range(_message.Message):
     __slots__ = ("begin", "end")

@@ -30,7 +30,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.channel = grpc_testing.channel([LINK], grpc_testing.strict_real_time())
-        self.link = GrpcLink(self.channel, "peer:7000", 5.0)
+        self.link = GrpcLink(self.channel, "peer:7000", EAST, 5.0)
         self._caller = ThreadPoolExecutor(1)
 
     def asked(self, ask: Callable[[], Any]) -> Future[Any]:

@@ -9,6 +9,7 @@ import grpc
 import grpc_testing
 import pytest
 
+from replication.core.grants import Caller
 from replication.errors import CoordinationError
 from replication.link import wire
 from replication.link._pb import walship_pb2 as pb
@@ -18,7 +19,7 @@ from replication.link.statuses import decode_progress
 from tests.contract.link_service import EAST, FILE, HELLO, ROUTE, SPEC, THERE, VERSION, WEST, Service, data
 
 LINK = pb.DESCRIPTOR.services_by_name["Link"]
-CALLER = frozenset({"east"})
+CALLER = Caller(EAST, frozenset({"east"}))
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def refusal_of_route(raw: bytes) -> Refusal:
 
 
 def test_every_call_of_the_service_is_answered() -> None:
-    servicer = LinkServicer(Service(), lambda _: None, 1)
+    servicer = LinkServicer(Service(), lambda _: CALLER, 1)
     assert all(callable(getattr(servicer, name)) for name in LINK.methods_by_name)
 
 

@@ -123,7 +123,7 @@ def test_a_receiver_asks_for_pages_before_it_gives_headers_of_them(
 ) -> None:
     def heads() -> bytes:
         ask = ReadAsk(wal.ledger.cluster, wal.row.file, ((FILE_HEADER_BYTES, wal.registered),), heads=True)
-        return b"".join(decode_pieces(RangeReads(wal.ledger, wal.row.host).read(encode_ask(ask), None), "h0"))
+        return b"".join(decode_pieces(RangeReads(wal.ledger, wal.row.host).read(encode_ask(ask)), "h0"))
 
     frames = list(LOCAL.frames(str(wal.path), FILE_HEADER_BYTES, wal.registered))
     assert heads() == b"".join(wal.path.read_bytes()[frame.begin : frame.payload_begin] for frame in frames)

@@ -1,0 +1,108 @@
+"""Who calls, and what a caller may do here: what is not granted is refused. Pure.
+
+A caller is a cluster: its certificate names it, and its incarnation is the one that was pinned. Without TLS only the
+same user on one machine is known, or whoever a network that is trusted lets through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from replication.core.ids import ClusterId
+from replication.errors import PeerRefusedError
+
+NOT_GRANTED = "NOT_GRANTED"
+WRONG_CLUSTER = "WRONG_CLUSTER"
+#: Calls that any caller may make: the answer tells strangers no more than ZooKeeper's public node does.
+PUBLIC_CALLS = frozenset({"Describe"})
+#: Calls between hosts of one cluster.
+HOST_CALLS = frozenset({"Read"})
+#: Calls that the origin of frames may make at every cluster that they reach, about its own streams.
+ORIGIN_CALLS = frozenset({"Reached"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The cluster that a caller says it is, and what proves it.
+
+    ``certified`` are the cluster names in its certificate, None without TLS. ``is_same_user``: the connection belongs
+    to the user on this machine that the receiver runs as.
+    """
+
+    cluster: ClusterId
+    certified: frozenset[str] | None = None
+    is_same_user: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a cluster may do here.
+
+    ``tables`` are names and patterns of tables here that it may send, ask about and compare. ``origins`` are names and
+    patterns of clusters whose frames it may forward, beside its own and those that its routes carry. Without
+    ``defines`` it changes no definition. ``by`` says where the grant comes from.
+    """
+
+    cluster: ClusterId
+    tables: tuple[str, ...] = ("*",)
+    origins: tuple[str, ...] = ()
+    defines: bool = True
+    by: str = ""
+
+    def covers(self, table: str) -> bool:
+        """Whether the grant is for the table of that name here."""
+        return any(fnmatchcase(table, pattern) for pattern in self.tables)
+
+    def forwards(self, origin: ClusterId, carried: Container[ClusterId] = ()) -> bool:
+        """Whether frames of ``origin`` may come from this cluster, whose routes carry those origins."""
+        if origin.name == self.cluster.name or origin in carried:
+            return True
+        return any(fnmatchcase(origin.name, pattern) for pattern in self.origins)
+
+
+def unknown_caller(caller: Caller, allow_plaintext: bool) -> PeerRefusedError | None:
+    """Why a caller is not believed to be the cluster that it says it is; None when it is."""
+    name = caller.cluster.name
+    if caller.certified is not None:
+        if name in caller.certified:
+            return None
+        return PeerRefusedError(
+            f"the certificate is for {', '.join(sorted(caller.certified)) or 'nobody'}, not for {name}",
+            "Give the cluster a certificate whose subject alternative name is its own name",
+            reason=WRONG_CLUSTER,
+        )
+    if caller.is_same_user or allow_plaintext:
+        return None
+    return PeerRefusedError(
+        f"{name} calls without TLS, and not as the user that the receiver runs as",
+        "Without TLS only clusters of one user on one machine reach each other: set tls.ca, tls.cert and tls.key",
+        reason=NOT_GRANTED,
+    )
+
+
+def grant_of(caller: Caller, own: ClusterId, peer: ClusterId | None) -> Grant | PeerRefusedError:
+    """What a caller may do here, or why nothing.
+
+    Args:
+        caller: who it is, which is proved.
+        own: this cluster.
+        peer: the cluster of the caller's name that is defined here as a peer.
+    """
+    if caller.is_same_user:
+        return Grant(caller.cluster, origins=("*",), by="same user")
+    if peer == caller.cluster:
+        return Grant(caller.cluster, by="peer")
+    name = caller.cluster.name
+    if peer is not None:
+        return PeerRefusedError(
+            f"{own.name} knows {name} as {peer}, not as {caller.cluster}",
+            f"If {name} was restored, define it again at {own.name}: walship deletecluster {name}, then definecluster",
+            reason=NOT_GRANTED,
+        )
+    return PeerRefusedError(
+        f"{own.name} grants nothing to {caller.cluster}",
+        f"Define it at {own.name}: walship definecluster {name} ZOOKEEPERS",
+        reason=NOT_GRANTED,
+    )

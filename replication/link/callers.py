@@ -1,0 +1,97 @@
+"""Every call names its caller, and is checked before anything else happens: what is not allowed is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
+
+import grpc
+
+from replication import log
+from replication.core.grants import Caller
+from replication.core.ids import ClusterId
+from replication.errors import FormatError, PeerRefusedError, ReplicationError
+from replication.link import channel
+from replication.link.base import Reason
+from replication.link.local_user import is_own
+from replication.link.tls import caller_names
+
+_SHAPES = {
+    (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler),
+    (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler),
+    (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler),
+    (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler),
+}
+_log = log.get(__name__)
+
+
+class CallerCheck(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """Identifies the caller of each call, and asks ``admit`` whether the call may begin.
+
+    Args:
+        admit: called with the name of a call and its caller; raises PeerRefusedError.
+        is_tls: whether the port takes only callers with a certificate.
+
+    Attributes:
+        port: the port that is listened on.
+    """
+
+    def __init__(self, admit: Callable[[str, Caller], None], is_tls: bool) -> None:
+        self._admit = admit
+        self._is_tls = is_tls
+        self._callers: WeakKeyDictionary[Any, Caller] = WeakKeyDictionary()
+        self.port = 0
+
+    def caller(self, context: grpc.ServicerContext) -> Caller:
+        """The caller of a call that was admitted."""
+        return self._callers[context]
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: grpc.HandlerCallDetails) -> Any:
+        """The handler of a call, with the check before it."""
+        handler = continuation(details)
+        if handler is None:
+            return None
+        kind, made = _SHAPES[handler.request_streaming, handler.response_streaming]
+        behaviour, call = getattr(handler, kind), details.method.rpartition("/")[2]
+
+        def checked(request: Any, context: grpc.ServicerContext) -> Any:
+            self._check(call, context)
+            return behaviour(request, context)
+
+        return made(checked, handler.request_deserializer, handler.response_serializer)
+
+    def _check(self, call: str, context: grpc.ServicerContext) -> None:
+        try:
+            caller = self._identify(context)
+            self._admit(call, caller)
+        except PeerRefusedError as error:
+            refuse(context, error)
+        except ReplicationError as error:
+            _log.warning("call_failed", call=call, error=str(error))
+            context.abort(grpc.StatusCode.ABORTED, f"the receiver answers: {error.what}\n{error.hint}")
+        self._callers[context] = caller
+
+    def _identify(self, context: grpc.ServicerContext) -> Caller:
+        said = next((value for key, value in context.invocation_metadata() if key == channel.CALLER_KEY), "")
+        try:
+            cluster = ClusterId.parse(str(said))
+        except FormatError:
+            what = "the caller does not say which cluster it is"
+            raise PeerRefusedError(what, "Upgrade walship there", reason=Reason.VERSION.value) from None
+        names = caller_names(context.auth_context()) if self._is_tls else None
+        return Caller(cluster, names, is_own(context.peer(), self.port))
+
+
+def refuse(context: grpc.ServicerContext, error: PeerRefusedError) -> NoReturn:
+    """End a call with a refusal, which the caller's end raises again."""
+    context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{error.reason}\n{error.what}\n{error.hint}")
+    raise AssertionError("abort raises")
+
+
+def refused(details: str) -> PeerRefusedError:
+    """The refusal that ended a call."""
+    reason, _, rest = details.partition("\n")
+    what, _, hint = rest.partition("\n")
+    known = reason if reason in Reason.__members__ else Reason.NOT_READY.value
+    return PeerRefusedError(what or details, hint, reason=known)

@@ -1,0 +1,49 @@
+"""Who is believed, and what is granted: default deny."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from replication.core.grants import Caller, Grant, grant_of, unknown_caller
+from replication.core.ids import ClusterId
+from replication.errors import PeerRefusedError
+
+WEST, EAST = ClusterId("west", uuid4()), ClusterId("east", uuid4())
+CERTIFIED = frozenset({"east"})
+
+
+@pytest.mark.parametrize(
+    ("caller", "plaintext", "known"),
+    [
+        (Caller(EAST), False, False),
+        (Caller(EAST), True, True),
+        (Caller(EAST, is_same_user=True), False, True),
+        (Caller(EAST, CERTIFIED), False, True),
+        (Caller(EAST, frozenset({"north"}), is_same_user=True), True, False),
+        (Caller(EAST, frozenset()), True, False),
+    ],
+)
+def test_a_caller_is_known_by_its_certificate_or_as_the_same_user(caller: Caller, plaintext: bool, known: bool) -> None:
+    refusal = unknown_caller(caller, plaintext)
+    assert (refusal is None) == known
+    assert refusal is None or refusal.hint
+
+
+def test_nothing_is_granted_but_to_peers_and_the_same_user() -> None:
+    for caller, peer in ((Caller(EAST, CERTIFIED), None), (Caller(EAST, CERTIFIED), ClusterId("east", uuid4()))):
+        refusal = grant_of(caller, WEST, peer)
+        assert isinstance(refusal, PeerRefusedError) and refusal.reason == "NOT_GRANTED" and "east" in refusal.hint
+    for caller, peer in ((Caller(EAST, CERTIFIED), EAST), (Caller(EAST, is_same_user=True), None)):
+        grant = grant_of(caller, WEST, peer)
+        assert isinstance(grant, Grant) and grant.covers("ops.flights")
+
+
+def test_a_grant_is_for_its_tables_and_origins() -> None:
+    grant = Grant(EAST, ("ops.*",), ("nor*",))
+    assert grant.covers("ops.flights") and not grant.covers("hr.wages")
+    carried = ClusterId("south", uuid4())
+    assert grant.forwards(EAST) and grant.forwards(ClusterId("east", uuid4())), "its own, of before a restore too"
+    assert grant.forwards(ClusterId("north", uuid4()))
+    assert not grant.forwards(carried) and grant.forwards(carried, {carried})
